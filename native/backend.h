@@ -16,6 +16,7 @@
 
 #include "array.h"
 #include "memory.h"
+#include "packing_queue.h"
 #include "pool.h"
 #include "types.h"
 
@@ -69,14 +70,22 @@ class Backend {
 
   WeightArena& weight_arena() { return weight_arena_; }
 
-  // work(pool, kernels) is alone at the pool and at the memory of caches while it runs. The interpreter goes on
-  // meanwhile: nothing of Python's may be touched.
+  // work(pool, kernels) is alone at the pool and at the memory of caches while it runs, after all packing. The
+  // interpreter goes on meanwhile: nothing of Python's may be touched.
   template <class Work>
   void run(Work&& work) {
+    packing_.finish();
     nb::gil_scoped_release release;
-    std::lock_guard lock(turn_);
-    work(*pool_, kernels_->rows);
+    alone(work);
   }
+
+  // The same, later and in the order of calls. sources: what it reads, of so many bytes.
+  template <class Work>
+  void run_later(Work work, std::shared_ptr<void> sources, std::size_t bytes) {
+    packing_.add([this, work = std::move(work)] { alone(work); }, std::move(sources), bytes);
+  }
+
+  void finish_packing() { packing_.finish(); }
 
   // Best of a few passes over memory that no cache holds; bytes per second.
   double read_bandwidth(std::int64_t bytes, int passes) {
@@ -102,6 +111,12 @@ class Backend {
   }
 
  private:
+  template <class Work>
+  void alone(Work& work) {
+    std::lock_guard lock(turn_);
+    work(*pool_, kernels_->rows);
+  }
+
   Format format_{};
   Kind act_{};
   const Kernels* kernels_ = nullptr;
@@ -109,6 +124,7 @@ class Backend {
   std::mutex turn_;  // calls from several Python threads take turns
   WeightArena weight_arena_;  // of packed weights
   Memory probe_;
+  PackingQueue packing_;  // the last, so that it ends before what it works with
 };
 
 inline std::vector<std::string> available_isas() {

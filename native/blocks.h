@@ -140,13 +140,15 @@ INLINE void numbers(const std::uint8_t* block, float* out) {
   } else {
     static_assert(type == BlockType::q6_k);
     const float scale = half_at(block + 208);
-    for (int half = 0; half < 2; ++half)
-      for (int k = 0; k < 128; ++k) {
-        const int low = block[64 * half + k % 64] >> k / 64 * 4 & 15;
-        const int high = block[128 + 32 * half + k % 32] >> k / 32 * 2 & 3;
-        const float group = scale * static_cast<float>(static_cast<std::int8_t>(block[192 + 8 * half + k / 16]));
-        out[128 * half + k] = static_cast<float>((low | high << 4) - 32) * group;
+    for (int group = 0; group < 16; ++group) {  // of 16 values: a vector's steps are alike in all of them
+      const int half = group / 8, first = group % 8 * 16;  // of the half's 128
+      const std::uint8_t *low = block + 64 * half + first % 64, *high = block + 128 + 32 * half + first % 32;
+      const float factor = scale * static_cast<float>(static_cast<std::int8_t>(block[192 + group]));
+      for (int k = 0; k < 16; ++k) {
+        const int code = (low[k] >> first / 64 * 4 & 15) | (high[k] >> first / 32 * 2 & 3) << 4;
+        out[16 * group + k] = static_cast<float>(code - 32) * factor;
       }
+    }
   }
 }
 

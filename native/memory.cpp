@@ -62,4 +62,9 @@ Memory WeightArena::take(std::size_t bytes) {
   return memory;
 }
 
+void give_back(const void* data, std::size_t bytes) {
+  const std::size_t in_page = reinterpret_cast<std::uintptr_t>(data) % 4096;
+  madvise(const_cast<char*>(static_cast<const char*>(data)) - in_page, bytes + in_page, MADV_DONTNEED);
+}
+
 }  // namespace inflight

@@ -39,4 +39,7 @@ class WeightArena {
   std::size_t filled_ = 0;
 };
 
+// Pages of a file's map, read-only, back to the system: who reads them again has them from the file again.
+void give_back(const void* data, std::size_t bytes);
+
 }  // namespace inflight

@@ -30,8 +30,7 @@ NB_MODULE(_native, m) {
   nb::class_<Linear>(m, "Linear")
       .def_ro("rows", &Linear::rows)
       .def_ro("columns", &Linear::columns)
-      .def_prop_ro("nbytes", &Linear::nbytes)
-      .def("contents", &contents);
+      .def_prop_ro("nbytes", &Linear::nbytes);
   nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
   nb::class_<Heads>(m, "Heads")
       .def_prop_ro("count", [](const Heads& heads) { return heads.held.size(); })
@@ -72,6 +71,8 @@ NB_MODULE(_native, m) {
       .def("pack_heads", &pack_heads)
       .def("pack_table", &pack_table)
       .def("pack_rows", &pack_rows)
+      .def("finish_packing", &Backend::finish_packing)
+      .def("contents", &contents)
       .def("bytes_per_block", &bytes_per_block)
       .def("kv_cache", &kv_cache)
       .def("copy_blocks", &copy_blocks)

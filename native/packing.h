@@ -50,11 +50,12 @@ inline SourceMatrix::Blocks blocks_of(const std::string& name) {
 }
 
 // A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors), or
-// (name of the type, rows of blocks, columns).
+// (name of the type, rows of blocks, columns, pages of a file's map or None).
 struct PartSource {
   std::vector<Array> arrays;
   SourceMatrix matrix{};
   std::int64_t columns = 0;
+  std::vector<Array> pages;  // one or none: of a file's map, to be given back
 
   // Without a layout: rows that are only copied.
   explicit PartSource(nb::handle given) {
@@ -71,7 +72,7 @@ struct PartSource {
       return;
     }
     const auto parts = nb::cast<nb::tuple>(given);
-    if (nb::len(parts) == 3) {
+    if (nb::isinstance<nb::str>(parts[0])) {
       take_blocks(parts);
       const BlockType type = matrix.blocks.type;
       const bool in_int4 =
@@ -101,6 +102,11 @@ struct PartSource {
     matrix.span_offsets = arrays[3].data<std::uint16_t>();
   }
 
+  // When it has been packed: what is asked for again comes from the file again.
+  void release() const {
+    for (const Array& one : pages) give_back(one.data(), static_cast<std::size_t>(one.nbytes()));
+  }
+
  private:
   void take_plain(nb::handle given) {
     arrays.emplace_back(given, "a weight matrix");
@@ -109,7 +115,8 @@ struct PartSource {
   }
 
   void take_blocks(const nb::tuple& parts) {
-    if (nb::len(parts) != 3) refuse("a matrix of blocks is the name of their type, their rows and its columns");
+    if (nb::len(parts) != 4)
+      refuse("a matrix of blocks is the name of their type, their rows, its columns and their pages or None");
     const SourceMatrix::Blocks blocks = blocks_of(nb::cast<std::string>(parts[0]));
     columns = nb::cast<std::int64_t>(parts[2]);
     if (columns < 1 || columns % blocks.values != 0)
@@ -117,7 +124,31 @@ struct PartSource {
     arrays.emplace_back(parts[1], "rows of blocks", Kind::u8,
                         std::initializer_list<std::int64_t>{any, columns / blocks.values * blocks.nbytes});
     matrix = {arrays[0].data(), arrays[0].size(0), Source::blocks, nullptr, nullptr, nullptr, blocks};
+    if (parts[3].is_none()) return;
+    pages.emplace_back(parts[3], "pages of a file", Kind::u8, std::initializer_list<std::int64_t>{any});
+    if (!pages[0].readonly()) refuse("pages that are given back must be those of a file, which nobody writes to");
   }
+};
+
+// What a piece is made of.
+struct PieceSources {
+  std::vector<PartSource> held;
+  std::vector<SourceMatrix> parts;
+
+  // Blocks lie in a file, or take a fraction of a layer, and so do small matrices; other sources should be let go
+  // before the next is read.
+  bool can_wait() const {
+    return nbytes() <= small ||
+           std::all_of(parts.begin(), parts.end(), [](const auto& one) { return one.kind == Source::blocks; });
+  }
+  std::size_t nbytes() const {
+    std::size_t bytes = 0;
+    for (const PartSource& one : held) bytes += static_cast<std::size_t>(one.arrays[0].nbytes());
+    return bytes;
+  }
+
+ private:
+  static constexpr std::size_t small = 512u << 10;
 };
 
 // Steps, groups and memory of a piece whose rows and columns are known.
@@ -138,47 +169,55 @@ inline void shape(Backend& backend, Piece& piece) {
   w.scales = hold == Hold::act ? nullptr : piece.scales.data();
 }
 
-// One more piece of a matrix.
-inline void pack(Backend& backend, Linear& linear, const nb::tuple& given) {
+// One more piece of a matrix; later, in the order of calls, if it may be.
+inline void pack(Backend& backend, const std::shared_ptr<Linear>& linear, const nb::tuple& given) {
   if (nb::len(given) != 6) refuse("a piece is its matrices, their layout and their order");
-  Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, {}, linear.rows};
-  std::vector<PartSource> sources;
-  std::vector<SourceMatrix> parts;
+  Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, {}, linear->rows};
+  auto sources = std::make_shared<PieceSources>();
+  auto& [held, parts] = *sources;
   for (nb::handle part : given[0]) {
-    sources.emplace_back(part, piece.layout);
-    parts.push_back(sources.back().matrix);
-    if (sources.back().columns != (linear.pieces.empty() ? sources[0].columns : linear.columns))
+    held.emplace_back(part, piece.layout);
+    parts.push_back(held.back().matrix);
+    if (held.back().columns != (linear->pieces.empty() ? held[0].columns : linear->columns))
       refuse("stacked weight matrices must have equal columns");
     piece.weights.rows += parts.back().rows;
   }
   if (parts.empty()) refuse("a linear needs at least one weight matrix");
   Weights& w = piece.weights;
-  w.columns = linear.columns = sources[0].columns;
+  w.columns = linear->columns = held[0].columns;
   if (!given[5].is_none()) {
     const Array order(given[5], "the order of inputs", Kind::i32, {w.columns});
     piece.order.assign(order.data<std::int32_t>(), order.data<std::int32_t>() + w.columns);
     for (const std::int32_t column : piece.order)
       if (column < 0 || column >= w.columns) refuse("the order of inputs must name columns");
   }
-  w.gate_up = linear.gate_up;
+  w.gate_up = linear->gate_up;
   if (w.gate_up) {
     if (parts.size() != 2 || parts[0].rows != parts[1].rows) refuse("gate and up must have equal shapes");
     w.rows = parts[0].rows;
   }
   shape(backend, piece);
   w.out_stride = w.rows;
-  backend.run([&](Pool& pool, const RowKernels& kernels) {
-    kernels.pack(pool, backend.format(), piece.layout.hold, parts.data(), w);
-  });
-  linear.rows += w.rows;
-  linear.pieces.push_back(std::move(piece));
+  const auto work = [linear, weights = w, hold = piece.layout.hold, format = backend.format(),
+                     from = sources.get()](Pool& pool, const RowKernels& kernels) {
+    kernels.pack(pool, format, hold, from->parts.data(), weights);
+    for (const PartSource& one : from->held) one.release();
+  };
+  const std::size_t bytes = sources->nbytes();
+  linear->rows += w.rows;
+  linear->pieces.push_back(std::move(piece));
+  if (sources->can_wait()) {
+    backend.run_later(work, std::move(sources), bytes);
+  } else {
+    backend.run(work);
+  }
 }
 
 // pieces: (matrices, hold, span, offsets, meanings, order) each, stacked along the outputs.
 inline std::shared_ptr<Linear> pack_linear(Backend& backend, nb::list pieces, nb::handle bias) {
   auto linear = std::make_shared<Linear>();
   linear->format = backend.format();
-  for (nb::handle given : pieces) pack(backend, *linear, nb::cast<nb::tuple>(given));
+  for (nb::handle given : pieces) pack(backend, linear, nb::cast<nb::tuple>(given));
   if (linear->pieces.empty()) refuse("a linear needs at least one weight matrix");
   if (!bias.is_none()) {
     Array values(bias, "bias", Kind::f32, {linear->rows});
@@ -196,7 +235,7 @@ inline std::shared_ptr<Linear> pack_gate_up(Backend& backend, nb::tuple piece, n
   auto linear = std::make_shared<Linear>();
   linear->format = backend.format();
   linear->gate_up = true;
-  pack(backend, *linear, piece);
+  pack(backend, linear, piece);
   if (!bias.is_none()) {
     const Array values(bias, "bias", Kind::f32, {2, linear->rows});
     Weights& w = linear->pieces[0].weights;
@@ -211,7 +250,8 @@ inline std::shared_ptr<Linear> pack_gate_up(Backend& backend, nb::tuple piece, n
 }
 
 // Of each piece its packed weights and its scales, as bytes: what one may compare.
-inline nb::list contents(const Linear& linear) {
+inline nb::list contents(Backend& backend, const Linear& linear) {
+  backend.finish_packing();
   nb::list found;
   for (const Piece& piece : linear.pieces) {
     found.append(nb::bytes(static_cast<const char*>(piece.memory.data()), piece.memory.bytes()));

@@ -92,6 +92,7 @@ def load_weights(
     token_inputs = None if model.token_input is None else TokenInputTable.load(packer, model.token_input)
     layers = tuple(_layer(packer, index, ropes) for index in range(len(model.layers)))
     final_norm = NormWeights.load(packer, "model.norm")
+    backend.finish_packing()
     nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
     return ModelWeights(table, token_inputs, layers, final_norm, output, ropes, nbytes)
 

@@ -5,6 +5,10 @@ Any bytes are blocks, so that all scales there are come by: subnormal ones, infi
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
@@ -36,6 +40,11 @@ def blocks(kind: str, rows: int, columns: int, seed: int = 0, likely: bool = Fal
     return as_they_lie(kind, found, (rows, columns), values)
 
 
+def contents(backend: NativeBackend, *linears: Any) -> list[Any]:
+    """Of each its packed weights and scales, as bytes, when all of them are packed."""
+    return [backend._kernels.contents(one) for one in linears]
+
+
 @pytest.fixture
 def backend(dtype: str, isa: str) -> NativeBackend:
     return NativeBackend(dtype, 2, isa)  # type: ignore[arg-type]
@@ -48,18 +57,24 @@ def test_packed_bytes_are_those_of_what_the_blocks_stand_for(backend, kind, like
         matrix = blocks(kind, rows, columns - columns % TYPES[kind][0], rows, likely)
         with np.errstate(all="ignore"):
             unpacked = matrix.unpacked()
-        found, expected = backend.pack_linear([matrix]), backend.pack_linear([unpacked])
-        assert found.contents() == expected.contents(), (rows, columns)
+        found, expected = contents(backend, backend.pack_linear([matrix]), backend.pack_linear([unpacked]))
+        assert found == expected, (rows, columns)
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_gate_and_up_and_stacked_parts_of_one_type(backend, kind):
     gate, up = blocks(kind, 40, 512, 1, True), blocks(kind, 40, 512, 2, True)
-    found = backend.pack_gate_up(gate, up).contents()
-    assert found == backend.pack_gate_up(gate.unpacked(), up.unpacked()).contents()
+    found, expected = contents(
+        backend, backend.pack_gate_up(gate, up), backend.pack_gate_up(gate.unpacked(), up.unpacked())
+    )
+    assert found == expected
     few = blocks(kind, 5, 512, 3, True)
-    found = backend.pack_linear([few, gate, few]).contents()
-    assert found == backend.pack_linear([few.unpacked(), gate.unpacked(), few.unpacked()]).contents()
+    found, expected = contents(
+        backend,
+        backend.pack_linear([few, gate, few]),
+        backend.pack_linear([few.unpacked(), gate.unpacked(), few.unpacked()]),
+    )
+    assert found == expected
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -69,14 +84,17 @@ def test_beside_plain_numbers_and_codes_in_one_group_of_outputs(backend, kind):
     hold = "int4" if kind == "Q4_0" else "int8"
     parts = [matrix, plain, blocks(kind, 3, 256, 6, True).unpacked(), matrix]
     expected = [one.unpacked() if isinstance(one, BlockMatrix) else one for one in parts]
-    assert backend.pack_linear(parts, hold=hold).contents() == backend.pack_linear(expected, hold=hold).contents()
+    both = (backend.pack_linear(one, hold=hold) for one in (parts, expected))
+    found, wanted = contents(backend, *both)
+    assert found == wanted
 
 
 @pytest.mark.parametrize(("gate", "up"), [("Q4_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q4_K", "Q4_1"), ("Q6_K", "Q8_0")])
 def test_gate_and_up_of_two_types(backend, gate, up):
     parts = blocks(gate, 33, 256, 7, True), blocks(up, 33, 256, 8, True)
-    found = backend.pack_gate_up(*parts).contents()
-    assert found == backend.pack_gate_up(*(one.unpacked() for one in parts)).contents()
+    both = (backend.pack_gate_up(*one) for one in (parts, [part.unpacked() for part in parts]))
+    found, expected = contents(backend, *both)
+    assert found == expected
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -118,8 +136,9 @@ def test_a_table_of_bytes_has_the_numbers_of_its_blocks(ops, reference, kind, li
 def test_some_of_the_rows_in_another_order(backend, kind):
     matrix, order = blocks(kind, 40, 512, 10, True), np.arange(40)[::-3]
     for chosen in (order, slice(3, 37)):
-        found = backend.pack_linear([rows_of(matrix, chosen)]).contents()
-        assert found == backend.pack_linear([rows_of(matrix.unpacked(), chosen)]).contents()
+        both = (backend.pack_linear([rows_of(one, chosen)]) for one in (matrix, matrix.unpacked()))
+        found, expected = contents(backend, *both)
+        assert found == expected
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -142,7 +161,30 @@ def test_of_any_size(kind, rows, many, seed, isa):
     matrix = blocks(kind, rows, many * TYPES[kind][0], seed)
     with np.errstate(all="ignore"):
         unpacked = matrix.unpacked()
-    assert backend.pack_linear([matrix]).contents() == backend.pack_linear([unpacked]).contents()
+    found, expected = contents(backend, *(backend.pack_linear([one]) for one in (matrix, unpacked)))
+    assert found == expected
+
+
+def test_what_waits_is_packed_in_order_and_before_the_first_pass(dtype, isa, tmp_path: Path):
+    """More than is taken at once, from a file whose pages are given back, among matrices that are packed at once; of
+    sources that nobody else keeps."""
+    backend = NativeBackend(dtype, 2, isa)
+    given = [blocks("Q4_0", 640, 1024, seed, True) for seed in range(6)]
+    path = tmp_path / "blocks"
+    path.write_bytes(b"".join(one.rows.tobytes() for one in given))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    packed, expected = [], []
+    for at, one in enumerate(given):
+        rows = np.frombuffer(mapped, np.uint8, one.rows.size, at * one.rows.size)
+        packed.append(backend.pack_linear([as_they_lie("Q4_0", rows, one.shape, 32, rows)]))
+        packed.append(backend.pack_linear([normal(at, 1024, 256)]))
+        expected += [one.unpacked(), normal(at, 1024, 256)]
+        assert np.array_equal(rows.reshape(one.rows.shape), one.rows)  # read again from the file
+    del rows, one
+    backend.finish_packing()
+    assert contents(backend, *packed) == contents(backend, *(backend.pack_linear([one]) for one in expected))
+    mapped.close()  # nothing holds a view of it any more
 
 
 def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
@@ -151,7 +193,7 @@ def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
     def piece(
         kind: object, given: np.ndarray, columns: int, hold: str = "int4", group: int = 32, offsets: bool = False
     ):
-        return ([(kind, given, columns)], hold, group, offsets, np.arange(16, dtype=np.int8), None)
+        return ([(kind, given, columns, None)], hold, group, offsets, np.arange(16, dtype=np.int8), None)
 
     kernels.pack_linear([piece("Q4_0", rows, 32)], None)
     for wrong, said in (
@@ -166,7 +208,9 @@ def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
     ):
         with pytest.raises(ValueError, match=said):
             kernels.pack_linear([wrong], None)
+    with pytest.raises(ValueError, match="those of a file"):  # giving numpy's own memory back would lose what it holds
+        kernels.pack_linear([([("Q4_0", rows, 32, rows.ravel())], *piece("Q4_0", rows, 32)[1:])], None)
     with pytest.raises(ValueError, match="do not make 5 rows of 32"):
-        kernels.pack_rows(iter([("Q4_0", np.zeros((6, 18), np.uint8), 32)]), 5, 32, 0)
+        kernels.pack_rows(iter([("Q4_0", np.zeros((6, 18), np.uint8), 32, None)]), 5, 32, 0)
     with pytest.raises(ValueError, match="a share of 16 columns is no blocks of 32"):
-        kernels.pack_rows(iter([("Q4_0", rows, 32)]), 4, 32, 16)
+        kernels.pack_rows(iter([("Q4_0", rows, 32, None)]), 4, 32, 16)

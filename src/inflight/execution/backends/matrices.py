@@ -101,6 +101,7 @@ class BlockMatrix(ABC):
     rows: Array  # uint8[N, bytes of a row's blocks]
     columns: int
     block_values: int  # weights of a block
+    pages: Array | None = None  # uint8, of a file's map: what whoever has packed the rows may give back to the system
 
     @property
     def shape(self) -> tuple[int, int]:

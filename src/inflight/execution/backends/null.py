@@ -107,6 +107,9 @@ class NullBackend:
     def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Nothing:
         return Nothing(rows, columns)
 
+    def finish_packing(self) -> None:
+        pass
+
     def bytes_per_block(self, shape: KVShape) -> int:
         """Of a block in bf16, so that as many are taken as for a model that is computed."""
         return shape.offsets(lambda layer: 2 * shape.block_size * layer.elements)[1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -104,6 +105,7 @@ class FamilyTensors:
         return _Place(self._stored(name), total, slice(first, first + count) if order is None else first + order)
 
 
+@lru_cache(maxsize=64)  # of the tensors that are at hand
 def _parts(name: str) -> tuple[str, int | None, str, str]:
     """`model.layers.3.`, 3, `self_attn.q_proj`, `.weight`; outside of layers the first two are empty."""
     found = _LAYER.fullmatch(name)

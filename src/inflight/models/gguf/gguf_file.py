@@ -61,11 +61,11 @@ class GGUFFile:
             raise ModelError(f"{path} cannot be read ({error.strerror or error}).") from None
         self.metadata, self.tensors = _Reader(path, self.map).read()
 
-    def release(self, entry: TensorEntry) -> None:
-        """Gives the pages of one tensor back to the kernel; what is read again comes from the file again."""
-        begin = entry.begin - entry.begin % mmap.PAGESIZE
-        if entry.end > begin and hasattr(mmap, "MADV_DONTNEED"):  # absent outside Unix, where this is only a hint
-            self.map.madvise(mmap.MADV_DONTNEED, begin, entry.end - begin)
+    def release(self, begin: int, end: int) -> None:
+        """Gives the pages of these bytes back to the kernel; what is read again comes from the file again."""
+        first = begin - begin % mmap.PAGESIZE
+        if end > first and hasattr(mmap, "MADV_DONTNEED"):  # absent outside Unix, where this is only a hint
+            self.map.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 class _Reader:

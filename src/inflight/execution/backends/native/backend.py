@@ -93,6 +93,9 @@ class NativeBackend(HostBackend[NativePass]):
     def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Any:
         return self._kernels.pack_rows((taken_rows(piece, share) for piece in pieces), rows, columns, share)
 
+    def finish_packing(self) -> None:
+        self._kernels.finish_packing()
+
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*laid_out(shape)))
 

@@ -76,5 +76,5 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
     return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
 
 
-def _blocks(matrix: BlockMatrix) -> tuple[str, Array, int]:
-    return matrix.kind, np.ascontiguousarray(matrix.rows), matrix.columns
+def _blocks(matrix: BlockMatrix) -> tuple[str, Array, int, Array | None]:
+    return matrix.kind, np.ascontiguousarray(matrix.rows), matrix.columns, matrix.pages

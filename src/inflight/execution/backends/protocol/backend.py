@@ -73,7 +73,8 @@ class WeightPacking(Protocol):
     """Once, at load. Weights are given as a checkpoint has them (`matrices.py`), [N, K], and may be read-only memory
     maps. Plain numbers are packed as `hold` says: converted to `dtype`, or quantized to int8, or to int4 in groups of
     `group` inputs. What comes quantized is packed as it is. Packing copies, so that the source can be released at
-    once."""
+    once: blocks and small matrices may be read later, up to `finish_packing` or the first pass, so that they must stay
+    as they are; whoever reads blocks of a map then gives their pages back."""
 
     def pack_vector(self, values: Array) -> Vector:
         """values float32[N]."""
@@ -110,6 +111,10 @@ class WeightPacking(Protocol):
         `share` columns of a row. pieces: plain numbers or blocks that stand for them, rows of it in their order, which
         are let go one after the other. Raises ValueError where they are not the table's shape, and where shares do not
         divide a row."""
+
+    def finish_packing(self) -> None:
+        """Returns when nothing is left to be read, and weights take the memory that they will. Raises MemoryError where
+        there is too little of it."""
 
 
 @runtime_checkable

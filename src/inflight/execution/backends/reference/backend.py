@@ -104,6 +104,9 @@ class ReferenceBackend(HostBackend[ReferencePass]):
             return ReferenceTable(Int8Matrix(*int8.quantize(packed.reshape(-1, share))), None, columns // share)
         return ReferenceTable(packed, None)
 
+    def finish_packing(self) -> None:
+        pass
+
     def bytes_per_block(self, shape: KVShape) -> int:
         return bytes_per_block(shape, self._act)
 

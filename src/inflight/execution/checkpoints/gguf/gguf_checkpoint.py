@@ -36,6 +36,7 @@ class GGUFCheckpoint:
         ModelError, also for types of tensors that are not read."""
         self._model = model if isinstance(model, GGUFModel) else GGUFModel(model)
         self._architecture = self._model.architecture
+        self._places: dict[str, Place | None] = {}  # a tensor is asked for four times on its way through a start
         unread = {entry.type.name for _, entry in self._model.tensors.values()} - set(readable())
         if unread:
             raise ModelError(
@@ -76,7 +77,9 @@ class GGUFCheckpoint:
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
             return self.tensor(name, shape)
-        held = matrix_of(entry.type.name, self._raw(place, file, entry), shape, entry.type.values)
+        # All of a stack up to this expert: reading the next one maps pages that were given back with those before.
+        pages = np.frombuffer(file.map, np.uint8, _span(place, entry)[1] - entry.begin, entry.begin)
+        held = matrix_of(entry.type.name, self._raw(place, file, entry), shape, entry.type.values, pages)
         order = self._row_order(place, shape[0])
         return held if order is None else rows_of(held, order)
 
@@ -85,12 +88,14 @@ class GGUFCheckpoint:
         found = self._find(name)
         if found is not None:
             file, entry = self._model.tensors[found.name]
-            file.release(entry)
+            file.release(*_span(found, entry))
 
     # -- finding ----------------------------------------------------------------------------------------------------
     def _find(self, name: str) -> Place | None:
-        place = place_of(name, self._architecture, self._model.tensors)
-        return place if place is not None and place.name in self._model.tensors else None
+        if name not in self._places:
+            place = place_of(name, self._architecture, self._model.tensors)
+            self._places[name] = place if place is not None and place.name in self._model.tensors else None
+        return self._places[name]
 
     def _learnt(self, name: str) -> float | None:
         """A number of a layer that the metadata hold."""
@@ -132,13 +137,8 @@ class GGUFCheckpoint:
 
     def _raw(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
         """The tensor's bytes, or those of one expert, or of half its rows: uint8 [blocks, bytes of one]."""
-        blocks = math.prod(entry.shape) // entry.type.values
-        raw = np.frombuffer(file.map, np.uint8, blocks * entry.type.nbytes, entry.begin)
-        if place.expert is not None:
-            raw = raw.reshape(entry.shape[0], -1)[place.expert]
-        if place.half is not None:
-            raw = raw.reshape(2, -1)[place.half]
-        return raw.reshape(-1, entry.type.nbytes)
+        begin, end = _span(place, entry)
+        return np.frombuffer(file.map, np.uint8, end - begin, begin).reshape(-1, entry.type.nbytes)
 
     # -- what the converter did -------------------------------------------------------------------------------------
     def _joined(self, place: Place, shape: tuple[int, ...]) -> Array:
@@ -208,6 +208,18 @@ class GGUFCheckpoint:
             )
         tiled = np.arange(count - before).reshape(value_heads // key_heads, key_heads, -1)
         return np.concatenate((np.arange(before), before + tiled.swapaxes(0, 1).ravel()))
+
+
+def _span(place: Place, entry: TensorEntry) -> tuple[int, int]:
+    """Bytes of the file that hold the tensor, or one expert of it, or half its rows: first, and behind the last."""
+    begin, size = entry.begin, math.prod(entry.shape) // entry.type.values * entry.type.nbytes
+    if place.expert is not None:
+        size //= entry.shape[0]
+        begin += place.expert * size
+    if place.half is not None:
+        size //= 2
+        begin += place.half * size
+    return begin, begin + size
 
 
 def _essential(shape: Sequence[int]) -> tuple[int, ...]:

@@ -14,12 +14,13 @@ must come to. What rounding costs is measured by `benchmarks.gguf_accuracy` and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from inflight.execution.backends.int8 import quantize
 from inflight.execution.backends.matrices import Array, BlockMatrix, Int4Matrix, Int8Matrix
-from inflight.execution.checkpoints.gguf.dequantize import UNSIGNED_MEANINGS, codes, dequantize
+from inflight.execution.checkpoints.gguf.dequantize import UNSIGNED_MEANINGS, Codes, codes, dequantize
 
 EXACT = ("Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 MERGED = ("Q2_K", "Q3_K")
@@ -36,11 +37,11 @@ class GGUFBlocks(BlockMatrix):
 
     @property
     def has_offsets(self) -> bool:
-        return codes(self.kind, self._blocks()[:1]).offsets is not None
+        return self._codes_of_type().offsets is not None
 
     @property
     def meanings(self) -> Array:
-        found = codes(self.kind, self._blocks()[:1]).meanings
+        found = self._codes_of_type().meanings
         assert found is not None
         return found
 
@@ -50,22 +51,33 @@ class GGUFBlocks(BlockMatrix):
     def numbers(self) -> Array:
         return dequantize(self.kind, self._blocks(), self.block_values).reshape(self.shape)
 
+    def _codes_of_type(self) -> Codes:
+        return _codes_of_type(self.kind, self._blocks().shape[1])
+
     def _blocks(self) -> Array:
         return self.rows.reshape(-1, self.rows.shape[1] * self.block_values // self.columns)
 
 
+@lru_cache
+def _codes_of_type(kind: str, nbytes: int) -> Codes:
+    """Of one empty block: what all blocks of the type have in common, asked for each of a thousand experts."""
+    return codes(kind, np.zeros((1, nbytes), np.uint8))
+
+
 def matrix_of(
-    kind: str, blocks: Array, shape: tuple[int, int], block_values: int
+    kind: str, blocks: Array, shape: tuple[int, int], block_values: int, pages: Array | None = None
 ) -> GGUFBlocks | Int4Matrix | Int8Matrix:
     """As `packed`, or the blocks themselves where backends may read them as they lie."""
     if kind in MERGED:
         return packed(kind, blocks, shape, block_values)
-    return as_they_lie(kind, blocks, shape, block_values)
+    return as_they_lie(kind, blocks, shape, block_values, pages)
 
 
-def as_they_lie(kind: str, blocks: Array, shape: tuple[int, int], block_values: int) -> GGUFBlocks:
-    """Arguments as of `packed`; of any type but those that are merged."""
-    return GGUFBlocks(kind, blocks.reshape(shape[0], -1), shape[1], block_values)
+def as_they_lie(
+    kind: str, blocks: Array, shape: tuple[int, int], block_values: int, pages: Array | None = None
+) -> GGUFBlocks:
+    """Arguments as of `packed`; of any type but those that are merged. pages: of the map in which the blocks lie."""
+    return GGUFBlocks(kind, blocks.reshape(shape[0], -1), shape[1], block_values, pages)
 
 
 def packed(kind: str, blocks: Array, shape: tuple[int, int], block_values: int) -> Int4Matrix | Int8Matrix:

@@ -1,0 +1,119 @@
+// Packing that goes on while its caller prepares what comes next.
+//
+// Knows in what order jobs are done and how far the caller may be ahead of them; nothing of what they pack. The caller is
+// Python, which may have to wait for the interpreter lock (building a tokenizer holds it for a third of a second): what it
+// has given before keeps the threads busy meanwhile. A job touches nothing of Python's; what it reads is let go by a
+// caller, who has the lock.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace inflight {
+
+namespace nb = nanobind;
+
+class PackingQueue {
+ public:
+  using Work = std::function<void()>;
+
+  PackingQueue() = default;
+  PackingQueue(const PackingQueue&) = delete;
+  // Jobs that have not begun are left undone: nobody is there to read what they would pack.
+  ~PackingQueue() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // In the order of calls. sources: what the job reads, of so many bytes. Returns when not too many of them are left;
+  // throws what a job threw.
+  void add(Work work, std::shared_ptr<void> sources, std::size_t bytes) {
+    if (!thread_.joinable()) thread_ = std::thread([this] { go_through(); });
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back({std::move(work), std::move(sources), bytes});
+      ahead_ += bytes;
+      ++unfinished_;
+    }
+    changed_.notify_all();
+    const std::exception_ptr fault = wait([this] { return ahead_ <= most_ahead; });
+    if (fault) std::rethrow_exception(fault);
+  }
+
+  // Returns when all jobs are done; throws what one of them threw.
+  void finish() {
+    {
+      std::lock_guard lock(mutex_);  // never for long, so that the interpreter lock may be kept
+      if (unfinished_ == 0 && read_.empty()) return;
+    }
+    const std::exception_ptr fault = wait([this] { return unfinished_ == 0; });
+    if (fault) std::rethrow_exception(fault);
+  }
+
+ private:
+  struct Job {
+    Work work;
+    std::shared_ptr<void> sources;
+    std::size_t bytes;
+  };
+  static constexpr std::size_t most_ahead = 256u << 20;  // seconds at most, and progress is still told as it is made
+
+  // What a job threw meanwhile.
+  template <class Until>
+  std::exception_ptr wait(Until&& until) {
+    std::vector<std::shared_ptr<void>> read;  // let go where the interpreter lock is held again
+    nb::gil_scoped_release release;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, until);
+    read.swap(read_);
+    return std::exchange(fault_, nullptr);
+  }
+
+  void go_through() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      if (stopping_) return;
+      Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      std::exception_ptr fault;
+      try {
+        job.work();
+      } catch (...) {
+        fault = std::current_exception();
+      }
+      lock.lock();
+      if (!fault_) fault_ = fault;
+      read_.push_back(std::move(job.sources));
+      ahead_ -= job.bytes;
+      --unfinished_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::vector<std::shared_ptr<void>> read_;  // sources of jobs that are done
+  std::size_t ahead_ = 0;                    // bytes of sources of the others
+  int unfinished_ = 0;
+  std::exception_ptr fault_;  // of the first that threw
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace inflight
