@@ -66,9 +66,10 @@ def main(given: Sequence[str] | None = None) -> None:
         body = body.replace(str(place.resolve()), "FOLDER")
     print(body)
     if arguments.write:
-        in_four = " in 4 bits" if set(arguments.precisions) <= set(FOUR_BITS) else ""
-        title = f"Beside other engines: {arguments.model}'s shape{in_four}"
-        write_section(f"peers {arguments.model}{in_four}", title, _command(arguments, rounds), body)
+        # In 4 bits a round of one precision takes minutes: each has a section of its own.
+        held = f" in {' and '.join(arguments.precisions)}" if set(arguments.precisions) <= set(FOUR_BITS) else ""
+        title = f"Beside other engines: {arguments.model}'s shape{held}"
+        write_section(f"peers {arguments.model}{held}", title, _command(arguments, rounds), body)
 
 
 def _measure(contests: Sequence[Contest], arguments: argparse.Namespace) -> int:

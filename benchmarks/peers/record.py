@@ -10,12 +10,15 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.contest import Contest, Figure
 
 
 def write(path: Path, contests: Sequence[Contest]) -> None:
-    lines: list[dict[str, object]] = []
+    """What is there of other precisions stays."""
+    precisions = {contest.precision for contest in contests}
+    lines = [line for line in _lines(path) if line["precision"] not in precisions]
     for contest in contests:
         lines += [
             {"precision": contest.precision, "engine": engine, "version": words}
@@ -29,10 +32,9 @@ def write(path: Path, contests: Sequence[Contest]) -> None:
 
 
 def read(path: Path, contests: Sequence[Contest]) -> None:
-    """Into the contests of the same precisions; what is there of others is lost when the file is written again."""
+    """Into the contests of the same precisions."""
     by_precision = {contest.precision: contest for contest in contests}
-    for text in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
+    for line in _lines(path):
         contest = by_precision.get(line["precision"])
         if contest is None:
             continue
@@ -42,3 +44,7 @@ def read(path: Path, contests: Sequence[Contest]) -> None:
             contest.loads[line["round"]] = line["load"]
         else:
             contest.figures.append(Figure(**line))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
