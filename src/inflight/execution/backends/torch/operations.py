@@ -1,4 +1,4 @@
-"""What a pass asks of a device, over tensors: the operations that are computed twice, plainly and by kernels of our own.
+"""What a pass asks of a device, over tensors: operations that exist twice, plainly and as kernels of our own.
 
 Knows shapes; `protocol.operations` has the meaning of each, by the same name, and what is rounded where. Modules
 implement this: `eager`, in PyTorch's own operations, runs anywhere, is readable, and is what everything is tested

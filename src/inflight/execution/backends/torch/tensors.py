@@ -1,4 +1,4 @@
-"""What operations on a device are told beside activations and weights: tensors of the pass, of a layer's cache, of states.
+"""What operations on a device are told beside activations and weights: of the pass, of a layer cache, of states.
 
 Knows shapes and meanings. Everything that differs from step to step is a tensor on the device at an address that does
 not change, so that a captured graph finds it there; the few whole numbers beside them are fixed for a graph.

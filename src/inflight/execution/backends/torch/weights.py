@@ -137,5 +137,5 @@ class DeviceTable:
     nbytes: int
     linear: DeviceLinear | None = None
     share_scales: Tensor | None = (
-        None  # float32[V, shares]; `matrix` is int8 then, and its own scales count for nothing
+        None  # float32[V, shares]; those of `matrix` count for nothing
     )

@@ -1,1 +1,1 @@
-"""Every operation of `torch.operations` in PyTorch's own: readable, runs on any device, and what kernels are held to."""
+"""Every operation of `torch.operations` in PyTorch's own: readable, runs anywhere, and what kernels are held to."""
