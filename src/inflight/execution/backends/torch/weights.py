@@ -38,8 +38,12 @@ class Fp8Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Int4Matrix:
-    """Two codes from 0 to 15 a byte, input 2i in the low half; meant is (code - 8) · scale, or with offsets code ·
-    scale + offset. x stays in `act`: the weights are widened where they are multiplied.
+    """Meant is (code - 8) · scale; with offsets code · scale + offset; with meanings meanings[code] · scale, plus the
+    offset where there is one. x stays in `act`: the weights are widened where they are multiplied.
+
+    Two codes from 0 to 15 a byte: byte i of a group of G inputs has the group's input i in the low half and input i +
+    G / 2 in the high one, so that halves of x stand in one piece for each. Groups are whole: K counts the columns of x,
+    filled up to a group, and what the codes of the missing are does not matter.
 
     permutation: of the inputs, where codes of a group do not stand side by side in x (act-order): column j of the codes
     is input permutation[j].
@@ -48,8 +52,9 @@ class Int4Matrix:
     codes: Tensor  # uint8[N, K / 2]
     scales: Tensor  # float32[N, K / group]
     offsets: Tensor | None  # float32[N, K / group]
-    group: int
-    permutation: Tensor | None = None  # int32[K]
+    group: int  # 16, 32, 64 or 128
+    permutation: Tensor | None = None  # int32[columns of x]
+    meanings: tuple[int, ...] | None = None  # 16 whole numbers of 8 bits, where codes are no straight line (MXFP4, IQ4)
 
 
 HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | Int4Matrix
