@@ -1,5 +1,7 @@
 """Every operation of `torch.operations` in PyTorch's own: readable, runs anywhere, and what kernels are held to."""
 
+from inflight.execution.backends.torch.eager.experts import experts
+from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_residual
 from inflight.execution.backends.torch.eager.rotation import rope_and_write_kv, rope_and_write_latent
 from inflight.execution.backends.torch.eager.rows import (
     activate,
@@ -15,9 +17,14 @@ __all__ = [
     "activate",
     "add",
     "add_gated",
+    "by_head",
     "embed",
+    "experts",
     "gate",
+    "gate_up",
     "layer_norm",
+    "linear",
+    "linear_residual",
     "rms_norm",
     "rope_and_write_kv",
     "rope_and_write_latent",
