@@ -24,6 +24,13 @@ from inflight.execution.backends.torch.weights import (
 )
 
 
+class StepOperations(Protocol):
+    def begin(self, appended: Tensor, tokens: Tensor, pass_: PassTensors) -> None:
+        """Before a pass: appended int32[N, 4], of N blocks that slots get their group, slot, place in the table and
+        number, are written into `pass_.block_tables`; and `pass_.token_ids` are the pass's tokens among tokens
+        int32[slots, longest sequence + 1], those of all slots."""
+
+
 class RowOperations(Protocol):
     def embed(self, table: DeviceTable, token_ids: Tensor, out: Tensor) -> None: ...
 
@@ -138,6 +145,12 @@ class SamplingOperations(Protocol):
 
 
 class DeviceOperations(
-    RowOperations, ProductOperations, AttentionOperations, RecurrentOperations, SamplingOperations, Protocol
+    StepOperations,
+    RowOperations,
+    ProductOperations,
+    AttentionOperations,
+    RecurrentOperations,
+    SamplingOperations,
+    Protocol,
 ):
     """All of them: what a module offers."""

@@ -1,5 +1,6 @@
 """Every operation of `torch.operations` in PyTorch's own: readable, runs anywhere, and what kernels are held to."""
 
+from inflight.execution.backends.torch.eager.begin import begin
 from inflight.execution.backends.torch.eager.experts import experts
 from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_residual
 from inflight.execution.backends.torch.eager.rotation import rope_and_write_kv, rope_and_write_latent
@@ -17,6 +18,7 @@ __all__ = [
     "activate",
     "add",
     "add_gated",
+    "begin",
     "by_head",
     "embed",
     "experts",

@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
 from inflight.execution.backends.torch.eager.rows import parts_normed
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors, RopeTensors
-
-_SMALLEST = 2.0**-100  # `backends.int8` has the rule
 
 
 def rope_and_write_kv(
@@ -81,22 +80,6 @@ def rotated(heads: Tensor, rope: RopeTensors, positions: Tensor, scale: Tensor |
     return torch.cat([low * cos - high * sin, high * cos + low * sin, rest], dim=2)
 
 
-def quantized(x: Tensor, to: torch.dtype) -> tuple[Tensor, Tensor]:
-    """act[…, D] → int8 or float8_e4m3fn [..., D] and scales float32[…], meant is codes · scales.
-
-    The largest magnitude becomes 127, or 448. What has none above 2⁻¹⁰⁰ is all zeros with scale 0, what has a NaN or an
-    infinity all zeros with scale NaN.
-    """
-    x, limit = x.float(), 127.0 if to == torch.int8 else 448.0
-    largest = x.abs().amax(dim=-1)
-    finite = largest.isfinite()
-    used = finite & (largest >= _SMALLEST)
-    safe = torch.where(used, largest, 1.0)
-    scales = torch.where(used, safe / limit, torch.where(finite, 0.0, torch.nan))
-    codes = torch.where(used[..., None], x * (limit / safe)[..., None], 0.0)
-    return (codes.round() if to == torch.int8 else codes).to(to), scales
-
-
 def _write(held: Tensor, scales: Tensor | None, group: int, pass_: PassTensors, x: Tensor) -> None:
     """x act[T, G, D], keys or values of the pass's tokens → their places in the blocks of a KV group."""
     row = pass_.rows[pass_.chunk_of]
@@ -105,4 +88,5 @@ def _write(held: Tensor, scales: Tensor | None, group: int, pass_: PassTensors, 
     if scales is None:
         held[at] = x
     else:
-        held[at], scales[at] = quantized(x, held.dtype)
+        codes, of_heads = (quantize_int8 if held.dtype == torch.int8 else quantize_fp8)(x.flatten(0, 1))
+        held[at], scales[at] = codes.view(x.shape), of_heads.view(x.shape[:2])

@@ -7,11 +7,13 @@ Everything is float32 until it is written to `out`, which rounds to its own form
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.torch.eager.products import widened
 from inflight.execution.backends.torch.weights import DeviceTable, Int4Matrix, PlainMatrix
 
 
@@ -21,21 +23,13 @@ def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
     if isinstance(matrix, PlainMatrix):
         out.copy_(matrix.values[token_ids])
     elif isinstance(matrix, Int4Matrix):
-        out.copy_(_int4_rows(matrix, token_ids))
+        offsets = None if matrix.offsets is None else matrix.offsets[token_ids]
+        rows = replace(matrix, codes=matrix.codes[token_ids], scales=matrix.scales[token_ids], offsets=offsets)
+        out.copy_(widened(rows, out.shape[1], torch.float32))
     else:
         scales = matrix.scales[:, None] if table.share_scales is None else table.share_scales
         shares = matrix.codes[token_ids].float().view(len(token_ids), scales.shape[1], out.shape[1] // scales.shape[1])
         out.copy_((shares * scales[token_ids, :, None]).flatten(1))
-
-
-def _int4_rows(matrix: Int4Matrix, rows: Tensor) -> Tensor:
-    """float32[R, K] of rows int32[R]. The last group of a row may be shorter."""
-    packed = matrix.codes[rows]
-    codes = torch.stack([packed & 15, packed >> 4], dim=2).flatten(1).float()
-    group_of = torch.arange(codes.shape[1], device=codes.device) // matrix.group
-    scales = matrix.scales[rows][:, group_of]
-    found = (codes - 8) * scales if matrix.offsets is None else codes * scales + matrix.offsets[rows][:, group_of]
-    return found if matrix.permutation is None else found[:, torch.argsort(matrix.permutation)]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
