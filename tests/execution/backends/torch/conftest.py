@@ -25,6 +25,10 @@ except ImportError:  # there are no wheels for every machine
     collect_ignore_glob = ["test_kernels*.py"]
 else:
     from .compiled import Compiler
+    from .interpreted import accept_computed_bounds
+
+    if triton.knobs.runtime.interpret:
+        accept_computed_bounds()
 
 
 @pytest.fixture(scope="session")

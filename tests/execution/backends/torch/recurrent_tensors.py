@@ -24,7 +24,9 @@ class TensorLayer:
 
     Arrays come and go as float32; what is held in `act` is read so."""
 
-    def __init__(self, operations: Any, state: LayerState, act: torch.dtype, device: str = "cpu") -> None:
+    def __init__(
+        self, operations: Any, state: LayerState, act: torch.dtype, device: str | torch.device = "cpu"
+    ) -> None:
         self._operations, self.state, self._act, self._device = operations, state, act, device
         count = ROWS + 1 + SNAPSHOTS
         self.states = LayerStates(
