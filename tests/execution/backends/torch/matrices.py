@@ -32,7 +32,7 @@ def in_fp8(values: Array) -> weights.Fp8Matrix:
     return weights.Fp8Matrix(codes, torch.from_numpy(scales))
 
 
-def in_int4(matrix: Int4Matrix | ReorderedMatrix) -> weights.Int4Matrix:
+def in_int4(matrix: Int4Matrix | ReorderedMatrix, dtype: torch.dtype = torch.float32) -> weights.Int4Matrix:
     """Groups filled up with codes of 15, which must not matter."""
     order = matrix.order if isinstance(matrix, ReorderedMatrix) else None
     codes_of = matrix.matrix if isinstance(matrix, ReorderedMatrix) else matrix
@@ -51,7 +51,7 @@ def in_int4(matrix: Int4Matrix | ReorderedMatrix) -> weights.Int4Matrix:
         None if offsets is None else torch.from_numpy(offsets),
         codes_of.group,
         None if order is None else torch.from_numpy(order),
-        None if is_linear else tuple(int(one) for one in codes_of.meanings),
+        None if is_linear else torch.from_numpy(codes_of.meanings).to(dtype),
     )
 
 
@@ -65,7 +65,8 @@ def stacked(matrices: Sequence[HeldMatrix]) -> HeldMatrix:
     fields = {}
     for name in matrices[0].__dataclass_fields__:
         values = [getattr(one, name) for one in matrices]
-        fields[name] = torch.stack(values) if isinstance(values[0], torch.Tensor) else values[0]
+        is_shared = name == "meanings" or not isinstance(values[0], torch.Tensor)
+        fields[name] = values[0] if is_shared else torch.stack(values)
     return type(matrices[0])(**fields)
 
 

@@ -54,7 +54,7 @@ class Int4Matrix:
     offsets: Tensor | None  # float32[N, K / group]
     group: int  # 16, 32, 64 or 128
     permutation: Tensor | None = None  # int32[columns of x]
-    meanings: tuple[int, ...] | None = None  # 16 whole numbers of 8 bits, where codes are no straight line (MXFP4, IQ4)
+    meanings: Tensor | None = None  # act[16], where codes are no straight line (MXFP4, IQ4)
 
 
 HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | Int4Matrix

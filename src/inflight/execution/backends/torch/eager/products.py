@@ -90,7 +90,7 @@ def widened(matrix: Int4Matrix, columns: int, dtype: torch.dtype) -> Tensor:
     halves = matrix.codes.view(count, -1, 1, matrix.group // 2)
     codes = torch.cat([halves & 15, halves >> 4], dim=2).reshape(count, -1, matrix.group)
     if matrix.meanings is not None:
-        meant = torch.tensor(matrix.meanings, dtype=torch.float32, device=codes.device)[codes.int()]
+        meant = matrix.meanings.float()[codes.int()]
     else:
         meant = codes.float() - (8 if matrix.offsets is None else 0)
     values = meant * matrix.scales[..., None]
