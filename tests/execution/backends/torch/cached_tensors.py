@@ -1,7 +1,7 @@
 """Sequences whose keys and values stand in blocks on a device, and passes over chunks of them, with random numbers.
 
-Knows how tensors lie; not what attention is. Sequence i holds the same numbers in the same blocks whatever chunks a pass
-has, so that what is attended to alone and in company can be compared.
+Knows how tensors lie; not what attention is. Sequence i holds the same numbers in the same blocks whatever chunks a
+pass has, so that what is attended to alone and in company can be compared.
 """
 
 from __future__ import annotations

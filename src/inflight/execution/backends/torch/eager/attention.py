@@ -25,8 +25,8 @@ def attention(
     out: Tensor,
 ) -> None:
     kv_heads, key_dim = cached.keys.shape[2:]
-    queries = q.unflatten(1, (kv_heads, -1, key_dim))  # [T, G, H / G, D]
-    into = out.unflatten(1, (*queries.shape[1:3], -1))  # [T, G, H / G, M]
+    queries = q.view(len(q), kv_heads, -1, key_dim)  # [T, G, H / G, D]
+    into = out.view(*queries.shape[:3], -1)  # [T, G, H / G, M]
     of_heads = None if sinks is None else sinks.view(kv_heads, -1)
     # Probabilities over quantized values stay as they are.
     held = q.dtype if cached.key_scales is None else torch.float32
