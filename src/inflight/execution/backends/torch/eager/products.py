@@ -70,7 +70,7 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = rows.abs().amax(dim=1)
     used = torch.isfinite(largest) & (largest >= _SMALLEST)
     safe = torch.where(used, largest, 1.0)
-    codes = torch.round(rows * (127.0 / safe)[:, None])
+    codes = torch.round(rows * _inverse(safe, 127.0)[:, None])
     return torch.where(used[:, None], codes, 0.0).to(torch.int8), _scales(largest, 127.0)
 
 
@@ -80,7 +80,7 @@ def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = rows.abs().amax(dim=1)
     used = torch.isfinite(largest) & (largest >= _SMALLEST)
     safe = torch.where(used, largest, 1.0)
-    codes = (rows * (_LARGEST_FP8 / safe)[:, None]).clamp(-_LARGEST_FP8, _LARGEST_FP8)
+    codes = (rows * _inverse(safe, _LARGEST_FP8)[:, None]).clamp(-_LARGEST_FP8, _LARGEST_FP8)
     return torch.where(used[:, None], codes, 0.0).to(torch.float8_e4m3fn), _scales(largest, _LARGEST_FP8)
 
 
@@ -137,6 +137,11 @@ def _of_parts(x: Tensor, weight: DeviceLinear) -> Tensor:
     """float32[S, N]."""
     found = torch.cat([product(x, part) for part in weight.parts], dim=1)
     return found if weight.bias is None else found + weight.bias
+
+
+def _inverse(largest: Tensor, most: float) -> Tensor:
+    """most / largest, rounded once: PyTorch multiplies a number of Python's with 1 / largest."""
+    return torch.full_like(largest, most) / largest
 
 
 def _scales(largest: Tensor, most: float) -> Tensor:
