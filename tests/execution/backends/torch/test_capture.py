@@ -1,0 +1,183 @@
+"""When a pass is captured, replayed, or run as it is: a decoder that counts, graphs that run functions again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from inflight.execution.backends.torch.capture import CapturedDecoder, bucket_of, bucket_sizes
+
+
+@dataclass
+class FakePass:
+    """tokens: what it has, in memory that passes of a bucket share."""
+
+    tokens: list[int]
+    bucket: int | None = None
+
+
+@dataclass
+class CountingDecoder:
+    """Its hidden state is each token's square, its logits the next number. launched: what was asked of the device."""
+
+    max_tokens: int = 512
+    max_logit_rows: int = 64
+    launched: list[tuple[str, int]] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+
+    def forward(self, batch: FakePass) -> None:
+        self.launched.append(("forward", len(batch.tokens)))
+        self.hidden[:] = [token * token for token in batch.tokens]
+
+    def last_hidden(self, batch: FakePass, places: Sequence[int]) -> list[int]:
+        self.launched.append(("last_hidden", len(places)))
+        return [self.hidden[place] for place in places]
+
+    def logits(self, batch: FakePass, places: Sequence[int]) -> list[int]:
+        self.launched.append(("logits", len(places)))
+        self.output[:] = [self.hidden[place] + 1 for place in places]
+        return self.output
+
+
+class FakeGraph:
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run, self.replays = run, 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self._run()
+
+
+class FakeGraphs:
+    """Like a device, notes `run` without leaving anything of what it computes. room: for so many graphs."""
+
+    def __init__(self, decoder: CountingDecoder, room: int = 99) -> None:
+        self._decoder, self._room = decoder, room
+        self.made: list[FakeGraph] = []
+
+    def capture(self, run: Callable[[], None]) -> FakeGraph:
+        if len(self.made) == self._room:
+            raise RuntimeError("out of memory")
+        before = [list(one) for one in (self._decoder.hidden, self._decoder.output, self._decoder.launched)]
+        run()
+        for one, held in zip((self._decoder.hidden, self._decoder.output, self._decoder.launched), before, strict=True):
+            one[:] = held  # type: ignore[index]
+        self.made.append(FakeGraph(run))
+        return self.made[-1]
+
+
+class Bench:
+    def __init__(self, room: int = 99) -> None:
+        self.decoder = CountingDecoder()
+        self.graphs = FakeGraphs(self.decoder, room)
+        self.captured = CapturedDecoder(self.decoder, self.graphs)
+        self._memory: dict[int, FakePass] = {}
+
+    def decode(self, tokens: Sequence[int], bucket: int) -> list[int]:
+        """A pass as a backend has it: the bucket's memory filled up with zeros; the logits of its own rows."""
+        batch = self._memory.setdefault(bucket, FakePass([], bucket))
+        batch.tokens[:] = [*tokens, *[0] * (bucket - len(tokens))]
+        self.captured.forward(batch)
+        return list(self.captured.logits(batch, range(len(tokens)))[: len(tokens)])
+
+    @property
+    def batch(self) -> dict[int, FakePass]:
+        return self._memory
+
+
+def test_a_second_pass_of_a_size_replays_the_first() -> None:
+    bench = Bench()
+    assert bench.decode([3, 4, 5], bucket=4) == [10, 17, 26]
+    assert bench.captured.captured == (4,)
+    assert bench.decoder.launched == [("forward", 4), ("logits", 4)]
+    assert bench.decode([6, 7], bucket=4) == [37, 50]  # with what lies in the pass's memory now
+    assert bench.decode([1], bucket=1) == [2]
+    assert bench.decode([2], bucket=1) == [5]
+    assert [graph.replays for graph in bench.graphs.made] == [1, 1]
+
+
+def test_other_passes_run_as_they_are() -> None:
+    bench = Bench()
+    for tokens, bucket in (([2, 3], None), (list(range(100)), 128)):  # 128: more rows than the decoder has logits for
+        batch = FakePass(tokens, bucket)
+        bench.captured.forward(batch)
+        assert bench.captured.logits(batch, [1]) == [tokens[1] ** 2 + 1]
+    assert not bench.graphs.made and (bench.captured.max_tokens, bench.captured.max_logit_rows) == (512, 64)
+
+
+def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidden_state() -> None:
+    bench = Bench()
+    bench.decode([1, 1], bucket=2)
+    bench.decode([3, 4], bucket=2)
+    batch = bench.batch[2]
+    bench.decoder.output[:] = [-1, -1]  # whoever got them may overwrite them
+    assert bench.captured.logits(batch, [0, 1]) == [10, 17]
+    bench.captured.forward(batch)
+    assert bench.captured.logits(batch, [1]) == [17]
+    assert bench.captured.last_hidden(batch, [1]) == [16]
+    assert len(bench.graphs.made) == 1
+
+
+def test_logits_of_an_earlier_pass_are_not_handed_out() -> None:
+    bench = Bench()
+    bench.decode([1, 1], bucket=2)
+    bench.captured.forward(bench.batch[2])  # nobody asks for its logits
+    prompt = FakePass([5, 6])
+    bench.captured.forward(prompt)
+    assert bench.captured.logits(prompt, [0]) == [26]
+
+
+def test_where_none_can_be_made_a_sentence_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(room=1)
+    with caplog.at_level(logging.WARNING):
+        for tokens, bucket in (([2], 1), ([2, 3], 2), ([4, 5], 2), ([1, 2, 3], 4), ([7], 1)):
+            assert bench.decode(tokens, bucket) == [token * token + 1 for token in tokens]
+    assert bench.captured.captured == (1,) and bench.graphs.made[0].replays == 1
+    (said,) = caplog.messages
+    assert said.startswith("a pass of 2 rows could not be captured as a graph (out of memory)")
+    assert "--enforce-eager" in said
+
+
+def test_ahead_the_largest_come_first_until_time_is_up() -> None:
+    bench, now = Bench(), [0.0]
+
+    def run(size: int) -> None:
+        bench.decode([], size)
+        now[0] += 1
+
+    bench.captured.capture_ahead(run, bucket_sizes(32), 2.0, lambda: now[0])
+    assert bench.captured.captured == (16, 32)
+    bench.captured.capture_ahead(run, [8], 0.0, lambda: now[0])
+    assert bench.captured.captured == (16, 32)
+    assert bench.decode([9], bucket=1) == [82] and bench.captured.captured == (1, 16, 32)
+
+
+def test_ahead_ends_where_none_can_be_made() -> None:
+    bench, tried = Bench(room=0), []
+
+    def run(size: int) -> None:
+        tried.append(size)
+        bench.decode([], size)
+
+    bench.captured.capture_ahead(run, (1, 2, 4), 60.0)
+    assert tried == [4]
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [(1, (1,)), (4, (1, 2, 4)), (10, (1, 2, 4, 8, 10)), (16, (1, 2, 4, 8, 16)), (40, (1, 2, 4, 8, 16, 32, 40))],
+)
+def test_sizes_rise_to_the_largest(most: int, sizes: tuple[int, ...]) -> None:
+    assert bucket_sizes(most) == sizes
+    assert [bucket_of(size, sizes) for size in sizes] == list(sizes)
+    assert bucket_of(most + 1, sizes) is None and bucket_of(3, (1, 2, 4)) == 4
+
+
+def test_256_rows_have_twenty_sizes() -> None:
+    sizes = bucket_sizes(256)
+    assert len(sizes) == 20 and max(after - before for before, after in pairwise(sizes)) == 16
