@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,18 @@ class FakePass:
 
 
 @dataclass
+class FakeLogits:
+    """Memory for rows of one number."""
+
+    values: list[int] = field(default_factory=list)
+    rows: int = 0
+
+    @property
+    def written(self) -> list[int]:
+        return self.values[: self.rows]
+
+
+@dataclass
 class CountingDecoder:
     """Its hidden state is each token's square, its logits the next number. launched: what was asked of the device."""
 
@@ -28,7 +41,7 @@ class CountingDecoder:
     max_logit_rows: int = 64
     launched: list[tuple[str, int]] = field(default_factory=list)
     hidden: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
+    output: FakeLogits = field(default_factory=FakeLogits)
 
     def forward(self, batch: FakePass) -> None:
         self.launched.append(("forward", len(batch.tokens)))
@@ -38,19 +51,22 @@ class CountingDecoder:
         self.launched.append(("last_hidden", len(places)))
         return [self.hidden[place] for place in places]
 
-    def logits(self, batch: FakePass, places: Sequence[int]) -> list[int]:
+    def logits(self, batch: FakePass, places: Sequence[int]) -> FakeLogits:
         self.launched.append(("logits", len(places)))
-        self.output[:] = [self.hidden[place] + 1 for place in places]
+        self.output.values[:], self.output.rows = [self.hidden[place] + 1 for place in places], len(places)
         return self.output
 
 
 class FakeGraph:
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._run, self.replays = run, 0
+    def __init__(self, run: Callable[[], None], output: FakeLogits) -> None:
+        self._run, self._output, self.replays = run, output, 0
 
     def replay(self) -> None:
+        """The host learns nothing of it: a handle that says how many rows are written says what it said."""
         self.replays += 1
+        rows = self._output.rows
         self._run()
+        self._output.rows = rows
 
 
 class FakeGraphs:
@@ -63,11 +79,13 @@ class FakeGraphs:
     def capture(self, run: Callable[[], None]) -> FakeGraph:
         if len(self.made) == self._room:
             raise RuntimeError("out of memory")
-        before = [list(one) for one in (self._decoder.hidden, self._decoder.output, self._decoder.launched)]
+        decoder = self._decoder
+        kept: list[list[Any]] = [decoder.hidden, decoder.output.values, decoder.launched]
+        before = [list(one) for one in kept]
         run()
-        for one, held in zip((self._decoder.hidden, self._decoder.output, self._decoder.launched), before, strict=True):
-            one[:] = held  # type: ignore[index]
-        self.made.append(FakeGraph(run))
+        for one, held in zip(kept, before, strict=True):
+            one[:] = held
+        self.made.append(FakeGraph(run, decoder.output))
         return self.made[-1]
 
 
@@ -83,7 +101,7 @@ class Bench:
         batch = self._memory.setdefault(bucket, FakePass([], bucket))
         batch.tokens[:] = [*tokens, *[0] * (bucket - len(tokens))]
         self.captured.forward(batch)
-        return list(self.captured.logits(batch, range(len(tokens)))[: len(tokens)])
+        return list(self.captured.logits(batch, range(len(tokens))).written)
 
     @property
     def batch(self) -> dict[int, FakePass]:
@@ -106,7 +124,7 @@ def test_other_passes_run_as_they_are() -> None:
     for tokens, bucket in (([2, 3], None), (list(range(100)), 128)):  # 128: more rows than the decoder has logits for
         batch = FakePass(tokens, bucket)
         bench.captured.forward(batch)
-        assert bench.captured.logits(batch, [1]) == [tokens[1] ** 2 + 1]
+        assert bench.captured.logits(batch, [1]).written == [tokens[1] ** 2 + 1]
     assert not bench.graphs.made and (bench.captured.max_tokens, bench.captured.max_logit_rows) == (512, 64)
 
 
@@ -115,10 +133,10 @@ def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidde
     bench.decode([1, 1], bucket=2)
     bench.decode([3, 4], bucket=2)
     batch = bench.batch[2]
-    bench.decoder.output[:] = [-1, -1]  # whoever got them may overwrite them
-    assert bench.captured.logits(batch, [0, 1]) == [10, 17]
+    bench.decoder.output.values[:] = [-1, -1]  # whoever got them may overwrite them
+    assert bench.captured.logits(batch, [0, 1]).written == [10, 17]
     bench.captured.forward(batch)
-    assert bench.captured.logits(batch, [1]) == [17]
+    assert bench.captured.logits(batch, [1]).written == [17]
     assert bench.captured.last_hidden(batch, [1]) == [16]
     assert len(bench.graphs.made) == 1
 
@@ -129,7 +147,7 @@ def test_logits_of_an_earlier_pass_are_not_handed_out() -> None:
     bench.captured.forward(bench.batch[2])  # nobody asks for its logits
     prompt = FakePass([5, 6])
     bench.captured.forward(prompt)
-    assert bench.captured.logits(prompt, [0]) == [26]
+    assert bench.captured.logits(prompt, [0]).written == [26]
 
 
 def test_where_none_can_be_made_a_sentence_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

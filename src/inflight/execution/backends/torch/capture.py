@@ -20,14 +20,21 @@ class CapturablePass(Protocol):
     own; None where it has chunks of several tokens, or more of them than the largest bucket.
 
     Of two passes of one bucket, operations launch the same work at the same addresses: what they are told of the pass
-    lies in memory that stays. To gather `range(bucket)` asks nothing of the host."""
+    lies in memory that stays. To gather `range(bucket)` asks nothing of the host. A replay tells no activation how many
+    of its rows are written: to gather reads rows by their places alone."""
 
     @property
     def bucket(self) -> int | None: ...
 
 
+class Logits(Protocol):
+    """The backend's activation. rows: how many of it are written."""
+
+    rows: int
+
+
 class CapturedPassDecoder(Protocol):
-    """What is wrapped, as a runner asks for it. Activations are those of the backend."""
+    """What is wrapped, as a runner asks for it."""
 
     max_tokens: int
     max_logit_rows: int
@@ -74,7 +81,7 @@ class CapturedDecoder:
         self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
         self._decoder, self._graphs = decoder, graphs
         self._captured: dict[int, Graph] = {}
-        self._logits: Any = None  # where graphs leave logits: the decoder's one activation for them
+        self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
         self.failure: str | None = None
 
@@ -117,8 +124,8 @@ class CapturedDecoder:
     def logits(self, batch: CapturablePass, places: Sequence[int]) -> Any:
         """Those of a graph, once: whoever gets logits may overwrite them. They are all rows', of which the first
         len(places) are asked for, in order; others are computed from what the graph left of the last layer."""
-        if self._has_logits and all(place == row for row, place in enumerate(places)):
-            self._has_logits = False
+        if self._has_logits and self._logits is not None and all(place == row for row, place in enumerate(places)):
+            self._has_logits, self._logits.rows = False, len(places)
             return self._logits
         return self._decoder.logits(batch, places)
 
