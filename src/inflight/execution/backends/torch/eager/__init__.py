@@ -3,6 +3,7 @@
 from inflight.execution.backends.torch.eager.attention import attention
 from inflight.execution.backends.torch.eager.begin import begin
 from inflight.execution.backends.torch.eager.experts import experts
+from inflight.execution.backends.torch.eager.logprobs import score
 from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_residual
 from inflight.execution.backends.torch.eager.recurrence import convolve, convolve_gated, delta_rule
 from inflight.execution.backends.torch.eager.rotation import rope_and_write_kv, rope_and_write_latent
@@ -15,6 +16,7 @@ from inflight.execution.backends.torch.eager.rows import (
     layer_norm,
     rms_norm,
 )
+from inflight.execution.backends.torch.eager.sampling import sample
 
 __all__ = [
     "activate",
@@ -36,4 +38,6 @@ __all__ = [
     "rms_norm",
     "rope_and_write_kv",
     "rope_and_write_latent",
+    "sample",
+    "score",
 ]
