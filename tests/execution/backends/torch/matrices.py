@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,25 @@ def linear(parts: Sequence[HeldMatrix], columns: int, bias: Array | None = None)
 
 def stacked(matrices: Sequence[HeldMatrix]) -> HeldMatrix:
     """Of experts or heads: every tensor with their place before its other dimensions."""
-    fields = {}
-    for name in matrices[0].__dataclass_fields__:
+    found = {}
+    for name in (one.name for one in fields(matrices[0])):
         values = [getattr(one, name) for one in matrices]
         is_shared = name == "meanings" or not isinstance(values[0], torch.Tensor)
-        fields[name] = values[0] if is_shared else torch.stack(values)
-    return type(matrices[0])(**fields)
+        found[name] = values[0] if is_shared else torch.stack(values)
+    return type(matrices[0])(**found)
+
+
+def moved(thing: Any, device: torch.device) -> Any:
+    """Weights with their tensors on that device."""
+    if isinstance(thing, torch.Tensor):
+        return thing.to(device)
+    if isinstance(thing, RoutingTensors):
+        return RoutingTensors(*(moved(one, device) for one in thing))
+    if isinstance(thing, tuple):
+        return tuple(moved(one, device) for one in thing)
+    if is_dataclass(thing):
+        return type(thing)(**{one.name: moved(getattr(thing, one.name), device) for one in fields(thing)})
+    return thing
 
 
 def first_of(matrix: HeldMatrix) -> torch.Tensor:
@@ -75,7 +89,7 @@ def first_of(matrix: HeldMatrix) -> torch.Tensor:
 
 
 def routing_tensors(routing: Routing) -> RoutingTensors:
-    fields = {name: getattr(routing, name) for name in RoutingTensors._fields}
+    values = {name: getattr(routing, name) for name in RoutingTensors._fields}
     return RoutingTensors(
-        **{name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+        **{name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
     )

@@ -19,7 +19,7 @@ def experts(x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor) -> No
     Reads on the host which experts are met: a graph cannot be captured of it."""
     picked, weights = route(logits, weight.routing)
     yielded = torch.empty(*picked.shape, x.shape[1], dtype=torch.float32, device=x.device)
-    for expert in picked.unique().tolist():
+    for expert in torch.unique(picked).tolist():
         tokens, ranks = torch.nonzero(picked == expert, as_tuple=True)
         both = _biased(x[tokens], weight.gate_up, weight.gate_up_bias, expert)
         inner = gated(both, weight.gating).to(x.dtype)

@@ -86,9 +86,8 @@ def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def widened(matrix: Int4Matrix, columns: int, dtype: torch.dtype) -> Tensor:
     """Codes of 4 bits → act[N, columns], in the order of x's columns."""
-    count = matrix.codes.shape[0]
-    halves = matrix.codes.view(count, -1, 1, matrix.group // 2)
-    codes = torch.cat([halves & 15, halves >> 4], dim=2).reshape(count, -1, matrix.group)
+    halves = matrix.codes.view(*matrix.scales.shape, matrix.group // 2)
+    codes = torch.cat([halves & 15, halves >> 4], dim=2)
     if matrix.meanings is not None:
         meant = matrix.meanings.float()[codes.int()]
     else:
@@ -96,7 +95,7 @@ def widened(matrix: Int4Matrix, columns: int, dtype: torch.dtype) -> Tensor:
     values = meant * matrix.scales[..., None]
     if matrix.offsets is not None:
         values = values + matrix.offsets[..., None]
-    found = values.reshape(count, -1)[:, :columns].to(dtype)
+    found = values.flatten(1)[:, :columns].to(dtype)
     if matrix.permutation is None:
         return found
     in_order = torch.empty_like(found)
@@ -120,6 +119,11 @@ def one_of(stack: HeldMatrix, place: int) -> HeldMatrix:
         None if stack.permutation is None else stack.permutation[place],
         stack.meanings,
     )
+
+
+def outputs_of(matrix: HeldMatrix) -> int:
+    """N of one matrix, or of each of a stack."""
+    return (matrix.values if isinstance(matrix, PlainMatrix) else matrix.codes).shape[-2]
 
 
 def gated(both: Tensor, gating: Gating | Nonlinearity) -> Tensor:
