@@ -4,6 +4,7 @@ Knows how tokens, chunks and states lie, and how work is divided; `protocol.Recu
 `eager` the plain form. A convolution is computed token by token side by side, and its states are written when all
 tokens have read them. Of the delta rule, a program keeps some columns of one head's state in registers over a whole
 chunk: memory is read and written once, whatever the chunk's length, and no sum depends on which other chunks there are.
+Products and sums are fused, which each launch says: what Triton does by itself differs from version to version.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def delta_rule(
         triton.next_power_of_2(key_dim),
         columns,
         num_warps=1,
+        enable_fp_fusion=True,
     )
     norm_and_gate_kernel[triton.cdiv(tokens * heads, HEADS),](
         found,
@@ -89,6 +91,7 @@ def delta_rule(
         triton.next_power_of_2(value_dim),
         HEADS,
         num_warps=4,
+        enable_fp_fusion=True,
     )
 
 
@@ -110,10 +113,10 @@ def _convolve(
     of_states = x, x.shape[1], states, states.stride(0), *_chunks(pass_, moves)
     of_layer = channels, kept, gated
     convolve_kernel[tokens, pieces](
-        *of_states, pass_.chunk_of, weight, bias, out, *of_layer, whole, CHANNELS, num_warps=2
+        *of_states, pass_.chunk_of, weight, bias, out, *of_layer, whole, CHANNELS, num_warps=2, enable_fp_fusion=True
     )
     if not whole:
-        keep_inputs_kernel[chunks, pieces](*of_states, *of_layer, CHANNELS, num_warps=2)
+        keep_inputs_kernel[chunks, pieces](*of_states, *of_layer, CHANNELS, num_warps=2, enable_fp_fusion=True)
 
 
 def _chunks(pass_: PassTensors, moves: StateTensors) -> tuple[Tensor, ...]:
