@@ -1,23 +1,16 @@
 """What the tests of the operations on a device share.
 
-Without a GPU kernels run in Triton's interpreter, in this process: it is asked for here, since triton looks once, when
-it is imported. The interpreter is right for float32 and float16, and silently wrong for products in bfloat16, which are
-compiled instead (`compiled`). With a GPU, TRITON_INTERPRET=0 runs the same tests on it.
+Without a GPU kernels run in Triton's interpreter, in this process (`tests/conftest.py` asks for it). The interpreter is
+right for float32 and float16, and silently wrong where it rounds to bfloat16 or fp8 or multiplies these; such kernels
+are compiled instead (`compiled`). With a GPU, TRITON_INTERPRET=0 runs the same tests on it.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 
-assert "triton" not in sys.modules or "TRITON_INTERPRET" in os.environ, (
-    "triton is imported before it is told how to run"
-)
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
 try:
     import triton
