@@ -15,6 +15,8 @@ from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.torch import weights
 from inflight.execution.backends.torch.weights import DeviceLinear, HeldMatrix, RoutingTensors
 
+from ..test_int4 import MXFP4
+
 Array = np.ndarray[Any, Any]
 
 
@@ -53,6 +55,7 @@ def in_int4(matrix: Int4Matrix | ReorderedMatrix, dtype: torch.dtype = torch.flo
         codes_of.group,
         None if order is None else torch.from_numpy(order),
         None if is_linear else torch.from_numpy(codes_of.meanings).to(dtype),
+        np.array_equal(codes_of.meanings, MXFP4),
     )
 
 

@@ -194,16 +194,17 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
         "fp8": Fp8Matrix(empty(rows, columns, dtype=torch.float8_e4m3fn), scales),
         "int4": Int4Matrix(codes, of_groups, None, group),
         "offsets": Int4Matrix(codes, of_groups, of_groups, group),
-        "mxfp4": Int4Matrix(codes, of_groups, None, group, None, empty(16)),
+        "mxfp4": Int4Matrix(codes, of_groups, None, group, None, empty(16), True),
+        "table": Int4Matrix(codes, of_groups, None, group, None, empty(16)),
     }
     return DeviceLinear((found[kind],), rows, columns, 0)
 
 
 # rows, and bounds on registers and shared bytes: of few rows three programs fit a multiprocessor of 228 KiB at a time
 @pytest.mark.parametrize(
-    ("tokens", "registers", "shared"), [(4, 80, 72 << 10), (64, 192, 68 << 10), (256, 255, 132 << 10)]
+    ("tokens", "registers", "shared"), [(4, 128, 72 << 10), (64, 255, 68 << 10), (256, 255, 132 << 10)]
 )
-@pytest.mark.parametrize("kind", ["plain", "int8", "fp8", "int4", "offsets", "mxfp4"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "fp8", "int4", "offsets", "mxfp4", "table"])
 def test_what_a_product_takes(kind: str, tokens: int, registers: int, shared: int, compiler: Compiler) -> None:
     x, out = empty(tokens, 4096), empty(tokens, 8192, dtype=torch.float32)
     archs = (90, 100) if kind == "fp8" else (80, 90, 100)  # fp8 is sm_89's and later

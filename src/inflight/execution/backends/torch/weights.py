@@ -55,6 +55,7 @@ class Int4Matrix:
     group: int  # 16, 32, 64 or 128
     permutation: Tensor | None = None  # int32[columns of x]
     meanings: Tensor | None = None  # act[16], where codes are no straight line (MXFP4, IQ4)
+    is_e2m1: bool = False  # meanings are MXFP4's, twice the numbers of that format, which kernels know by themselves
 
 
 HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | Int4Matrix

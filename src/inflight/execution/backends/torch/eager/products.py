@@ -118,6 +118,7 @@ def one_of(stack: HeldMatrix, place: int) -> HeldMatrix:
         stack.group,
         None if stack.permutation is None else stack.permutation[place],
         stack.meanings,
+        stack.is_e2m1,
     )
 
 

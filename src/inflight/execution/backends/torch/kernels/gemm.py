@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from inflight.execution.backends.torch.kernels.codes import widened
 from inflight.execution.backends.torch.kernels.functions import activated, times_sigmoid
 
 _TOGETHER = tl.constexpr(8)  # tiles of rows that go over the same outputs at a time
@@ -41,6 +42,7 @@ def multiply(
     x_share,  # pairs that have one row of x
     HEADS: tl.constexpr,  # as many matrices and parts of x, side by side in programs; 0: no heads
     GROUP: tl.constexpr,  # inputs that share a scale; 0: not in codes of 4 bits
+    CODING: tl.constexpr,  # what codes mean (`codes`)
     GATING: tl.constexpr,  # a name, or "": of 2 · F outputs F are written
     ADD: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -76,7 +78,7 @@ def multiply(
         order = None if permutation is None else permutation + matrix * K
         sums = _sums_of_codes(
             x_at, is_row, weight_at, scales_at, offsets_at, order, meanings,
-            K, split, GROUP, SPLITS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
+            K, split, GROUP, CODING, SPLITS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     else:
         weight_at = weight + matrix * N * K + held * K
@@ -196,6 +198,7 @@ def _sums_of_codes(
     K,
     split,
     GROUP: tl.constexpr,
+    CODING: tl.constexpr,
     SPLITS: tl.constexpr,
     WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -205,7 +208,6 @@ def _sums_of_codes(
     """Of codes of 4 bits: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
     of a group is scaled as one."""
     KIND: tl.constexpr = x_at.dtype.element_ty
-    IS_OFFSET: tl.constexpr = offsets_at is not None
     HALF: tl.constexpr = GROUP // 2
     halves = tl.arange(0, HALF)
     x_at, weight_at = x_at[:, None], weight_at[None, :] + halves[:, None]
@@ -226,28 +228,18 @@ def _sums_of_codes(
             codes = tl.load(weight_at + group * HALF)
             of_low = tl.load(x_at + low[None, :], mask=is_low, other=0.0)
             of_high = tl.load(x_at + high[None, :], mask=is_high, other=0.0)
-            found = tl.dot(of_low, _widened(codes & 15, meanings, IS_OFFSET, KIND), input_precision="ieee")
-            found = tl.dot(of_high, _widened(codes >> 4, meanings, IS_OFFSET, KIND), found, input_precision="ieee")
+            found = tl.dot(of_low, widened(codes, meanings, CODING, False, KIND), input_precision="ieee")
+            found = tl.dot(of_high, widened(codes, meanings, CODING, True, KIND), found, input_precision="ieee")
             sums += found * tl.load(scales_at + group)[None, :]
-            if IS_OFFSET:
-                together = tl.sum(of_low.to(tl.float32), axis=1) + tl.sum(of_high.to(tl.float32), axis=1)
-                sums += together[:, None] * tl.load(offsets_at + group)[None, :]
+            if offsets_at is not None:
+                if BLOCK_M <= 16:  # tensor cores are idle: a product by ones is a sum that every thread has
+                    ones = tl.full([HALF, BLOCK_N], 1.0, KIND)
+                    together = tl.dot(of_low, ones, input_precision="ieee")
+                    together = tl.dot(of_high, ones, together, input_precision="ieee")
+                else:
+                    together = (tl.sum(of_low.to(tl.float32), axis=1) + tl.sum(of_high.to(tl.float32), axis=1))[:, None]
+                sums += together * tl.load(offsets_at + group)[None, :]
     return sums
-
-
-@triton.jit
-def _widened(codes, meanings, IS_OFFSET: tl.constexpr, KIND: tl.constexpr):
-    """Codes uint8 → the whole numbers that they mean, in `act`. Put among the lowest bits of 128 (bfloat16) or 1024
-    (float16), which is then taken off, they become numbers without a conversion, which is slow on GPUs."""
-    LEAST: tl.constexpr = 0 if IS_OFFSET else 8
-    if meanings is not None:
-        return tl.load(meanings + codes.to(tl.int32))
-    elif tl.bfloat16 == KIND:
-        return (codes.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True) - (128.0 + LEAST)
-    elif tl.float16 == KIND:
-        return (codes.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + LEAST)
-    else:
-        return codes.to(tl.float32) - LEAST
 
 
 @triton.jit

@@ -102,6 +102,7 @@ def launch(
         shape.x_share,
         HEADS=shape.heads,
         GROUP=matrix.group if isinstance(matrix, Int4Matrix) else 0,
+        CODING=_coding(matrix) if isinstance(matrix, Int4Matrix) else "",
         WHOLE=shape.columns % (tiles.inputs * splits) == 0,
         BLOCK_K=tiles.inputs,
         num_warps=tiles.warps,
@@ -114,3 +115,10 @@ def launch(
             partial, of.x_scales, of.scales if of.x_scales is not None else None, ending.bias, out,
             shape.rows, shape.outputs, shape.out_stride, **ends, **blocks,
         )  # fmt: skip
+
+
+def _coding(matrix: Int4Matrix) -> str:
+    """What its codes mean, as `codes` names it."""
+    if matrix.meanings is not None:
+        return "e2m1" if matrix.is_e2m1 else "table"
+    return "signed" if matrix.offsets is None else "unsigned"

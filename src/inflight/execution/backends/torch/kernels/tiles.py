@@ -37,11 +37,11 @@ TILES: dict[Kind, tuple[Tiles, Tiles, Tiles]] = {
     "float32": (Tiles(16, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3)),
     "int8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
     "fp8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
-    "int4": (Tiles(16, 32, 256, 4, 4), Tiles(64, 64, 128, 4, 3), Tiles(128, 128, 128, 8, 3)),
+    "int4": (Tiles(16, 32, 256, 2, 4), Tiles(64, 64, 64, 4, 3), Tiles(128, 64, 64, 8, 3)),
 }
 FEW, SOME = 16, 64  # the rows of the first two
-_PROGRAMS = 256  # that keep the memory of a large GPU busy
-_LEAST_INPUTS = 4096  # of one of several programs that share an output: fewer are not worth adding up
+_WARPS = 512  # that keep the memory of a large GPU busy
+_LEAST_INPUTS = 2048  # of one of several programs that share an output: fewer are not worth adding up
 _MOST_SPLITS = 8
 
 
@@ -57,8 +57,8 @@ def splits_for(tiles: Tiles, outputs: int, columns: int, invariant: bool) -> int
     """How many programs share the inputs of an output: some, where outputs alone give too few programs."""
     if tiles.rows > FEW or invariant:
         return 1
-    programs: int = triton.cdiv(outputs, tiles.outputs)
-    return max(1, min(_PROGRAMS // programs, columns // _LEAST_INPUTS, _MOST_SPLITS))
+    warps: int = triton.cdiv(outputs, tiles.outputs) * tiles.warps
+    return max(1, min(_WARPS // warps, columns // _LEAST_INPUTS, _MOST_SPLITS))
 
 
 def _kind(matrix: HeldMatrix, dtype: torch.dtype) -> Kind:
