@@ -34,7 +34,7 @@ class CachedTensors:
     held: Held = "act"
     act: torch.dtype = torch.float32
     block_size: int = 16
-    device: str = "cpu"
+    device: str | torch.device = "cpu"
     meant: list[tuple[Array, Array]] = field(init=False, default_factory=list)  # float32[P, G, D], float32[P, G, M]
 
     def __post_init__(self) -> None:
@@ -84,6 +84,10 @@ class CachedTensors:
     def forget(self, sequence: int, blocks: int) -> None:
         """Its first blocks are given up: the table leads nowhere there."""
         self._tables[_GROUP, sequence, :blocks] = 1 << 30
+
+    def table(self, sequence: int) -> Tensor:
+        """int32[…], the blocks of a sequence."""
+        return self._tables[_GROUP, sequence, : -(-self.lengths[sequence] // self.block_size)]
 
     def _empty(self, width: int) -> tuple[Tensor, Tensor | None]:
         """Numbers [blocks, B, G, width] in blocks that hold others, too, and their scales."""
