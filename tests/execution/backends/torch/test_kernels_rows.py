@@ -116,19 +116,35 @@ def test_tokens_are_looked_up_in_int4(device: torch.device, columns: int) -> Non
         looked_up(device, replace(held, **{n: t if t is None else t.to(device) for n, t in tensors.items()}), columns)
 
 
-@pytest.mark.parametrize("width", [896, 4096, 16384])
+def test_a_row_has_the_same_bits_in_every_batch(device: torch.device) -> None:
+    x, weight, gates = (random(device, seed, *shape) for seed, shape in enumerate([(6, 300), (300,), (6, 1)]))
+
+    def everything(part: slice) -> list[Tensor]:
+        outs = [torch.ones(len(x[part]), 300, device=device) for _ in range(5)]
+        rows.rms_norm(x[part], weight, 1e-5, outs[0])
+        rows.layer_norm(x[part], weight, None, 1e-5, outs[1])
+        rows.add(x[part], weight[:100], 1e-5, 0.5, outs[2])
+        rows.activate(x[part], "silu", None, None, outs[3])
+        rows.add_gated(x[part], gates[part], outs[4])
+        return outs
+
+    whole = everything(slice(0, 6))
+    for part in (slice(0, 1), slice(4, 5), slice(2, 6)):
+        assert all(torch.equal(got, want[part]) for got, want in zip(everything(part), whole, strict=True))
+
+
+@pytest.mark.parametrize("width", [pytest.param(896, marks=pytest.mark.wide), 4096, 16384])
 def test_what_they_take(compiler: Compiler, width: int) -> None:
-    """Of a GPU: never more registers than let a multiprocessor keep 2,048 numbers' threads twice."""
     x, out = torch.empty(7, width, device="meta"), torch.empty(7, width, dtype=torch.bfloat16, device="meta")
-    compiler.fits(lambda: rows.rms_norm(x, x[0], 1e-6, out), registers=128, shared=128)
-    compiler.fits(lambda: rows.layer_norm(x, x[0], x[0], 1e-6, out), registers=128, shared=128)
-    compiler.fits(lambda: rows.add(x, x[0], 1e-6, 0.5, x), registers=128, shared=128)
+    compiler.fits(lambda: rows.rms_norm(x, x[0], 1e-6, out), registers=80, shared=64)
+    compiler.fits(lambda: rows.layer_norm(x, x[0], x[0], 1e-6, out), registers=80, shared=64)
+    compiler.fits(lambda: rows.add(x, x[0], 1e-6, 0.5, x), registers=80, shared=64)
 
 
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh", "relu2", "xielu"])
+@pytest.mark.parametrize("kind", ["silu", "gelu_tanh", "xielu"])
 def test_what_activation_functions_take(compiler: Compiler, kind: str) -> None:
     x, out = torch.empty(7, 896, device="meta"), torch.empty(7, 896, dtype=torch.bfloat16, device="meta")
-    compiler.fits(lambda: rows.activate(x, kind, x[0], x, out), registers=64, shared=0)
+    compiler.fits(lambda: rows.activate(x, kind, x[0], x, out), registers=40, shared=0)
 
 
 def test_what_the_others_take(compiler: Compiler) -> None:
@@ -141,4 +157,4 @@ def test_what_the_others_take(compiler: Compiler) -> None:
         lambda: embedding.embed(DeviceTable(PlainMatrix(held), 7, 896, 0), ids[0, :7], x),
         lambda: embedding.embed(DeviceTable(Int8Matrix(codes, x[:, 0]), 7, 896, 0, None, x[:, :4]), ids[0, :7], x),
     ):
-        compiler.fits(call, registers=64, shared=0)
+        compiler.fits(call, registers=40, shared=0)

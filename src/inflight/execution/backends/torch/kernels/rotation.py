@@ -1,7 +1,7 @@
 """Queries and keys normed and rotated, keys and values written into the KV cache, as kernels.
 
-Knows heads, blocks and the formats that keys and values are held in. A program has some heads of one token: of the
-queries, or of the keys, or of the values. Where one norm is of all heads, it has all of them.
+Knows which heads are whose and how work is divided; what is done to heads is in `heads`. A program has some heads of
+one token: of the queries, or of the keys, or of the values. Where one norm is of all heads, it has all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inflight.execution.backends.torch.kernels.functions import e4m3_bits, nearest, quantized
+from inflight.execution.backends.torch.kernels.heads import block_of, heads_of, places, write
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors, RopeTensors
 
 NUMBERS = 1024  # of one program, unless all heads have one norm
@@ -38,7 +38,7 @@ def rope_and_write_kv(
     q_tiles, kv_tiles = triton.cdiv(queries, heads), triton.cdiv(kv_heads, heads) if written else 0
     _rope_and_write_kv[pass_.num_tokens, q_tiles + 2 * kv_tiles](
         qkv,
-        *_of_rope(rope),
+        *((None, None, None) if rope is None else rope),
         q_norm,
         k_norm,
         v_norm,
@@ -83,7 +83,8 @@ def rope_and_write_latent(
     _rope_and_write_latent[pass_.num_tokens, triton.cdiv(queries, heads) + 1](
         q,
         kv,
-        *_of_rope(rope),
+        rope.cos,
+        rope.sin,
         kv_norm,
         nope_out,
         q_out,
@@ -105,10 +106,6 @@ def rope_and_write_latent(
 
 def _warps(numbers: int) -> int:
     return max(1, min(numbers // 256, 16))
-
-
-def _of_rope(rope: RopeTensors | None) -> tuple[Tensor | None, ...]:
-    return (None, None, None) if rope is None else (rope.cos, rope.sin, rope.q_scale)
 
 
 def _of_held(held: Tensor | None, scales: Tensor | None) -> tuple[Tensor | int | None, ...]:
@@ -169,31 +166,31 @@ def _rope_and_write_kv(
     position, row = tl.load(positions + token), qkv + token * ROW
     if tile < q_tiles:
         heads = tile * HEADS + tl.arange(0, HEADS)
-        found = _heads(
+        found = heads_of(
             row, q_norm, cos, sin, q_scale, position, heads, eps,
             QUERIES, WIDTH, WIDTH, 0, HALF, OF_ALL_Q, NORMS_LAST, BLOCK,
         )  # fmt: skip
-        at, inside = _tile(heads, QUERIES, 0, WIDTH, WIDTH, BLOCK)
+        at, inside = places(heads, QUERIES, 0, WIDTH, WIDTH, BLOCK)
         tl.store(q_out + token * QUERIES * WIDTH + at, found.to(q_out.dtype.element_ty), mask=inside)
     elif tile < q_tiles + kv_tiles:
         heads = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
-        found = _heads(
+        found = heads_of(
             row + QUERIES * WIDTH, k_norm, cos, sin, None, position, heads, eps,
             KV_HEADS, WIDTH, WIDTH, 0, HALF, OF_ALL_K, NORMS_LAST, BLOCK,
         )  # fmt: skip
-        block = _block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
-        _write(
+        block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
+        write(
             found.to(q_out.dtype.element_ty), heads, keys, key_scales, key_stride, key_scale_stride,
             block, position % BLOCK_SIZE, KV_HEADS, WIDTH, BLOCK,
         )  # fmt: skip
     else:
         heads = (tile - q_tiles - kv_tiles) * HEADS + tl.arange(0, HEADS)
-        found = _heads(
+        found = heads_of(
             row + FIRST_VALUE * WIDTH, v_norm, None, None, None, position, heads, eps,
             KV_HEADS, WIDTH, WIDTH, 0, 0, False, False, BLOCK,
         )  # fmt: skip
-        block = _block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
-        _write(
+        block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
+        write(
             found.to(q_out.dtype.element_ty), heads, values, value_scales, value_stride, value_scale_stride,
             block, position % BLOCK_SIZE, KV_HEADS, WIDTH, BLOCK,
         )  # fmt: skip
@@ -205,7 +202,6 @@ def _rope_and_write_latent(
     kv,
     cos,
     sin,
-    q_scale,
     kv_norm,
     nope_out,
     q_out,
@@ -236,133 +232,22 @@ def _rope_and_write_latent(
     position = tl.load(positions + token)
     if tile < q_tiles:
         heads = tile * HEADS + tl.arange(0, HEADS)
-        found = _heads(
+        found = heads_of(
             q + token * QUERIES * width, None, cos, sin, None, position, heads, eps,
             QUERIES, width, 0, NOPE, HALF, False, False, BLOCK,
         ).to(q_out.dtype.element_ty)  # fmt: skip
-        at, inside = _tile(heads, QUERIES, 0, NOPE, NOPE, BLOCK)
+        at, inside = places(heads, QUERIES, 0, NOPE, NOPE, BLOCK)
         tl.store(nope_out + token * QUERIES * NOPE + at, found, mask=inside)
-        at, inside = _tile(heads, QUERIES, NOPE, width, of_key, BLOCK)
+        at, inside = places(heads, QUERIES, NOPE, width, of_key, BLOCK)
         tl.store(q_out + token * QUERIES * of_key + (RANK - NOPE) + at, found, mask=inside)
     else:
         head = tl.arange(0, 1)
-        key = _heads(
+        key = heads_of(
             kv + token * of_key, kv_norm, cos, sin, None, position, head, eps,
             1, of_key, RANK, RANK, HALF, False, False, BLOCK_KEY,
         )  # fmt: skip
-        block = _block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
-        _write(
+        block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
+        write(
             key.to(q_out.dtype.element_ty), head, keys, key_scales, key_stride, key_scale_stride,
             block, position % BLOCK_SIZE, 1, of_key, BLOCK_KEY,
         )  # fmt: skip
-
-
-@triton.jit
-def _tile(
-    heads, COUNT: tl.constexpr, FIRST: tl.constexpr, END: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Places [heads, BLOCK] of columns FIRST to END - 1 of COUNT heads that lie STRIDE apart, and which there are."""
-    columns = tl.arange(0, BLOCK)
-    inside = (heads < COUNT)[:, None] & (columns >= FIRST)[None, :] & (columns < END)[None, :]
-    return heads[:, None] * STRIDE + columns[None, :], inside
-
-
-@triton.jit
-def _heads(
-    source,
-    norm,
-    cos,
-    sin,
-    scales,
-    position,
-    heads,
-    eps,
-    COUNT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    NORMED: tl.constexpr,
-    FIRST: tl.constexpr,
-    HALF: tl.constexpr,
-    OF_ALL: tl.constexpr,
-    NORMS_LAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Some of COUNT heads of WIDTH numbers that lie side by side → float32[heads, BLOCK], 0 where there is nothing:
-    the first NORMED numbers normed where there is a weight, the 2 · HALF from FIRST on rotated where there are angles.
-    Each number meets the one that it is rotated with, so both are read, normed and scaled."""
-    columns = tl.arange(0, BLOCK)
-    at, inside = _tile(heads, COUNT, 0, WIDTH, WIDTH, BLOCK)
-    x, root = tl.load(source + at, mask=inside, other=0.0), 1.0
-    if norm is not None and not NORMS_LAST:
-        root = _inverse_root(x, eps, COUNT, NORMED, OF_ALL, BLOCK)
-        x = _normed(x, root, norm, heads, columns, COUNT, NORMED, OF_ALL)
-    if cos is not None:
-        pair = columns - FIRST
-        is_low, is_rotated = pair < HALF, (pair >= 0) & (pair < 2 * HALF)
-        partner = tl.where(is_rotated, tl.where(is_low, columns + HALF, columns - HALF), columns)
-        y = tl.load(source + heads[:, None] * WIDTH + partner[None, :], mask=inside, other=0.0)
-        if norm is not None and not NORMS_LAST:
-            y = _normed(y, root, norm, heads, partner, COUNT, NORMED, OF_ALL)
-        if scales is not None:
-            factor = tl.load(scales + position)
-            x, y = x * factor, y * factor
-        angle = position.to(tl.int64) * HALF + tl.where(is_low, pair, pair - HALF)
-        c = tl.load(cos + angle, mask=is_rotated, other=1.0)
-        s = tl.load(sin + angle, mask=is_rotated, other=0.0)
-        x = x * c[None, :] + y * tl.where(is_low, -s, s)[None, :]
-    if norm is not None and NORMS_LAST:
-        root = _inverse_root(x, eps, COUNT, NORMED, OF_ALL, BLOCK)
-        x = _normed(x, root, norm, heads, columns, COUNT, NORMED, OF_ALL)
-    return x
-
-
-@triton.jit
-def _inverse_root(x, eps, COUNT: tl.constexpr, NORMED: tl.constexpr, OF_ALL: tl.constexpr, BLOCK: tl.constexpr):
-    """1 / √(mean(x²) + ε) of the first NORMED numbers of each head, or of all COUNT heads at once: float32[heads, 1]."""
-    sums = tl.sum(tl.where((tl.arange(0, BLOCK) < NORMED)[None, :], x * x, 0.0), axis=1, keep_dims=True)
-    if OF_ALL:
-        mean = tl.div_rn(tl.sum(sums, axis=0, keep_dims=True), NORMED * COUNT * 1.0)
-    else:
-        mean = tl.div_rn(sums, NORMED * 1.0)
-    return tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
-
-
-@triton.jit
-def _normed(x, root, norm, heads, columns, COUNT: tl.constexpr, NORMED: tl.constexpr, OF_ALL: tl.constexpr):
-    """float32[heads, BLOCK], the numbers at `columns`; norm float32[NORMED] of a head, or float32[COUNT · NORMED]."""
-    is_normed = (columns < NORMED)[None, :]
-    at = (heads[:, None] * NORMED if OF_ALL else heads[:, None] * 0) + columns[None, :]
-    weight = tl.load(norm + at, mask=is_normed & (heads < COUNT)[:, None], other=0.0)
-    return tl.where(is_normed, x * root * weight, x)
-
-
-@triton.jit
-def _block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE: tl.constexpr):
-    """In which a position of a token's slot lives."""
-    row = tl.load(rows + tl.load(chunk_of + token)).to(tl.int64)
-    return tl.load(tables + row * table_stride + position // BLOCK_SIZE).to(tl.int64)
-
-
-@triton.jit
-def _write(
-    x,
-    heads,
-    held,
-    scales,
-    stride,
-    scale_stride,
-    block,
-    place,
-    COUNT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """x act[heads, BLOCK], of COUNT heads of WIDTH numbers → their place in a block, as that holds numbers."""
-    at, inside = _tile(heads, COUNT, 0, WIDTH, WIDTH, BLOCK)
-    at += block * stride + place * COUNT * WIDTH
-    if scales is None:
-        tl.store(held + at, x, mask=inside)
-    else:
-        is_int8: tl.constexpr = held.dtype.element_ty == tl.int8
-        codes, of_heads = quantized(x.to(tl.float32), 127.0 if is_int8 else 448.0)
-        tl.store(held + at, nearest(codes).to(tl.int8) if is_int8 else e4m3_bits(codes), mask=inside)
-        tl.store(scales + block * scale_stride + place * COUNT + heads, of_heads, mask=heads < COUNT)
