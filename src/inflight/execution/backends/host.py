@@ -105,6 +105,12 @@ class HostBackend(ABC, Generic[P]):
     dtype: DType
     depth = 1  # who would plan ahead is the one that computes
 
+    def own_memory(self) -> None:
+        """It is the host's."""
+
+    def wait(self) -> None:
+        """What was asked for is done when the call returns."""
+
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from inflight.execution.backends.torch.capture import CapturedDecoder, bucket_of, bucket_sizes
+from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.capture import CapturedDecoder
 
 
 @dataclass
@@ -184,18 +184,3 @@ def test_ahead_ends_where_none_can_be_made() -> None:
 
     bench.captured.capture_ahead(run, (1, 2, 4), 60.0)
     assert tried == [4]
-
-
-@pytest.mark.parametrize(
-    ("most", "sizes"),
-    [(1, (1,)), (4, (1, 2, 4)), (10, (1, 2, 4, 8, 10)), (16, (1, 2, 4, 8, 16)), (40, (1, 2, 4, 8, 16, 32, 40))],
-)
-def test_sizes_rise_to_the_largest(most: int, sizes: tuple[int, ...]) -> None:
-    assert bucket_sizes(most) == sizes
-    assert [bucket_of(size, sizes) for size in sizes] == list(sizes)
-    assert bucket_of(most + 1, sizes) is None and bucket_of(3, (1, 2, 4)) == 4
-
-
-def test_256_rows_have_twenty_sizes() -> None:
-    sizes = bucket_sizes(256)
-    assert len(sizes) == 20 and max(after - before for before, after in pairwise(sizes)) == 16

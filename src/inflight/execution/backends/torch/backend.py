@@ -25,6 +25,7 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.torch import memory
+from inflight.execution.backends.torch.device import gpu_memory
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache, DeviceStates
@@ -50,15 +51,22 @@ class TorchBackend:
     """depth: 2 on a GPU, where a pass is under way when `finish` returns."""
 
     def __init__(
-        self, dtype: DType, device: torch.device, operations: DeviceOperations, threads: int = 1, depth: int = 1
+        self,
+        dtype: DType,
+        device: torch.device,
+        operations: DeviceOperations,
+        threads: int = 1,
+        depth: int = 1,
+        buckets: Sequence[int] = (),
     ) -> None:
+        """buckets: sizes, which rise, that passes which only decode are filled up to, for graphs of them."""
         if dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype must be bfloat16 or float32, not {dtype!r}")
         self.name = f"torch {torch.__version__} on {device}"
         self.dtype: DType = dtype
         self.threads = threads
         self.depth = depth
-        self._device, self._operations = device, operations
+        self.device, self._operations, self._buckets = device, operations, buckets
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
         self._packer = Packer(self._act, device)
         self._upload = Upload(device)
@@ -120,8 +128,8 @@ class TorchBackend:
     def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> DeviceTable:
         if share and columns % share:
             raise ValueError(f"rows of {columns} columns have no equal shares of {share}")
-        values = torch.empty((rows, columns), dtype=torch.int8 if share else self._act, device=self._device)
-        scales = torch.empty((rows, columns // share if share else 0), dtype=torch.float32, device=self._device)
+        values = torch.empty((rows, columns), dtype=torch.int8 if share else self._act, device=self.device)
+        scales = torch.empty((rows, columns // share if share else 0), dtype=torch.float32, device=self.device)
         end, widths = 0, {columns}
         for piece in pieces:
             taken = self._packer.plain(piece.numbers() if isinstance(piece, BlockMatrix) else piece, act=not share)
@@ -146,27 +154,34 @@ class TorchBackend:
     def bytes_per_block(self, shape: KVShape) -> int:
         return memory.bytes_per_block(shape, self._act)
 
-    def kv_cache(self, shape: KVShape, num_blocks: int) -> DeviceKVCache:
-        return DeviceKVCache(shape, num_blocks, self._act, self._device)
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> DeviceKVCache:
+        return DeviceKVCache(shape, num_blocks, self._act, self.device, host_blocks)
+
+    def own_memory(self) -> tuple[int, int] | None:
+        return None if self.device.type == "cpu" else gpu_memory(self.device)
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return memory.bytes_per_state(layers, self._act)
 
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> DeviceStates:
-        return DeviceStates(layers, rows, snapshots, self._act, self._device)
+        return DeviceStates(layers, rows, snapshots, self._act, self.device)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> DeviceActivation:
         dtype = self._act if kind == "act" else torch.float32
-        return DeviceActivation(torch.empty((rows, width), dtype=dtype, device=self._device))
+        return DeviceActivation(torch.empty((rows, width), dtype=dtype, device=self.device))
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> DeviceSlots:
         assert states is None or isinstance(states, DeviceStates)
-        return DeviceSlots(capacity, padding_block, states, self._device, self._upload)
+        return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self._buckets)
 
     # -- per step ---------------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
         assert isinstance(kv_cache, DeviceKVCache)
         kv_cache.copy(sources, destinations)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def prepare(
         self,
@@ -179,8 +194,8 @@ class TorchBackend:
         """A `TorchPass`; Any, since that takes activations of this backend, where the protocol says that anybody's may
         come."""
         assert isinstance(kv_cache, DeviceKVCache)
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # of this thread: kernels are launched on it
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # of this thread: kernels are launched on it
         start = slots.prepare(chunks, kv_cache.device_blocks, new, freed)
         return TorchPass(self._operations, start, kv_cache, slots, chunks, self._upload)
 

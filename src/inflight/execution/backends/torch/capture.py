@@ -59,17 +59,6 @@ class Graphs(Protocol):
         capture that, or has no memory left for it."""
 
 
-def bucket_sizes(most: int) -> tuple[int, ...]:
-    """Rising: 1, 2, 4, 8, then each sixteenth, and `most`, the largest. At most fifteen rows of a pass, and seven of a
-    small one, are filled up in vain."""
-    return tuple(sorted({size for size in (1, 2, 4, 8, *range(16, most, 16)) if size < most} | {most}))
-
-
-def bucket_of(rows: int, sizes: Sequence[int]) -> int | None:
-    """The least of `sizes`, which rise, that holds so many rows; None where none does."""
-    return next((size for size in sizes if size >= rows), None)
-
-
 class CapturedDecoder:
     """A decoder whose passes of a bucket's size are replayed: layers, and the logits of every row.
 

@@ -6,6 +6,7 @@ takes a second: only where a driver is found, or a GPU is asked for, is it asked
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +35,8 @@ def choose(asked: str, root: Path = Path("/")) -> Chosen:
     if asked == "cpu":
         return Chosen("cpu", "as set")
     if asked == "auto":
+        if os.environ.get("INFLIGHT_ISA"):
+            return Chosen("cpu", "INFLIGHT_ISA names what computes on it")
         if not has_driver(root):
             return Chosen("cpu", "this machine has no driver of an NVIDIA GPU")
         try:
@@ -49,7 +52,7 @@ def has_driver(root: Path = Path("/")) -> bool:
     return any((root / path).exists() for path in _DRIVERS)
 
 
-def memory(device: torch.device) -> tuple[int, int]:
+def gpu_memory(device: torch.device) -> tuple[int, int]:
     """Bytes of a GPU in all, and free: what PyTorch keeps for later counts as free."""
     import torch
 

@@ -49,7 +49,7 @@ class TorchPass:
     ):
         self._operations, self._kv_cache, self._slots, self._upload = operations, kv_cache, slots, upload
         self._layout, self._tensors, self._moves = start.layout, start.tensors, start.states
-        self.num_tokens = len(start.layout.positions)
+        self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
         self._outcome = PassOutcome(chunks, slots.tokens.device)
         operations.begin(start.appended, slots.tokens, start.tensors)
 

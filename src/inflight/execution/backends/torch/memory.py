@@ -72,8 +72,7 @@ class DeviceKVCache:
         return found
 
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """Whole blocks, in order; neighbours that go to neighbours in the other memory at once. The device may be at it
-        still, but for copies that come back to the host no others are asked for before they are there."""
+        """Whole blocks, in order; neighbours that go to neighbours in the other memory at once."""
         for source, destination, count in self._runs(sources, destinations):
             self._at(destination, count).copy_(self._at(source, count), non_blocking=True)
 

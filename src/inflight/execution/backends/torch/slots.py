@@ -20,6 +20,7 @@ from inflight.execution.backends.pass_layout import PassLayout, StatePositions, 
 from inflight.execution.backends.protocol import Array, StateMetadata
 from inflight.execution.backends.row_settings import RowSettings
 from inflight.execution.backends.token_bias import TokenBias
+from inflight.execution.backends.torch.buckets import bucket_of, filled_up
 from inflight.execution.backends.torch.memory import DeviceStates
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Draws, DrawSettings
 from inflight.execution.backends.torch.tensors import PassTensors, StateTensors
@@ -29,20 +30,29 @@ _ALL = np.int32(-1)  # every bit: each token may be drawn
 
 
 class PassStart(NamedTuple):
-    """A pass as it begins. appended int32[N, 4]: of blocks that are new in the tables group, slot, place and number."""
+    """A pass as it begins. appended int32[N, 4]: of blocks that are new in the tables group, slot, place and number.
+    bucket: as `capture.CapturablePass` has it."""
 
     layout: PassLayout
     tensors: PassTensors
     states: StateTensors | None
     appended: Tensor
+    bucket: int | None
 
 
 class DeviceSlots:
     def __init__(
-        self, capacity: Capacity, padding_block: int, states: DeviceStates | None, device: torch.device, upload: Upload
+        self,
+        capacity: Capacity,
+        padding_block: int,
+        states: DeviceStates | None,
+        device: torch.device,
+        upload: Upload,
+        buckets: Sequence[int] = (),
     ) -> None:
         """padding_block: where padding writes its keys and values; nobody reads them. states: of a model with recurrent
-        layers. Raises ValueError for more tokens than whole numbers of 32 bits count."""
+        layers. buckets: sizes, which rise, that passes which only decode are filled up to. Raises ValueError for more
+        tokens than whole numbers of 32 bits count."""
         rows, length = capacity.max_rows + 1, capacity.max_model_len + 1
         if rows * length >= 2**31:
             raise ValueError(
@@ -51,6 +61,7 @@ class DeviceSlots:
             )
         self.states = states
         self._capacity, self._padding_block, self._upload = capacity, padding_block, upload
+        self._buckets = buckets
         groups, width = len(capacity.windows), -(-capacity.max_model_len // capacity.block_size)
         self.tokens = torch.zeros((rows, length), dtype=torch.int32, device=device)
         self.block_tables = torch.zeros((groups, rows, width), dtype=torch.int32, device=device)
@@ -81,11 +92,13 @@ class DeviceSlots:
         except BaseException:  # a later pass of the step may be in flight, with rows that have not started
             self.discard([one.row for one in new])
             raise
+        bucket = bucket_of(chunks, self._buckets)
+        chunks = filled_up(chunks, bucket, self._capacity.max_rows)
         appended = self._append(chunks, num_blocks)
         layout = laid_out(chunks)
         self._check(chunks, layout)
         moves = None if self.states is None else self._state_positions.advance(chunks, layout, self._void)
-        return self._send(layout, moves, appended, self._token_writes(chunks, new), new)
+        return self._send(layout, moves, appended, self._token_writes(chunks, new), new, bucket)
 
     def _start(self, new: NewRow) -> None:
         if len(new.token_ids) > self._capacity.max_model_len:
@@ -158,15 +171,19 @@ class DeviceSlots:
         appended: Array,
         writes: tuple[Array, Array],
         new: Sequence[NewRow],
+        bucket: int | None,
     ) -> PassStart:
-        """In one copy. Of passes of as many tokens and chunks the first lie at the same addresses."""
+        """In one copy. What passes of one bucket are told of tokens, chunks and states lies at the same addresses."""
         of_states: list[Array] = []
         if moves is not None and self.states is not None:
-            of_states = [moves.snapshot_start, moves.positions, moves.slots + np.int32(self.states.first_snapshot)]
+            spare = np.zeros(0 if bucket is None else bucket - len(moves.slots), np.int32)  # so that none moves
+            slots = moves.slots + np.int32(self.states.first_snapshot)
+            of_states = [moves.snapshot_start, *(np.concatenate([one, spare]) for one in (moves.positions, slots))]
         token_ids = np.zeros(len(layout.positions), np.int32)  # looked up on the device
         of_pass = [token_ids, layout.positions, layout.chunk_of, layout.rows, layout.query_start, layout.context_len]
+        told = [*of_pass, *of_states]
         changed = [*writes, *_SettingsTensors.lines([one.row for one in new], self.settings)] if new else [*writes]
-        sent = iter(self._upload.send([*of_pass, *of_states, appended.ravel(), *changed], keep=True))
+        sent = iter(self._upload.send([*told, appended.ravel(), *changed], len(told)))
         tensors = PassTensors(
             token_ids=next(sent),
             positions=next(sent),
@@ -177,10 +194,10 @@ class DeviceSlots:
             block_tables=self.block_tables,
             block_size=self._capacity.block_size,
             longest_chunk=int(layout.lengths.max(initial=0)),
-            longest_context=layout.longest_context,
+            longest_context=layout.longest_context if bucket is None else self._capacity.max_model_len,
         )
         states = StateTensors(next(sent), next(sent), next(sent)) if of_states else None
-        found = PassStart(layout, tensors, states, next(sent).view(-1, 4))
+        found = PassStart(layout, tensors, states, next(sent).view(-1, 4), bucket)
         places, tokens = next(sent), next(sent)
         if len(places):
             self.tokens.view(-1).index_copy_(0, places.long(), tokens)

@@ -19,16 +19,16 @@ _KEPT = 1 << 16  # numbers of the memory that stays
 
 
 class Upload:
-    """To one device. What fits lies in memory that stays where it is: arrays of the same sizes, sent in the same order,
-    are found at the same addresses in each step, as a captured graph needs them."""
+    """To one device. What is kept lies in memory that stays where it is: arrays of the same sizes, sent in the same
+    order, are found at the same addresses in each step, as a captured graph needs them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._kept = torch.empty(_KEPT if device.type != "cpu" else 0, dtype=torch.int32, device=device)
+        self._kept = torch.empty(_KEPT, dtype=torch.int32, device=device)
 
-    def send(self, arrays: Sequence[Array], keep: bool = False) -> list[Tensor]:
+    def send(self, arrays: Sequence[Array], keep: int = 0) -> list[Tensor]:
         """arrays: one dimension each, of 32 bits an element; longer elements and floats come as int32 views of them.
-        keep: into the memory that stays, which the next such call overwrites."""
+        keep: the first so many of them in the memory that stays, which the next such call overwrites, if they fit."""
         starts, end = [], 0
         for one in arrays:
             starts.append(end)
@@ -37,16 +37,23 @@ class Upload:
         numbers = host.numpy()
         for start, one in zip(starts, arrays, strict=True):
             numbers[start : start + len(one)] = one
-        sent = self._sent(host, keep)
-        return [sent[start : start + len(one)] for start, one in zip(starts, arrays, strict=True)]
+        sent, kept = self._sent(host, end if keep == len(starts) else starts[keep])
+        return [
+            (kept if place < keep else sent)[start : start + len(one)]
+            for place, (start, one) in enumerate(zip(starts, arrays, strict=True))
+        ]
 
-    def _sent(self, host: Tensor, keep: bool) -> Tensor:
-        if self._device.type == "cpu":
-            return host
-        if not keep or len(host) > len(self._kept):
-            return host.to(self._device, non_blocking=True)
-        self._kept[: len(host)].copy_(host, non_blocking=True)
-        return self._kept
+    def _sent(self, host: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+        """All of it, and its first `keep` numbers where they are kept: in one copy, if the memory that stays is long
+        enough for all."""
+        if not keep or keep > len(self._kept):
+            sent = host.to(self._device, non_blocking=True)
+            return sent, sent
+        if len(host) <= len(self._kept):
+            self._kept[: len(host)].copy_(host, non_blocking=True)
+            return self._kept, self._kept
+        self._kept[:keep].copy_(host[:keep], non_blocking=True)
+        return host.to(self._device, non_blocking=True), self._kept
 
 
 def bits(values: Array) -> Array:

@@ -142,6 +142,4 @@ class DeviceTable:
     columns: int
     nbytes: int
     linear: DeviceLinear | None = None
-    share_scales: Tensor | None = (
-        None  # float32[V, shares]; those of `matrix` count for nothing
-    )
+    share_scales: Tensor | None = None  # float32[V, shares]; those of `matrix` count for nothing
