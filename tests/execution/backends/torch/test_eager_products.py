@@ -10,7 +10,8 @@ from inflight.execution.backends import int8
 from inflight.execution.backends.bf16 import round_to_bf16
 from inflight.execution.backends.reference.functions import gated as gated_in_numpy
 from inflight.execution.backends.torch import eager
-from inflight.execution.backends.torch.eager.products import gated, product, quantize_fp8, quantize_int8, widened
+from inflight.execution.backends.torch.eager.functions import gated
+from inflight.execution.backends.torch.eager.products import product, quantize_fp8, quantize_int8, widened
 from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads, DeviceLinear, HeldMatrix
 
 from ..material import normal

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.torch.eager.products import gated, one_of, product
+from inflight.execution.backends.torch.eager.functions import gated
+from inflight.execution.backends.torch.eager.products import one_of, product
 from inflight.execution.backends.torch.eager.routing import route
 from inflight.execution.backends.torch.weights import DeviceExperts, HeldMatrix
 

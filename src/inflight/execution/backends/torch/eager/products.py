@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.protocol import Gating, Nonlinearity
+from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.torch.eager.functions import gated
 from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
     DeviceHeads,
@@ -23,7 +24,6 @@ from inflight.execution.backends.torch.weights import (
 
 _SMALLEST = 2.0**-100  # as in `int8.py`: what is smaller counts as 0
 _LARGEST_FP8 = 448.0  # of float8_e4m3fn
-_GELU_SLOPE = 1.5957691216057308  # 2 · √(2/π)
 
 
 def linear(x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
@@ -125,17 +125,6 @@ def one_of(stack: HeldMatrix, place: int) -> HeldMatrix:
 def outputs_of(matrix: HeldMatrix) -> int:
     """N of one matrix, or of each of a stack."""
     return (matrix.values if isinstance(matrix, PlainMatrix) else matrix.codes).shape[-2]
-
-
-def gated(both: Tensor, gating: Gating | Nonlinearity) -> Tensor:
-    """float32[S, 2 · F], the gates first → float32[S, F] = activation(gate) · up; `Gating` has the formulas."""
-    gate, up = both.chunk(2, dim=1)
-    if gating == "clamped_swiglu":
-        gate, up = gate.clamp(max=7), up.clamp(-7, 7)
-        return gate / (1 + torch.exp(-1.702 * gate)) * (up + 1)
-    if gating == "gelu_tanh":
-        return gate / (1 + torch.exp(-_GELU_SLOPE * (gate + 0.044715 * gate**3))) * up
-    return gate / (1 + torch.exp(-gate)) * up
 
 
 def _of_parts(x: Tensor, weight: DeviceLinear) -> Tensor:

@@ -1,18 +1,18 @@
 """Numbers one by one and row by row: tokens looked up, norms, activation functions, sums, gates.
 
-Knows formulas (`reference.norms` and `reference.functions` name their sources) and no tokens but those looked up.
+Knows the formulas of norms (`reference.norms` names their sources) and no tokens but those looked up.
 Everything is float32 until it is written to `out`, which rounds to its own format.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.torch.eager.functions import activated, times_sigmoid
 from inflight.execution.backends.torch.eager.products import widened
 from inflight.execution.backends.torch.weights import DeviceTable, Int4Matrix, PlainMatrix
 
@@ -65,24 +65,6 @@ def activate(x: Tensor, activation: Nonlinearity, parameters: Tensor | None, by:
     """x float32[S, F] → out act[S, F], times `by` float32[S, F] where that is given."""
     found = activated(x, activation, parameters)
     out.copy_(found if by is None else found * by)
-
-
-def activated(x: Tensor, activation: Nonlinearity, parameters: Tensor | None = None) -> Tensor:
-    """The function of that name (`protocol.Nonlinearity`) of float32 numbers. parameters: float32[2], of xielu."""
-    if activation == "silu":
-        return times_sigmoid(x, x)
-    if activation == "gelu_tanh":
-        return times_sigmoid(x, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-    if activation == "relu2":
-        return x.clamp(min=0).square()
-    assert parameters is not None
-    above, below = parameters
-    return torch.where(x > 0, above * x * x, below * (torch.expm1(x.clamp(max=-1e-6)) - x)) + 0.5 * x
-
-
-def times_sigmoid(x: Tensor, y: Tensor) -> Tensor:
-    """x · sigmoid(y), rounded once less than the product would be."""
-    return x / (1 + torch.exp(-y))
 
 
 def add_gated(x: Tensor, gate: Tensor, out: Tensor) -> None:
