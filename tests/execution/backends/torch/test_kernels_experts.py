@@ -23,6 +23,7 @@ from .test_eager_experts import COUNT, HIDDEN, both
 from .test_kernels_products import assert_close, held, on
 
 TILE = 16
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
 
 
 def assert_sorted(picked: torch.Tensor, rows: torch.Tensor, of_tiles: torch.Tensor) -> None:

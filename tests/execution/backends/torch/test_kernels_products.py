@@ -36,12 +36,16 @@ def held(kind: str, rows: int, columns: int, act: torch.dtype, seed: int = 2) ->
         return plain(normal(seed, rows, columns), act)
     if kind in ("int8", "fp8"):
         return (in_int8 if kind == "int8" else in_fp8)(normal(seed, rows, columns))
-    group = {"int4": 128, "offsets": 32, "mxfp4": 32, "out of order": 64}[kind]
-    source = matrix(rows, columns, group, kind == "offsets", MXFP4 if kind == "mxfp4" else np.arange(-8, 8))
+    group = {"int4": 128, "offsets": 32, "mxfp4": 32, "out of order": 64, "group of 16": 16}[kind]
+    source = matrix(
+        rows, columns, group, kind in ("offsets", "group of 16"), MXFP4 if kind == "mxfp4" else np.arange(-8, 8)
+    )
     return in_int4(out_of_order(source) if kind == "out of order" else source, act)
 
 
-KINDS = ["plain", "int8", "int4", "offsets", "mxfp4", "out of order"]
+KINDS = ["plain", "int8", "int4", "offsets", "mxfp4", "out of order", "group of 16"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
 
 
 def on(device: torch.device, seed: int, *shape: int, act: torch.dtype = torch.float32) -> torch.Tensor:
@@ -93,12 +97,15 @@ def test_rows_in_int8_are_the_rule_to_the_last_bit(scale: float, device: torch.d
         np.testing.assert_array_equal(one.cpu().numpy(), want)
 
 
-def test_rows_in_fp8_have_the_twins_scales_and_its_codes_up_to_a_step(device: torch.device) -> None:
-    x = on(device, 1, 6, COLUMNS)
-    x[1], x[2, 3] = 0, torch.nan
+def test_rows_in_fp8_are_its_twins(device: torch.device) -> None:
+    """Numbers that the format holds once they are scaled, since Triton's interpreter does not round to it."""
+    x = on(device, 1, 6, COLUMNS).to(torch.float8_e4m3fn).float()
+    x[:, 0] = 448
+    x *= torch.tensor([1, 0, 2.0**-20, 2.0**30, 0.5, 1], device=device)[:, None]
+    x[5, 3] = torch.nan
     (codes, scales), (want, want_scales) = quantize_rows(x, torch.float8_e4m3fn), eager.quantize_fp8(x)
     assert torch.equal(scales.nan_to_num(-1), want_scales.nan_to_num(-1))
-    assert ((codes.float() - want.float()).abs() <= want.float().abs() / 8 + 2**-9).all()
+    assert torch.equal(codes.float(), want.float()) and codes[2].float().abs().max() == 448
 
 
 @pytest.mark.parametrize("kind", ["plain", "int8", "int4"])
@@ -200,12 +207,18 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
     return DeviceLinear((found[kind],), rows, columns, 0)
 
 
-# rows, and bounds on registers and shared bytes: of few rows three programs fit a multiprocessor of 228 KiB at a time
+_FEW, _SOME, _MANY = (4, 168, 72 << 10), (64, 255, 68 << 10), (256, 255, 132 << 10)
+_USUAL = [("plain", _FEW), ("plain", _MANY), ("int8", _FEW), ("fp8", _FEW), ("int4", _FEW), ("int4", _MANY)]
+_KINDS = ("plain", "int8", "fp8", "int4", "offsets", "mxfp4", "table")
+_EVERY = [(kind, bounds) for kind in _KINDS for bounds in (_FEW, _SOME, _MANY)]
+
+
 @pytest.mark.parametrize(
-    ("tokens", "registers", "shared"), [(4, 128, 72 << 10), (64, 255, 68 << 10), (256, 255, 132 << 10)]
+    ("kind", "bounds"), [pytest.param(*one, marks=() if one in _USUAL else pytest.mark.wide) for one in _EVERY]
 )
-@pytest.mark.parametrize("kind", ["plain", "int8", "fp8", "int4", "offsets", "mxfp4", "table"])
-def test_what_a_product_takes(kind: str, tokens: int, registers: int, shared: int, compiler: Compiler) -> None:
+def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler: Compiler) -> None:
+    """Of few rows three programs fit a multiprocessor at a time, of many one."""
+    tokens, registers, shared = bounds
     x, out = empty(tokens, 4096), empty(tokens, 8192, dtype=torch.float32)
     archs = (90, 100) if kind == "fp8" else (80, 90, 100)  # fp8 is sm_89's and later
     weight = nowhere(kind, 8192, 4096)

@@ -22,6 +22,7 @@ from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix, PlainMatrix
 
 MOST_INT8_COLUMNS = 133_144  # whose sums of products pass 32 bits in no case
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # MXFP4's meanings
 _ROWS = 4096  # quantized at a time, so that what a rule needs beside stays small
 
 Join = Callable[[list[Tensor]], Tensor]
@@ -77,7 +78,8 @@ class Packer:
             meanings = self.tensor(meant.astype(np.float32), self.act)
         elif offsets is not None or meant[0] != -8:  # on a line: code · scale + offset
             offsets = int(meant[0]) * scales + (0 if offsets is None else offsets)
-        return Int4Matrix(int4.two_to_a_byte(codes, matrix.group), scales, offsets, matrix.group, None, meanings)
+        codes, is_e2m1 = int4.two_to_a_byte(codes, matrix.group), np.array_equal(meant, _E2M1)
+        return Int4Matrix(codes, scales, offsets, matrix.group, None, meanings, is_e2m1)
 
     def _in_pieces(self, values: Array, rule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """A rule for rows of float32, some rows at a time."""
@@ -176,6 +178,7 @@ def _joined(parts: Sequence[HeldMatrix], join: Join) -> HeldMatrix:
         first.group,
         join(orders) if orders else None,
         first.meanings,
+        first.is_e2m1,
     )
 
 

@@ -209,7 +209,7 @@ def _sums_of_codes(
     of a group is scaled as one."""
     KIND: tl.constexpr = x_at.dtype.element_ty
     HALF: tl.constexpr = GROUP // 2
-    halves = tl.arange(0, HALF)
+    halves = tl.arange(0, max(HALF, 16))  # which tensor cores take at least
     x_at, weight_at = x_at[:, None], weight_at[None, :] + halves[:, None]
     groups = tl.cdiv(K, GROUP)
     sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -223,9 +223,12 @@ def _sums_of_codes(
                 is_low, is_high = is_low & (low < K)[None, :], is_high & (high < K)[None, :]
                 low, high = tl.where(low < K, low, 0), tl.where(high < K, high, 0)
                 group = tl.minimum(group, groups - 1)
+            if HALF < 16:
+                low, high = tl.where(halves < HALF, low, 0), tl.where(halves < HALF, high, 0)
+                is_low, is_high = is_low & (halves < HALF)[None, :], is_high & (halves < HALF)[None, :]
             if permutation is not None:
                 low, high = tl.load(permutation + low), tl.load(permutation + high)
-            codes = tl.load(weight_at + group * HALF)
+            codes = tl.load(weight_at + group * HALF, mask=(halves < HALF)[:, None] if HALF < 16 else None)
             of_low = tl.load(x_at + low[None, :], mask=is_low, other=0.0)
             of_high = tl.load(x_at + high[None, :], mask=is_high, other=0.0)
             found = tl.dot(of_low, widened(codes, meanings, CODING, False, KIND), input_precision="ieee")
@@ -233,7 +236,7 @@ def _sums_of_codes(
             sums += found * tl.load(scales_at + group)[None, :]
             if offsets_at is not None:
                 if BLOCK_M <= 16:  # tensor cores are idle: a product by ones is a sum that every thread has
-                    ones = tl.full([HALF, BLOCK_N], 1.0, KIND)
+                    ones = tl.full([halves.shape[0], BLOCK_N], 1.0, KIND)
                     together = tl.dot(of_low, ones, input_precision="ieee")
                     together = tl.dot(of_high, ones, together, input_precision="ieee")
                 else:

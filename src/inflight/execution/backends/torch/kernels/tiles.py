@@ -20,7 +20,8 @@ from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int
 
 
 class Tiles(NamedTuple):
-    """BLOCK_M, BLOCK_N, BLOCK_K of a program, its warps, and blocks of inputs that are on their way at a time."""
+    """BLOCK_M, BLOCK_N, BLOCK_K of a program, its warps, and blocks of inputs that are on their way at a time. Of codes
+    of 4 bits a block is a group at least, and four at most."""
 
     rows: int
     outputs: int
@@ -37,7 +38,7 @@ TILES: dict[Kind, tuple[Tiles, Tiles, Tiles]] = {
     "float32": (Tiles(16, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3)),
     "int8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
     "fp8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
-    "int4": (Tiles(16, 32, 256, 2, 4), Tiles(64, 64, 64, 4, 3), Tiles(128, 64, 64, 8, 3)),
+    "int4": (Tiles(16, 32, 256, 2, 4), Tiles(64, 64, 16, 4, 3), Tiles(128, 64, 16, 8, 3)),
 }
 FEW, SOME = 16, 64  # the rows of the first two
 _WARPS = 512  # that keep the memory of a large GPU busy
@@ -48,9 +49,11 @@ _MOST_SPLITS = 8
 def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool) -> Tiles:
     """rows: as many as meet the matrix; of experts, on average."""
     few, some, many = TILES[_kind(matrix, dtype)]
-    exact = isinstance(matrix, Int8Matrix) or dtype == torch.float32
+    exact = isinstance(matrix, Int8Matrix)
     tiles = few if rows <= FEW and (exact or not invariant) else some if rows <= SOME else many
-    return tiles._replace(inputs=max(tiles.inputs, matrix.group)) if isinstance(matrix, Int4Matrix) else tiles
+    if not isinstance(matrix, Int4Matrix):
+        return tiles
+    return tiles._replace(inputs=max(matrix.group, min(tiles.inputs, 4 * matrix.group)))
 
 
 def splits_for(tiles: Tiles, outputs: int, columns: int, invariant: bool) -> int:
