@@ -58,7 +58,8 @@ def _noted() -> Iterator[list[Launch]]:
         parameters = inspect.signature(self.fn).parameters
         given = inspect.signature(self.fn).bind(*args, **{k: v for k, v in kwargs.items() if k in parameters})
         given.apply_defaults()
-        arguments = {name: _argument(parameters[name], value) for name, value in given.arguments.items()}
+        general = _general(self)
+        arguments = {n: _argument(parameters[n], value, n not in general) for n, value in given.arguments.items()}
         options = {name: value for name, value in kwargs.items() if name not in parameters}
         sizes = grid(given.arguments) if callable(grid) else grid
         found.append(Launch(self.fn.__module__, self.fn.__name__, arguments, options, tuple(sizes)))
@@ -67,9 +68,16 @@ def _noted() -> Iterator[list[Launch]]:
         yield found
 
 
-def _argument(parameter: inspect.Parameter, value: Any) -> Argument:
+def _general(kernel: Any) -> set[str]:
+    """Parameters for whose values the kernel is never specialized."""
+    if isinstance(kernel, JITFunction):
+        return {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
+    return set(kernel.kwargs["do_not_specialize"] or ())
+
+
+def _argument(parameter: inspect.Parameter, value: Any, specialized: bool) -> Argument:
     if "constexpr" not in str(parameter.annotation):
-        kind, found = native_specialize_impl(BaseBackend, value, False, True, True)
+        kind, found = native_specialize_impl(BaseBackend, value, False, specialized, specialized)
         return Argument(kind, value=found) if kind == "constexpr" else Argument(kind, found)
     value = getattr(value, "value", value)
     if isinstance(value, tl.dtype):
