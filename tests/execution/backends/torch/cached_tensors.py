@@ -40,8 +40,8 @@ class CachedTensors:
     def __post_init__(self) -> None:
         self._blocks = Blocks.shuffled(sum(-(-n // self.block_size) for n in self.lengths) + 3, 1)
         self._count = len(self._blocks.free)
-        keys, key_scales = self._empty(self.key_dim)
-        values, value_scales = self._empty(self.value_dim) if self.value_dim else (None, None)
+        keys, values = self._empty()
+        key_scales, value_scales = (None if one is None else self._empty_scales() for one in (keys, values))
         self.layer = LayerKV(_GROUP, keys, values, key_scales, value_scales)
         width = -(-max(self.lengths) // self.block_size) + 2
         self._tables = torch.full((_GROUPS, len(self.lengths) + 1, width), 1 << 30, dtype=torch.int32)
@@ -89,16 +89,24 @@ class CachedTensors:
         """int32[…], the blocks of a sequence."""
         return self._tables[_GROUP, sequence, : -(-self.lengths[sequence] // self.block_size)]
 
-    def _empty(self, width: int) -> tuple[Tensor, Tensor | None]:
-        """Numbers [blocks, B, G, width] in blocks that hold others, too, and their scales."""
+    def _empty(self) -> tuple[Tensor, Tensor | None]:
+        """Keys and values, side by side in blocks that hold others, too."""
         kind = {"act": self.act, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[self.held]
-        sizes = (self.block_size, self.kv_heads, width)
-        within = self.block_size * self.kv_heads * width
-        memory = torch.full((self._count, within + 2 * _BESIDE), -77 if self.held == "int8" else torch.nan).to(kind)
-        numbers = memory[:, _BESIDE : _BESIDE + within].unflatten(1, sizes)
+        vectors, dims = self.block_size * self.kv_heads, (self.key_dim, self.value_dim)
+        size = vectors * sum(dims) + 2 * _BESIDE
+        memory = torch.full((self._count, size), -77 if self.held == "int8" else torch.nan).to(self.device, kind)
+        parts = memory[:, _BESIDE:-_BESIDE].split([vectors * dim for dim in dims], dim=1)
+        keys, values = (
+            part.unflatten(1, (self.block_size, self.kv_heads, dim)) if dim else None
+            for part, dim in zip(parts, dims, strict=True)
+        )
+        assert keys is not None
+        return keys, values
+
+    def _empty_scales(self) -> Tensor | None:
         if self.held == "act":
-            return numbers.to(self.device), None
-        return numbers.to(self.device), torch.full((self._count, *sizes[:2]), torch.nan, device=self.device)
+            return None
+        return torch.full((self._count, self.block_size, self.kv_heads), torch.nan, device=self.device)
 
     def _write(self, numbers: Tensor, scales: Tensor | None, at: tuple[Tensor, Tensor], x: Array) -> Array:
         """float32[P, G, …] → blocks; what they mean then."""

@@ -7,6 +7,7 @@ its value's scale, on the other side not at all.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -154,6 +155,14 @@ def test_neither_company_nor_cuts_change_a_bit_of_a_prompt(device: torch.device,
         for *chunks, count in ([(1, 3, 9), (0, 0, 27), 27], [(0, 27, 14), 14], [(1, 39, 1), (0, 41, 19), 19])
     ]
     assert torch.equal(torch.cat(parts), whole)
+
+
+def test_a_decode_may_have_the_bits_of_a_prompt(device: torch.device) -> None:
+    case = CachedTensors([60, 40], 1, device=device)
+    whole = attended(case, [(0, 0, 60)], 4)
+    chunks = [(0, 59, 1), (1, 3, 9)]
+    alone = attended(case, chunks, 4, operation=partial(attention, invariant=True))
+    assert torch.equal(alone[:1], whole[-1:])
 
 
 @pytest.mark.parametrize("count", [1, 9])

@@ -3,6 +3,9 @@
 Knows shapes alone, so that a graph can hold the launches: short chunks go to the one that shares a chunk's positions
 out among programs, long ones to the one that shares out its queries. Which it is follows from a chunk's own length, and
 a pass with decodes beside prompts has both.
+
+Neither form's bits depend on who else is in a pass. Where those of a token must not depend on the length of its chunk
+either (a sequence that was preempted is computed again as a prompt), all of it is done in the form for long chunks.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ def attention(
     sinks: Tensor | None,
     pass_: PassTensors,
     out: Tensor,
+    *,
+    invariant: bool = False,
 ) -> None:
+    """invariant: a token's bits do not depend on its chunk. Long decodes take much longer."""
     call = AttentionCall(q, cached, scale, window, soft_cap, sinks, pass_, out)
-    short, longest = short_tokens(call.group), pass_.longest_chunk
-    if longest <= short or call.chunks > 1:
+    short, longest = 0 if invariant else short_tokens(call.group), pass_.longest_chunk
+    if short and (longest <= short or call.chunks > 1):
         attend_short(call)
     if longest > short:
         attend_long(call, short)

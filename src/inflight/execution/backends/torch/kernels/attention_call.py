@@ -49,15 +49,15 @@ class AttentionCall(NamedTuple):
         return table[next((most for most in table if taken <= most), max(table))]
 
     def memory(self) -> tuple[Tensor | int | None, ...]:
-        """Keys, values and scales, and how far a block of each is from the next."""
+        """Keys, values and scales, and how far a block of numbers and one of scales are from the next."""
         _, keys, values, key_scales, value_scales = self.cached
+        assert values is None or values.stride(0) == keys.stride(0), "they lie in the same blocks"
         return (
             keys,
             values,
             key_scales,
             value_scales,
             keys.stride(0),
-            0 if values is None else values.stride(0),
             0 if key_scales is None else key_scales.stride(0),
         )
 

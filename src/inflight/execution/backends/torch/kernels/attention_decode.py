@@ -16,13 +16,14 @@ import triton
 import triton.language as tl
 
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
-from inflight.execution.backends.torch.kernels.attention_tiles import NOTHING, attend, load_queries, padded
+from inflight.execution.backends.torch.kernels.attention_tiles import LOG2_E, NOTHING, attend, load_queries, padded
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
 SPLITS = tl.constexpr(32)  # of one chunk, at most
 SPLIT = tl.constexpr(256)  # positions of one, or as much times a power of two as SPLITS of them ask for
 SLACK = tl.constexpr(16)  # no chunk here has more tokens
-PROGRAMS = 4096  # that share the splits of a pass, if there are as many
+# That share the splits of a pass, if there are as many; two for each chunk and head at least, so that the last ones end
+# together. In a graph for long sequences most find nothing to do where those are short, which costs something, too.
+PROGRAMS = 1024
 COLUMNS = 128  # of a value, that one program combines
 
 
@@ -48,11 +49,12 @@ def short_tokens(group: int) -> int:
 
 def attend_short(call: AttentionCall) -> None:
     """Chunks of up to `short_tokens` tokens; others are left alone."""
-    tokens = min(call.pass_.longest_chunk, short_tokens(call.group))
+    # One, or as many as there may be: a number of which there are few takes few compilations.
+    tokens = 1 if call.pass_.longest_chunk == 1 else short_tokens(call.group)
     rows = min(32, padded(short_tokens(call.group) * call.group))
     tiles, splits = triton.cdiv(tokens * call.group, rows), splits_at_most(call.pass_.longest_context, call.window)
     units = call.kv_heads * tiles
-    programs = min(splits, triton.cdiv(PROGRAMS, call.chunks * units))
+    programs = min(splits, max(2, triton.cdiv(PROGRAMS, call.chunks * units)))
     kept = call.chunks, call.kv_heads, tokens * call.group, splits
     sums = torch.empty(*kept, call.value_dim, dtype=torch.float32, device=call.q.device)
     norms = torch.empty(*kept, 2, dtype=torch.float32, device=call.q.device)  # largest score, sum of weights
@@ -100,7 +102,8 @@ def splits_at_most(longest_context: int, window: int) -> int:
     found: int = triton.cdiv(longest_context, SPLIT.value)
     if window:
         found = min(found, triton.cdiv(window + SLACK.value, SPLIT.value) + 1)
-    return min(found, SPLITS.value)
+    most: int = SPLITS.value
+    return min(found, most)
 
 
 @triton.jit
@@ -126,8 +129,7 @@ def split_kernel(
     values,
     key_scales,
     value_scales,
-    key_stride,
-    value_stride,
+    block_stride,
     scale_stride,
     query_start,
     context_len,
@@ -155,10 +157,11 @@ def split_kernel(
     chunk = tl.program_id(2)
     begin = tl.load(query_start + chunk)
     count = tl.load(query_start + chunk + 1) - begin
-    if count > TOKENS:
+    context = tl.load(context_len + chunk)
+    size, first_split, seen_splits = splits_of(context, count, WINDOW)
+    if (count > TOKENS) | (tl.program_id(1) >= seen_splits):
         return
     head, tile = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
-    context = tl.load(context_len + chunk)
     table = tables + tl.load(slots + chunk).to(tl.int64) * table_stride
     index = tile * ROWS + tl.arange(0, ROWS)
     real = index < count * GROUP
@@ -167,11 +170,11 @@ def split_kernel(
     oldest = 0
     if WINDOW:
         oldest = tl.maximum(context - WINDOW + 1, 0)
-    size, first_split, seen_splits = splits_of(context, count, WINDOW)
     kept = (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
     column = tl.arange(0, padded(VALUE))
     for split in range(tl.program_id(1), seen_splits, tl.num_programs(1)):
-        start = (first_split + split) * size
+        start = tl.maximum((first_split + split) * size, oldest // POSITIONS * POSITIONS)
+        stop = tl.minimum((first_split + split + 1) * size, context + count)
         top, total, sums = attend(
             first,
             rest,
@@ -179,8 +182,9 @@ def split_kernel(
             tl.full([ROWS], NOTHING, tl.float32),
             tl.zeros([ROWS], tl.float32),
             tl.zeros([ROWS, padded(VALUE)], tl.float32),
-            tl.maximum(start, oldest // POSITIONS * POSITIONS),
-            tl.minimum(start + size, context + count),
+            start,
+            None,  # splits are so short that a second loop would cost what it saves
+            stop,
             oldest,
             context + count,
             table,
@@ -189,8 +193,7 @@ def split_kernel(
             values,
             key_scales,
             value_scales,
-            key_stride,
-            value_stride,
+            block_stride,
             scale_stride,
             factor,
             WINDOW,
@@ -201,7 +204,6 @@ def split_kernel(
             VALUE,
             BLOCK,
             POSITIONS,
-            True,
         )
         at = kept * splits + split
         tl.store(norms_out + 2 * at, top, mask=real)
@@ -243,7 +245,7 @@ def combine_kernel(
     totals = tl.load(norms + 2 * at + 1, mask=real, other=0.0)
     top = tl.max(tops, 0)
     if sinks is not None:
-        sink = tl.load(sinks + head * GROUP + index % GROUP) * _LOG2_E
+        sink = tl.load(sinks + head * GROUP + index % GROUP) * LOG2_E
         top = tl.maximum(top, sink)
     shares = tl.exp2(tops - top)
     total = tl.sum(totals * shares, 0)

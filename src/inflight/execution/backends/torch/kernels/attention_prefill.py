@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
-from inflight.execution.backends.torch.kernels.attention_tiles import NOTHING, attend, load_queries, padded
+from inflight.execution.backends.torch.kernels.attention_tiles import LOG2_E, NOTHING, attend, load_queries, padded
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
 _CHUNKS = tl.constexpr(128)  # whose beginnings are looked at together
 
 
@@ -83,8 +82,7 @@ def prefill_kernel(
     values,
     key_scales,
     value_scales,
-    key_stride,
-    value_stride,
+    block_stride,
     scale_stride,
     query_start,
     context_len,
@@ -127,44 +125,41 @@ def prefill_kernel(
     if WINDOW:
         oldest = tl.maximum(lowest - WINDOW + 1, 0)
     start = oldest // POSITIONS * POSITIONS
-    # All see what lies before the lowest, but for a window, which ends at each where it does.
-    edge = tl.maximum((lowest + 1) // POSITIONS * POSITIONS, start)
+    edge = None if WINDOW else (lowest + 1) // POSITIONS * POSITIONS
     top, total = tl.full([ROWS], NOTHING, tl.float32), tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, padded(VALUE)], tl.float32)
-    for part in tl.static_range(2):
-        top, total, sums = attend(
-            first,
-            rest,
-            own,
-            top,
-            total,
-            sums,
-            start if part == 0 else edge,
-            edge if part == 0 else stop,
-            oldest,
-            stop,
-            table,
-            head,
-            keys,
-            values,
-            key_scales,
-            value_scales,
-            key_stride,
-            value_stride,
-            scale_stride,
-            factor,
-            WINDOW,
-            SOFT_CAP,
-            KV_HEADS,
-            FIRST,
-            REST,
-            VALUE,
-            BLOCK,
-            POSITIONS,
-            WINDOW > 0 or part == 1,
-        )
+    top, total, sums = attend(
+        first,
+        rest,
+        own,
+        top,
+        total,
+        sums,
+        start,
+        edge,
+        stop,
+        oldest,
+        stop,
+        table,
+        head,
+        keys,
+        values,
+        key_scales,
+        value_scales,
+        block_stride,
+        scale_stride,
+        factor,
+        WINDOW,
+        SOFT_CAP,
+        KV_HEADS,
+        FIRST,
+        REST,
+        VALUE,
+        BLOCK,
+        POSITIONS,
+    )
     if sinks is not None:
-        sink = tl.load(sinks + head * GROUP + index % GROUP) * _LOG2_E
+        sink = tl.load(sinks + head * GROUP + index % GROUP) * LOG2_E
         higher = tl.maximum(top, sink)
         fade = tl.exp2(top - higher)
         total = total * fade + tl.exp2(sink - higher)
