@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from inflight.execution.backends.torch.buckets import bucket_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 
 
@@ -168,9 +167,9 @@ def test_ahead_the_largest_come_first_until_time_is_up() -> None:
         bench.decode([], size)
         now[0] += 1
 
-    bench.captured.capture_ahead(run, bucket_sizes(32), 2.0, lambda: now[0])
+    bench.captured.capture_ahead(run, 32, 2.0, lambda: now[0])
     assert bench.captured.captured == (16, 32)
-    bench.captured.capture_ahead(run, [8], 0.0, lambda: now[0])
+    bench.captured.capture_ahead(run, 32, 0.0, lambda: now[0])
     assert bench.captured.captured == (16, 32)
     assert bench.decode([9], bucket=1) == [82] and bench.captured.captured == (1, 16, 32)
 
@@ -182,5 +181,11 @@ def test_ahead_ends_where_none_can_be_made() -> None:
         tried.append(size)
         bench.decode([], size)
 
-    bench.captured.capture_ahead(run, (1, 2, 4), 60.0)
+    bench.captured.capture_ahead(run, 4, 60.0)
     assert tried == [4]
+
+
+def test_ahead_no_size_is_captured_that_has_more_rows_than_logits() -> None:
+    bench, tried = Bench(), []
+    bench.captured.capture_ahead(tried.append, 512, 60.0)
+    assert max(tried) == bench.decoder.max_logit_rows

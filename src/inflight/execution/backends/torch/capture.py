@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+from inflight.execution.backends.torch.buckets import bucket_sizes
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +84,15 @@ class CapturedDecoder:
     def capture_ahead(
         self,
         run: Callable[[int], None],
-        sizes: Iterable[int],
+        most: int,
         seconds: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Captures the largest first, since the smaller ones find their memory in the pool then, until so many seconds
-        are over; the rest is captured when it first comes. run: a pass of so many rows of padding."""
+        are over; the rest is captured when it first comes. run: a pass of so many rows of padding; most: there are no
+        more rows at once."""
         started = clock()
-        for size in sorted(sizes, reverse=True):
+        for size in reversed(bucket_sizes(min(most, self.max_logit_rows))):
             if clock() - started >= seconds or self.failure is not None:
                 break
             run(size)
