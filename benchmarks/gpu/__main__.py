@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from benchmarks.results import write_section
 from benchmarks.shapes import GPU_SHAPES, TINY
@@ -50,70 +53,93 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
     from benchmarks.gpu.device import MeasuredDevice
 
-    device = MeasuredDevice(asked.device)
-    parts = PARTS if asked.part == "all" else (asked.part,)
-    sections = [device.told()]
-    if "kernels" in parts:
-        sections.append(f"### Kernels beside PyTorch's own operations\n\n{_kernels(device)}")
-    of_models = [part for part in parts if part != "kernels"]
-    for name in asked.models.split(",") if of_models and device.is_gpu else ["tiny"] if of_models else []:
-        sections += _of_model(device, name, of_models, asked)
-    body = "\n\n".join(sections)
-    print(body)
+    device, told = MeasuredDevice(asked.device), []
+    for section in _sections(device, asked):
+        print(section, end="\n\n", flush=True)
+        told.append(section)
     if asked.write:
-        subject = device.name.partition(" (")[0]
-        command = (
-            f"python -m benchmarks.gpu --part {asked.part} --models {asked.models} --quantization {asked.quantization}"
-        )
-        write_section(
-            f"gpu {subject} {asked.part} {asked.quantization}", f"On a GPU: {subject}, {asked.part}", command, body
-        )
+        subject = f"{device.name.partition(' (')[0]}, {asked.part}, {_held(asked)}"
+        command = " ".join(["python -m benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)])
+        write_section(f"gpu {subject}", f"On a GPU: {subject}", command, "\n\n".join(told))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
-    parser.add_argument("--models", default=",".join(GPU_SHAPES), help="names with commas between; shapes alone")
+    parser.add_argument("--models", nargs="+", choices=list(GPU_SHAPES), default=list(GPU_SHAPES), help="their shapes")
     parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none", help="of layers' matrices")
     parser.add_argument(
         "--device", default="cuda", help="cuda, cuda:1 …; cpu: a tiny model, to see that all of it runs"
     )
     parser.add_argument("--plain", action="store_true", help="PyTorch's own operations in the place of kernels")
+    parser.add_argument("--batch-invariant", action="store_true", help="forms whose bits do not depend on the batch")
     parser.add_argument("--enforce-eager", action="store_true", help="launch each operation: no graphs")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     return parser
+
+
+def _sections(device: MeasuredDevice, asked: argparse.Namespace) -> Iterator[str]:
+    """One after the other, as they are measured."""
+    yield device.told()
+    parts = PARTS if asked.part == "all" else (asked.part,)
+    if "kernels" in parts:
+        yield f"### Kernels beside PyTorch's own operations\n\n{_kernels(device)}"
+    of_models = [part for part in parts if part != "kernels"]
+    names = asked.models if device.is_gpu else ["tiny"]
+    for name in names if of_models else []:
+        yield from _of_model(device, name, of_models, asked)
+
+
+def _held(asked: argparse.Namespace) -> str:
+    """How the measured models are held and computed."""
+    held = "bf16" if asked.quantization == "none" else str(asked.quantization)
+    ways = {"plain": asked.plain, "batch-invariant": asked.batch_invariant, "without graphs": asked.enforce_eager}
+    return ", ".join([held, *(name for name, is_so in ways.items() if is_so)])
 
 
 def _kernels(device: MeasuredDevice) -> str:
     from benchmarks.gpu.kernels import compare, told
     from inflight.execution.backends.torch import eager, kernels
 
-    return told(compare(device, kernels, eager))
+    return told(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager)))
 
 
-def _operations(device: MeasuredDevice, plain: bool) -> DeviceOperations:
-    """On a CPU PyTorch's own: a model's steps would take the interpreter minutes."""
+def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOperations:
+    """As an engine has them. On a CPU PyTorch's own: a model's steps would take the interpreter minutes."""
     from inflight.execution.backends.torch import eager, kernels
+    from inflight.execution.backends.torch.fallback import WithTwins
+    from inflight.execution.backends.torch.invariant import InvariantOperations
 
-    return kernels if device.is_gpu and not plain else eager
+    if asked.plain or not device.is_gpu:
+        return cast("DeviceOperations", eager)
+    ours = InvariantOperations(kernels) if asked.batch_invariant else kernels
+    return cast("DeviceOperations", WithTwins(cast(ModuleType, ours), eager))
 
 
-def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: argparse.Namespace) -> list[str]:
+def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: argparse.Namespace) -> Iterator[str]:
     from benchmarks.gpu.model import DrawnModel
+    from inflight.execution.backends.torch.graphs import CudaGraphs
 
+    device.forget()
     scale, started = _FULL if device.is_gpu else _LITTLE, time.perf_counter()
     shape = GPU_SHAPES[name] if device.is_gpu else _TINY
-    model = DrawnModel(
-        device, _operations(device, asked.plain), shape, _limits(scale), asked.quantization, asked.enforce_eager
-    )
+    graphs = CudaGraphs(device.device) if device.is_gpu and not asked.enforce_eager else None
+    model = DrawnModel(device, _operations(device, asked), shape, _limits(scale), asked.quantization, graphs)
     device.wait()
     measured = _measurements(device, model, scale, time.perf_counter() - started)
-    held = "bf16" if asked.quantization == "none" else asked.quantization
-    found = [f"### {name}'s shape in {held}"]
+    yield f"### {name}'s shape in {_held(asked)}"
     for part in parts:
         title, run = measured[part]
-        found.append(f"{title}\n\n{run()}")
-    return found
+        yield f"#### {title}\n\n{_text(run)}"
+
+
+def _text(run: Callable[[], str]) -> str:
+    """A part that breaks must not take the others' figures along."""
+    try:
+        return run()
+    except Exception as error:
+        traceback.print_exc()
+        return f"This could not be measured: {type(error).__name__}: {error}"
 
 
 def _limits(scale: Scale) -> Limits:
@@ -132,19 +158,19 @@ def _measurements(
 
     ends = scale.rows[0], scale.rows[-1]
     return {
-        "start": ("#### Start", lambda: throughput.starting(model, scale.context, load_seconds)),
+        "start": ("Start", lambda: throughput.starting(model, scale.context, load_seconds)),
         "decode": (
-            "#### Decoding",
+            "Decoding",
             lambda: throughput.decoding(device, model, scale.rows, scale.context, scale.steps),
         ),
-        "prefill": ("#### Prompts", lambda: throughput.prompts(device, model, scale.prompts)),
-        "mixed": ("#### Requests as they come", lambda: mixed.served(model, scale.seconds, scale.shares)),
+        "prefill": ("Prompts", lambda: throughput.prompts(device, model, scale.prompts)),
+        "mixed": ("Requests as they come", lambda: mixed.served(model, scale.seconds, scale.shares)),
         "invariance": (
-            "#### The same row in other company",
+            "The same row in other company",
             lambda: invariance.sameness(model, scale.rows, scale.prompt, scale.steps),
         ),
         "gaps": (
-            "#### Between steps",
+            "Between steps",
             lambda: gaps.between_steps(model, ends, scale.context, scale.steps),
         ),
     }

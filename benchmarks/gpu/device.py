@@ -5,6 +5,7 @@ Knows clocks and two probes; not what is measured.
 
 from __future__ import annotations
 
+import gc
 import platform
 import statistics
 import time
@@ -58,6 +59,12 @@ class MeasuredDevice:
     def wait(self) -> None:
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
+
+    def forget(self) -> None:
+        """Frees what an earlier model had, whose parts refer to each other."""
+        gc.collect()
+        if self.is_gpu:
+            torch.cuda.empty_cache()
 
     def median(self, run: Callable[[], object], repeats: int = 15) -> float:
         """Seconds on the device, from memory: caches are emptied before each. The first two calls count for nothing."""

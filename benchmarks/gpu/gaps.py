@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.model import DrawnModel
-from benchmarks.gpu.steps import Stepper
+from benchmarks.gpu.steps import WARM_STEPS, Stepper
 from benchmarks.results import table
 
 _LONG = 10.0  # microseconds: longer than what lies between two kernels of one graph
@@ -36,13 +36,14 @@ def between_steps(model: DrawnModel, rows: Sequence[int], context: int, steps: i
         whole, waits = busy[-1].end - busy[0].start, [after.start - before.end for before, after in pairwise(busy)]
         computing = sum(one.end - one.start for one in busy)
         long = [wait for wait in waits if wait > _LONG]
+        all_steps = WARM_STEPS + steps
         cells.append(
             [
                 count,
-                f"{len(spans) / steps:,.0f}",
+                f"{len(spans) / all_steps:,.0f}",
                 f"{computing / whole:.1%}",
-                f"{(whole - computing) / steps:,.0f}",
-                f"{sum(long) / steps:,.0f}",
+                f"{(whole - computing) / all_steps:,.0f}",
+                f"{sum(long) / all_steps:,.0f}",
                 f"{max(waits, default=0):,.0f}",
             ]
         )

@@ -25,13 +25,14 @@ from inflight.engine.loop import EngineLoop
 from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array, Quantization
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.capture import CapturedDecoder
-from inflight.execution.backends.torch.graphs import CudaGraphs
+from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.capture import CapturedDecoder, Graphs
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import MachineMemory, kv_shape
 from inflight.execution.runner import ModelRunner
+from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 
@@ -80,9 +81,10 @@ class DrawingPacker(Packer):
 
 
 class DrawingBackend(TorchBackend):
-    def __init__(self, device: MeasuredDevice, operations: DeviceOperations) -> None:
+    def __init__(self, device: MeasuredDevice, operations: DeviceOperations, buckets: Sequence[int]) -> None:
         held = "bfloat16" if device.act == torch.bfloat16 else "float32"
-        super().__init__(held, device.device, operations, depth=2 if device.is_gpu else 1)  # type: ignore[arg-type]
+        depth = 2 if device.is_gpu else 1
+        super().__init__(held, device.device, operations, 1, depth, buckets)  # type: ignore[arg-type]
         self._packer = DrawingPacker(self._act, device.device)
 
 
@@ -96,24 +98,29 @@ class DrawnModel:
         shape: dict[str, object],
         limits: Limits,
         quantization: Quantization = "none",
-        enforce_eager: bool = False,
+        graphs: Graphs | None = None,
     ) -> None:
+        """graphs: how passes that decode are captured; None: they are not."""
         with tempfile.TemporaryDirectory() as folder:
             self.spec = read_folder(Path(write_config(Path(folder) / "shape", shape)), to_run=True)
         self.limits, self.quantization = limits, quantization
-        self.backend = DrawingBackend(device, operations)
+        self.backend = DrawingBackend(device, operations, () if graphs is None else bucket_sizes(limits.rows))
         memory = MachineMemory(1 << 62, 1 << 62, "the device")  # what does not fit it says itself
         weights = load_weights(
             self.spec, ShapesAlone(), self.backend, limits.positions, quantization=quantization, memory=memory
         )
         self.weight_bytes = weights.nbytes
         decoder = Decoder(self.spec, weights, self.backend, limits.pass_tokens, limits.rows)
-        graphs = None if enforce_eager or not device.is_gpu else CudaGraphs(device.device)
         self.captured = None if graphs is None else CapturedDecoder(decoder, graphs)
         blocks = -(-limits.kv_tokens // BLOCK)
-        self.capacity = Capacity(blocks, BLOCK, limits.rows, limits.positions, self.spec.vocab_size)
+        kinds = states_of(self.spec)
+        snapshots = 2 * limits.rows if kinds else 0
+        states = self.backend.state_cache(kinds, limits.rows + 1, snapshots) if kinds else None
+        self.capacity = Capacity(
+            blocks, BLOCK, limits.rows, limits.positions, self.spec.vocab_size, state_snapshots=snapshots
+        )
         self.kv_cache = self.backend.kv_cache(kv_shape(self.spec, BLOCK), blocks + 1)  # one more, for padding
-        self.runner = ModelRunner(self.captured or decoder, self.backend, self.kv_cache, self.capacity)
+        self.runner = ModelRunner(self.captured or decoder, self.backend, self.kv_cache, self.capacity, states)
 
     def loop(self) -> EngineLoop:
         """A scheduler around it that has served nothing yet."""

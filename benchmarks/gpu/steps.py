@@ -15,7 +15,7 @@ from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Pending, Sampled,
 from inflight.core.types.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0, max_tokens=1 << 20, ignore_eos=True)
-_WARM = 4  # steps before the clock starts: what is compiled, loaded and captured is not measured here
+WARM_STEPS = 4  # steps before the clock starts: what is compiled, loaded and captured is not measured here
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Stepper:
         """Of a step in which so many rows decode with `context` tokens behind each, and one more from step to step."""
         known = tuple(at % 1000 + 3 for at in range(context))
         prompts = [Prompt(known, context - 1)] * rows
-        plans = self.decodes(prompts, _WARM + steps)
+        plans = self.decodes(prompts, WARM_STEPS + steps)
         ends: list[float] = []
         for _ in self.run(plans):
             ends.append(time.perf_counter())
-        return (ends[-1] - ends[_WARM - 1]) / steps
+        return (ends[-1] - ends[WARM_STEPS - 1]) / steps
 
     def prompt_seconds(self, tokens: int, repeats: int = 5) -> float:
         """Of one pass over a prompt, and its first token: the least of some."""

@@ -13,7 +13,6 @@ from benchmarks.gpu.device import MeasuredDevice
 from benchmarks.gpu.model import DrawnModel
 from benchmarks.gpu.steps import Stepper
 from benchmarks.results import table
-from inflight.execution.backends.torch.capture import bucket_sizes
 
 
 def decoding(device: MeasuredDevice, model: DrawnModel, rows: Sequence[int], context: int, steps: int) -> str:
@@ -54,9 +53,9 @@ def starting(model: DrawnModel, context: int, load_seconds: float) -> str:
     )
     if captured is None:
         return f"{sentence} No graph is captured."
-    took, sizes = [], sorted(bucket_sizes(model.limits.rows), reverse=True)
+    took: list[float] = []
     captured.capture_ahead(
-        lambda rows: took.append(_seconds(lambda: stepper.decode_seconds(rows, context, 1))), sizes, 120.0
+        lambda rows: took.append(_seconds(lambda: stepper.decode_seconds(rows, context, 1))), model.limits.rows, 120.0
     )
     if captured.failure is not None:
         return f"{sentence} Graphs: {captured.failure}."

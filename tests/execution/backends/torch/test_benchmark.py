@@ -35,7 +35,13 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 )
 def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: str, told: str) -> None:
     page = ran(capsys, "--part", part)
-    assert told in page and "tiny's shape in bf16" in page
+    assert told in page and "tiny's shape in bf16" in page and "could not be measured" not in page
+
+
+@pytest.mark.wide
+def test_kernels_are_compared_with_their_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ran(capsys, "--part", "kernels")
+    assert "29 of 29 kernels compute what PyTorch's own operations do." in page
 
 
 @pytest.fixture(params=GPU_SHAPES)
