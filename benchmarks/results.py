@@ -28,6 +28,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "recurrence",
             "latent",
             "int4",
+            "gpu",
             "growth",
             "quantization_accuracy",
             "family_error",

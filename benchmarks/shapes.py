@@ -81,12 +81,55 @@ MOE_2B = {
     "norm_topk_prob": True,
 }
 
+# For GPUs.
+LLAMA31_8B = {
+    **LLAMA32_1B,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "head_dim": 128,
+    "intermediate_size": 14336,
+    "tie_word_embeddings": False,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+
+QWEN3_8B = {
+    **QWEN3_06B,
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "intermediate_size": 12288,
+    "tie_word_embeddings": False,
+}
+
+QWEN3_30B_A3B = {
+    **QWEN3_06B,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "intermediate_size": 6144,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "tie_word_embeddings": False,
+}
+
 SHAPES = {
     "qwen2.5-0.5b": QWEN25_05B,
     "llama-3.2-1b": LLAMA32_1B,
     "qwen3-0.6b": QWEN3_06B,
     "moe-2b-a0.3b": MOE_2B,
 }
+GPU_SHAPES = {"llama-3.1-8b": LLAMA31_8B, "qwen3-8b": QWEN3_8B, "qwen3-30b-a3b": QWEN3_30B_A3B}
 
 TINY = {
     **QWEN25_05B,

@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 from long_files import LONG
 from models import write_model
 
+# Triton looks when it is imported, which others' libraries do, too: kernels run in its interpreter, without a GPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # What a busy machine takes long for is no failure; what hangs, pytest's own limit ends.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("usual", _PATIENT)

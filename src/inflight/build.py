@@ -18,6 +18,7 @@ from typing import Any
 
 from inflight.config.assembly import longest_chunk, make_rules, make_scheduler
 from inflight.config.engine import (
+    GPU_LOGIT_ROWS,
     LOGIT_ROWS,
     EngineSettings,
     cores_of,
@@ -36,12 +37,14 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Backend, Device, DType, KVShape, LayerState
+from inflight.execution.backends.torch.device import DeviceError, choose
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import KVSize, StateSize, kv_shape, kv_size, machine_memory, state_size, swap_blocks
+from inflight.execution.memory import KVSize, StateSize, kv_shape, kv_size, memory_of, state_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
+from inflight.execution.warm_up import warm_up
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
@@ -53,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _WHY_KERNELS = {
     "auto": "the best instruction set of this CPU that the kernels know",
+    "gpu": "our own, in Triton, and the graphs that are captured of them",
     "transformers": "as set: slow, and the bits of an answer may depend on the batch",
 }
 
@@ -119,6 +123,7 @@ def _without_collections() -> Iterator[None]:
 class _Limits:
     """What is decided before a model is loaded."""
 
+    device: Resolved
     dtype: Resolved
     quantization: Resolved
     kv_cache: Resolved
@@ -137,18 +142,34 @@ def _build(
 ) -> Engine:
     folder = model_folder(settings)
     files = gguf_at(folder) or folder  # opened once for all who read it
-    computed = _computed(files, settings)
+    device = _device(settings)
+    computed = _computed(files, settings, str(device.value))
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
         text = aside.submit(_text, files, settings)
-        return _assemble(files, computed, text, settings, scheduling, record, progress, wrap)
+        return _assemble(files, computed, device, text, settings, scheduling, record, progress, wrap)
 
 
-def _computed(files: Path | GGUFModel, settings: EngineSettings) -> ComputedModel:
+def _device(settings: EngineSettings) -> Resolved:
+    """What computes: the CPU, or one of its GPUs."""
+    if settings.backend == "transformers":
+        return Resolved("cpu", "where --backend transformers computes")
+    try:
+        found = choose(settings.device)
+    except DeviceError as error:
+        raise SettingsError(str(error)) from None
+    return Resolved(found.name, found.reason)
+
+
+def _computed(files: Path | GGUFModel, settings: EngineSettings, device: str) -> ComputedModel:
     if settings.backend == "auto":
         family = None if settings.family is None else family_at(settings.family)
         spec = read_folder(files, to_run=True, family=family)
         group = settings.quantization_group_size
-        return KernelModel(spec, files, settings.load_format, settings.quantization, group, settings.seed)
+        captures = device != "cpu" and not settings.enforce_eager
+        graph_rows = min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS) if captures else 0
+        return KernelModel(
+            spec, files, settings.load_format, settings.quantization, group, settings.seed, device, graph_rows
+        )
     if isinstance(files, GGUFModel):
         raise SettingsError(
             f"--backend transformers reads folders, and {files.path.name} is a GGUF file, which our own kernels "
@@ -167,6 +188,7 @@ def _computed(files: Path | GGUFModel, settings: EngineSettings) -> ComputedMode
 def _assemble(
     files: Path | GGUFModel,
     computed: ComputedModel,
+    device: Resolved,
     text: Future[tuple[Tokenizer | None, ChatTemplate | None]],
     settings: EngineSettings,
     scheduling: SchedulingSettings,
@@ -176,14 +198,16 @@ def _assemble(
 ) -> Engine:
     """The parts, and the engine of them. text: is waited for when the weights are there."""
     model = computed.spec
-    dtype = _dtype(settings, model)
+    dtype, on_gpu = _dtype(settings, model), device.value != "cpu"
+    rows = resolve_rows(settings, on_gpu)
     limits = _Limits(
+        device=device,
         dtype=dtype,
         quantization=resolve_quantization(settings, str(dtype.value), model.weight_format),
         kv_cache=resolve_kv_cache_dtype(settings, str(dtype.value)),
         threads=resolve_threads(settings),
-        rows=resolve_rows(settings),
-        budget=resolve_budget(settings, int(resolve_rows(settings).value), scheduling.strategy),
+        rows=rows,
+        budget=resolve_budget(settings, int(rows.value), scheduling.strategy, on_gpu),
         length=resolve_max_model_len(settings, model.default_model_len),
     )
     # Before the weights: a mistake in these settings is told at once.
@@ -237,9 +261,10 @@ def _executor(
     progress: Progress | None,
 ) -> tuple[ModelRunner, KVSize, StateSize]:
     """Weights, then recurrent states and the KV cache in what memory they leave, then a decoder over all."""
-    length, rows = int(limits.length.value), int(limits.rows.value)
-    decoder = computed.decoder(backend, length, int(limits.budget.value), LOGIT_ROWS, progress)
-    kinds, memory = states_of(computed.spec), machine_memory()
+    length, rows, budget = int(limits.length.value), int(limits.rows.value), int(limits.budget.value)
+    logit_rows = LOGIT_ROWS if limits.device.value == "cpu" else GPU_LOGIT_ROWS
+    decoder = computed.decoder(backend, length, budget, logit_rows, progress)
+    kinds, memory = states_of(computed.spec), memory_of(backend)
     states = state_size(_bytes_per_state(backend, kinds), rows, settings.state_memory, memory)
     bytes_per_block = backend.bytes_per_block(shape)
     size = kv_size(
@@ -251,10 +276,10 @@ def _executor(
         num_blocks=settings.num_blocks,
         memory=replace(memory, available=memory.available - states.nbytes),
         windows=windows,
-        longest_chunk=longest_chunk(scheduling, int(limits.budget.value)),
+        longest_chunk=longest_chunk(scheduling, budget),
     )
     host_blocks = swap_blocks(scheduling.swap_space, bytes_per_block)
-    kv_cache = backend.kv_cache(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
+    kv_cache = backend.kv_cache(shape, size.num_blocks + 1, host_blocks)  # one more, for padding
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
@@ -262,7 +287,7 @@ def _executor(
         max_model_len=length,
         vocab_size=computed.spec.vocab_size,
         host_blocks=host_blocks,
-        copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
+        copy_seconds=copy_seconds(backend, kv_cache, host_blocks) if host_blocks else 0.0,
         embedding_size=computed.spec.hidden_size,
         windows=windows,
         state_snapshots=states.snapshots,
@@ -271,7 +296,12 @@ def _executor(
     if kinds:
         assert isinstance(backend, Backend)
         cache = backend.state_cache(kinds, rows + 1, capacity.state_snapshots)  # one more, for padding
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache), size, states
+    runner = ModelRunner(decoder, backend, kv_cache, capacity, cache)
+    try:
+        warm_up(decoder, runner)
+    except RuntimeError as error:
+        raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
+    return runner, size, states
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:
@@ -292,16 +322,18 @@ def _in_force(
     states: StateSize,
 ) -> dict[str, Resolved]:
     """Every setting with its reason."""
+    on_gpu = limits.device.value != "cpu"
     caching = settings.enable_prefix_caching
     snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
     return {
         "model": Resolved(
             settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
         ),
+        "device": limits.device,
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
-        "kernels": Resolved(backend.name, _WHY_KERNELS[settings.backend]),
+        "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if on_gpu else settings.backend]),
         "threads": limits.threads,
         "pin_threads": Resolved(
             settings.pin_threads, "each but the first has a core" if settings.pin_threads else "the system moves them"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Driver:
                     NewRow(sequence.row, tokens, len(tokens), SamplingParams(), 0, 0, snapshot=sequence.snapshot)
                 )
             else:
-                self._slots.extend(sequence.row, sequence.tokens[sequence.known :])
+                extend(self._slots, sequence)
             sequence.known, row = len(sequence.tokens), sequence.row
             due = tuple(snapshots) if sequence is chunks[0][0] else ()
             blocks = tuple(sequence.blocks[first:])
@@ -96,8 +97,9 @@ class Driver:
 
     def logits(self, places: Sequence[int]) -> np.ndarray:
         """After the tokens at these places of the last step."""
-        logits = self.decoder.logits(self.batch, list(places))
-        return logits.array[: len(places)].copy()  # type: ignore[attr-defined]
+        logits: Any = self.decoder.logits(self.batch, list(places))
+        array = logits.tensor.cpu().numpy() if hasattr(logits, "tensor") else logits.array
+        return np.array(array[: len(places)])
 
     def prefill(self, sequence: Tracked, chunk: int) -> np.ndarray:
         """Computes all that the sequence has not, in steps of up to `chunk` tokens. Logits of every position."""
@@ -118,6 +120,17 @@ class Driver:
         self.free += sequence.blocks
         if sequence.row >= 0:
             self._free_rows.append(sequence.row)
+
+
+def extend(slots: Any, sequence: Tracked) -> None:
+    """What the sequence said since the last step becomes known, as if it had been drawn."""
+    said = sequence.tokens[sequence.known :]
+    if hasattr(slots, "extend"):
+        slots.extend(sequence.row, said)
+    elif said:
+        import torch
+
+        slots.tokens[sequence.row, sequence.known : len(sequence.tokens)] = torch.tensor(said, dtype=torch.int32)
 
 
 class Tracked:

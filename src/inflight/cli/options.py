@@ -127,6 +127,13 @@ engine_options = grouped(
         show_default=True,
         help="auto: our kernels; transformers: that library's modules, for models without a family here; slow.",
     ),
+    click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        help="cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight[gpu]').",
+    ),
+    click.option("--enforce-eager", is_flag=True, help="On a GPU, replay no step as a graph."),
     click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
     click.option(
         "--quantization",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -31,6 +32,8 @@ class EngineSettings:
     model: a folder or a hub id in the format of Hugging Face; None is the built-in model. family: package.module:NAME
     of a family of models that is not ours.
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
+    device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
+    is replayed as a graph.
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
     (and a tied table) too. quantization_group_size: inputs that share a scale in int4.
     kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
@@ -45,6 +48,8 @@ class EngineSettings:
     revision: str | None = None
     family: str | None = None
     backend: BackendChoice = "auto"
+    device: str = "auto"
+    enforce_eager: bool = False
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"
@@ -97,6 +102,10 @@ class EngineSettings:
         self._check_group_size()
         if self.backend not in ("auto", "transformers"):
             raise SettingsError(f"--backend is {self.backend!r}; known are auto and transformers.")
+        if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise SettingsError(
+                f"--device is {self.device!r}; known are auto, cpu, cuda and cuda:N, N the number of a GPU."
+            )
         if self.backend == "transformers":
             self._check_transformers()
         if self.kv_cache_dtype not in ("auto", "int8"):
@@ -110,6 +119,10 @@ class EngineSettings:
                     f"{option(name)} is for models that are computed by our own kernels, not with --backend "
                     "transformers; leave one of them out."
                 )
+        if self.device not in ("auto", "cpu"):
+            raise SettingsError(
+                f"--device is {self.device}, but --backend transformers computes on the CPU; leave one of them out."
+            )
         if self.model is None:
             raise SettingsError("--backend transformers needs a --model; the built-in one is computed by our kernels.")
 
@@ -124,27 +137,37 @@ class EngineSettings:
             )
 
 
-DEFAULT_ROWS = 32
+DEFAULT_ROWS, GPU_ROWS = 32, 256
 WHOLE_SHARE = 512  # the same, where prompts come whole, or the strategy chooses less by itself
-LOGIT_ROWS = 32  # rows sampled at a time: bounds the memory that logits over a large vocabulary take
-PROMPT_SHARE = 128  # tokens of prompts beside one token of every running sequence
+# Rows sampled at a time: bounds the memory that logits over a large vocabulary take. On a GPU those of all rows of a
+# step are part of its graph.
+LOGIT_ROWS, GPU_LOGIT_ROWS = 32, 256
+PROMPT_SHARE, GPU_PROMPT_SHARE = 128, 2048  # tokens of prompts beside one token of every running sequence
 
 
-def resolve_rows(settings: EngineSettings) -> Resolved:
+def resolve_rows(settings: EngineSettings, on_gpu: bool = False) -> Resolved:
     if settings.max_num_seqs is not None:
         return Resolved(settings.max_num_seqs, "as set")
+    if on_gpu:
+        return Resolved(
+            GPU_ROWS, "so many that reading weights is not what a step takes"
+        )
     return Resolved(DEFAULT_ROWS, "enough to reuse each weight read from memory until the cores are the limit")
 
 
-def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked") -> Resolved:
+def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked", on_gpu: bool = False) -> Resolved:
     """The most tokens of a step. Static and dynamic batching are bounded by count, and have no use for it."""
     given = settings.max_num_batched_tokens
     bounded_by = STRATEGIES[strategy].bounded_by if strategy in STRATEGIES else "tokens"
     if given is None:
+        whole = GPU_PROMPT_SHARE if on_gpu else WHOLE_SHARE
         if bounded_by != "tokens":
-            return Resolved(rows + WHOLE_SHARE, "tokens of one forward pass; whole prompts take as many as they need")
+            return Resolved(rows + whole, "tokens of one forward pass; whole prompts take as many as they need")
         if strategy == "adaptive":
-            return Resolved(rows + WHOLE_SHARE, "the most that adaptive batching may choose")
+            return Resolved(rows + whole, "the most that adaptive batching may choose")
+        if on_gpu:
+            why = f"one token for each of {rows} sequences and {GPU_PROMPT_SHARE:,} of prompts, which keep a GPU busy"
+            return Resolved(rows + GPU_PROMPT_SHARE, why)
         return Resolved(
             rows + PROMPT_SHARE,
             f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU so many keep the cores "

@@ -53,13 +53,15 @@ class KernelModel:
     quantization: Quantization
     group_size: int  # inputs that share a scale where plain matrices become int4
     seed: int
+    device: str = "cpu"  # or "cuda:0" and the like
+    graph_rows: int = 0  # on a GPU: steps of up to so many rows that only decode are replayed as graphs
 
     @property
     def parameters(self) -> int:
         return parameters(self.spec)
 
     def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
-        return open_backend(dtype, threads, cores=cores)
+        return open_backend(dtype, threads, cores=cores, device=self.device, graph_rows=self.graph_rows)
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
@@ -70,4 +72,9 @@ class KernelModel:
             DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.files)
         )
         weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization, self.group_size)
-        return Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)
+        decoder = Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)
+        if not self.graph_rows:
+            return decoder
+        from inflight.execution.backends.torch.opening import captured
+
+        return captured(decoder, backend)

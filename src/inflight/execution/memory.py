@@ -14,15 +14,16 @@ from pathlib import Path
 
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
 from inflight.core.types.snapshot_slots import usual_slots
-from inflight.execution.backends.protocol import KVShape
+from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
 GIB = 1024**3
-# Of the memory that is free once weights are loaded. The rest stays for activations, the page cache from which the
-# next start loads its weights, and whatever else the machine does.
-_DEFAULT_SHARE = 0.5
+# Of the memory that is free once weights are loaded, for keys and values. The rest stays for activations, the page
+# cache from which the next start loads its weights, and whatever else the machine does; on a GPU for graphs alone, and
+# for what operations need for a moment.
+_HOST_SHARE, _GPU_SHARE = 0.5, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class MachineMemory:
 
     total: int
     available: int
-    limited_by: str  # "the machine" or "the container"
+    limited_by: str  # "the machine", "the container" or "the GPU"
+    share: float = _HOST_SHARE  # of what is free, that keys and values take where nobody says how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +191,17 @@ def _default_blocks(
     shape: KVShape, bytes_per_block: int, usable: int, used: str, memory: MachineMemory
 ) -> tuple[int, str]:
     """usable: blocks that can ever be filled, by what is `used`."""
-    affordable = int(memory.available * _DEFAULT_SHARE) // bytes_per_block
+    affordable = int(memory.available * memory.share) // bytes_per_block
+    share = "half" if memory.share == 0.5 else f"{memory.share:.0%}"
     if affordable < 1:
         raise ModelError(
-            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free, of which half is too "
-            f"little for one KV block of {shape.block_size} tokens ({gib(bytes_per_block)}); free memory, or take a "
-            "smaller model, --kv-cache-dtype int8 or --dtype bfloat16."
+            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free, of which {share} is "
+            f"too little for one KV block of {shape.block_size} tokens ({gib(bytes_per_block)}); free memory, or take "
+            "a smaller model, --kv-cache-dtype int8 or --dtype bfloat16."
         )
     if usable <= affordable:
         return usable, used
-    return affordable, f"half of the {gib(memory.available)} that {memory.limited_by} has free"
+    return affordable, f"{share} of the {gib(memory.available)} that {memory.limited_by} has free"
 
 
 def gib(nbytes: float) -> str:
@@ -210,6 +213,12 @@ def gib(nbytes: float) -> str:
 
 
 # -- the machine ----------------------------------------------------------------------------------------------------
+def memory_of(device: Device) -> MachineMemory:
+    """What a backend may use: its device's own memory, else this machine's."""
+    own = device.own_memory()
+    return machine_memory() if own is None else MachineMemory(*own, "the GPU", _GPU_SHARE)
+
+
 def machine_memory(root: Path = Path("/")) -> MachineMemory:
     """What this process may use: the machine's memory, or its control group's limit where that is lower.
 

@@ -43,9 +43,8 @@ class ModelRunner:
         capacity: Capacity,
         states: StateCache | None = None,
     ):
-        """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks (on a CPU both
-        memories are the same, but the copies are real). states: where the model has recurrent layers, of the capacity's
-        rows and one of padding, and of its snapshots."""
+        """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
+        the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -156,12 +155,13 @@ def _sentence(plan: BatchPlan, fault: Exception) -> str:
     return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
 
 
-def copy_seconds(backend: Device, kv_cache: KVCache, blocks: int = 8) -> float:
-    """Measured time to copy one block within the cache, which must hold twice as many as are tried."""
-    blocks = min(blocks, kv_cache.num_blocks // 2)
-    best = float("inf")
+def copy_seconds(backend: Device, kv_cache: KVCache, host_blocks: int, blocks: int = 8) -> float:
+    """Measured time to copy one block to the last ones of the cache, which are the host's."""
+    blocks = min(blocks, host_blocks, kv_cache.num_blocks - host_blocks)
+    last, best = kv_cache.num_blocks, float("inf")
     for _ in range(3):  # the first touches the pages
         started = time.perf_counter()
-        backend.copy_blocks(kv_cache, list(range(blocks)), list(range(blocks, 2 * blocks)))
+        backend.copy_blocks(kv_cache, list(range(blocks)), list(range(last - blocks, last)))
+        backend.wait()
         best = min(best, time.perf_counter() - started)
     return best / blocks

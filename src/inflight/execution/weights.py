@@ -19,7 +19,7 @@ from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.short_convolution import ShortConvolutionWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
-from inflight.execution.memory import MachineMemory, gib, machine_memory
+from inflight.execution.memory import MachineMemory, gib, memory_of
 from inflight.execution.packer import Packer, Progress, TensorSource
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import parts, weight_bytes
@@ -73,7 +73,7 @@ def load_weights(
 
     `max_positions` is the longest sequence that will be computed, in tokens. `progress` is called after each tensor.
     `quantization` says which plain matrices are quantized, in int4 with a scale for each `group_size` inputs; those
-    that come quantized are packed as they are. `memory` defaults to this machine's. Raises ModelError for a missing or
+    that come quantized are packed as they are. `memory` defaults to the backend's. Raises ModelError for a missing or
     misshapen tensor, for more positions than the model's embedding makes sense, and, before anything is allocated, for
     a model that this memory cannot hold.
     """
@@ -82,7 +82,7 @@ def load_weights(
             f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
-    _check_memory(model, backend, max_positions, quantization, group_size, (memory or machine_memory()).total)
+    _check_memory(model, backend, max_positions, quantization, group_size, (memory or memory_of(backend)).total)
     named = ExpertNames(FamilyTensors(model, source), model)
     packer = Packer(model, named, backend, progress, quantization, group_size)
     tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}

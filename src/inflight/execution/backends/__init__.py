@@ -1,4 +1,5 @@
-"""Backends: what the decoder needs from a device (`protocol`), and who offers it (`reference`, `native`, `null`).
+"""Backends: what the decoder needs from a device (`protocol`), and who offers it (`reference`, `native`, `torch`,
+`null`).
 
 Importing this package loads no kernels; `open_backend` loads the one that is asked for.
 """
@@ -16,18 +17,29 @@ __all__ = ["open_backend"]
 
 
 def open_backend(
-    dtype: DType = "bfloat16", threads: int | None = None, isa: str = "auto", cores: Sequence[int] = ()
+    dtype: DType = "bfloat16",
+    threads: int | None = None,
+    isa: str = "auto",
+    cores: Sequence[int] = (),
+    device: str = "cpu",
+    graph_rows: int = 0,
 ) -> Backend:
-    """The backend for this machine.
+    """The backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` has what there is). On
+    such a GPU passes of up to `graph_rows` rows that only decode are made so that graphs can be captured of them.
 
-    `threads` None takes the CPUs this process may run on. `isa` is "auto" (the best this CPU has, unless the
-    environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference" (numpy), or
-    "null" (computes nothing). `cores`: as of `NativeBackend`.
+    The rest is about the CPU. `threads` None takes those this process may run on. `isa` is "auto" (the best this CPU
+    has, unless the environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference"
+    (numpy), "torch" (what runs on a GPU, in PyTorch's own operations), or "null" (computes nothing). `cores`: as of
+    `NativeBackend`.
     """
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if isa == "auto":
         isa = os.environ.get("INFLIGHT_ISA") or "auto"
+    if device != "cpu" or isa == "torch":
+        from inflight.execution.backends.torch.opening import open_device
+
+        return open_device(dtype, device, threads, graph_rows)
     if isa == "reference":
         from inflight.execution.backends.reference import ReferenceBackend
 

@@ -6,7 +6,6 @@ Knows numpy and core's results. A backend adds packed weights, the KV cache, the
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from inflight.execution.backends.protocol import (
     ScoredBatch,
     StateCache,
 )
-from inflight.execution.backends.results import UNSOUND, UNSOUND_VECTOR, token_logprob, unsound, verified
+from inflight.execution.backends.results import ChunkDraws, pooled, scored, token_logprob, unsound, was_banned
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 P = TypeVar("P", bound="HostPass")
@@ -40,9 +39,8 @@ class HostPass:
     def __init__(self, backend: HostBackend[Any], inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
         self._backend, self._inputs, self._slots, self._chunks = backend, inputs, slots, chunks
         self.num_tokens = len(inputs.token_ids)
-        self._sampled: list[Sampled] = []
         self._has_drafts = any(chunk.draft_token_ids for chunk in chunks)
-        self._draws: list[Sampled] = []  # of the chunk that is being drawn for
+        self._draws = ChunkDraws()
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []
         self._finished = 0.0
@@ -67,25 +65,16 @@ class HostPass:
         for row, (index, token, is_sound, wants) in enumerate(all_of):
             chunk = self._chunks[index]
             if not is_sound:
-                one = unsound(chunk.sequence_id, batch, row, positions[row] + 1, chosen[row])
+                banned = was_banned(batch, row, chosen[row])
+                one = unsound(chunk.sequence_id, int(positions[row]) + 1, banned)
             elif wants:
                 logprobs = (token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
                 one = Sampled(chunk.sequence_id, (token,), logprobs)
             else:
                 one = Sampled(chunk.sequence_id, (token,))
-            if self._has_drafts:
-                self._verify(chunk, one)
-            else:
-                self._sampled.append(one)
-
-    def _verify(self, chunk: Chunk, drawn: Sampled) -> None:
-        """The next draw of a chunk. With the last of them, those that count are kept."""
-        self._draws.append(drawn)
-        if len(self._draws) == chunk.sample:
-            kept = verified(chunk.draft_token_ids, self._draws)
-            self._draws = []
-            self._slots.extend(chunk.row, kept.token_ids)
-            self._sampled.append(kept)
+            kept = self._draws.add(chunk, one)
+            if kept is not None and self._has_drafts:
+                self._slots.extend(chunk.row, kept.token_ids)
 
     def score(self, logits: Any, places: Sequence[int]) -> None:
         at = np.fromiter(places, np.int32, len(places))
@@ -94,29 +83,20 @@ class HostPass:
         told = self._backend.score(logits.array[: len(places)], token_ids, tops)
         told_of = enumerate(zip(of.tolist(), positions.tolist(), token_ids.tolist(), tops.tolist(), strict=True))
         for row, (chunk, position, token_id, top) in told_of:
-            entry = token_logprob(told, row, token_id, top)
-            error = UNSOUND.format(position=position + 1) if math.isnan(entry.logprob) else None
-            self._scored.append(Scored(self._chunks[chunk].sequence_id, position + 1, (entry,), error))
+            self._scored.append(scored(self._chunks[chunk], position, token_logprob(told, row, token_id, top)))
 
     def pool(self, hidden: Any, places: Sequence[int]) -> None:
         of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
         vectors = self._backend.float32(hidden.array[: len(places)])
-        lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-        divisors = np.where(self._slots.normalizes(self._inputs.rows[of]) & (lengths > 0), lengths, 1)
-        for index, vector, divisor in zip(of.tolist(), vectors, divisors, strict=True):
-            chunk = self._chunks[index]
-            if np.isfinite(vector).all():
-                self._pooled.append(Pooled(chunk.sequence_id, tuple((vector / divisor).tolist())))
-            else:
-                error = UNSOUND_VECTOR.format(position=chunk.start + chunk.length)
-                self._pooled.append(Pooled(chunk.sequence_id, (), error))
+        chunks = [self._chunks[index] for index in of.tolist()]
+        self._pooled += pooled(chunks, vectors, self._slots.normalizes(self._inputs.rows[of]))
 
     def finish(self) -> HostPass:
         self._finished = time.perf_counter()
         return self
 
     def result(self) -> PassResult:
-        return PassResult(self._sampled, self._scored, self._pooled, self._finished)
+        return PassResult(self._draws.sampled, self._scored, self._pooled, self._finished)
 
 
 class HostBackend(ABC, Generic[P]):
@@ -124,6 +104,12 @@ class HostBackend(ABC, Generic[P]):
 
     dtype: DType
     depth = 1  # who would plan ahead is the one that computes
+
+    def own_memory(self) -> None:
+        """It is the host's."""
+
+    def wait(self) -> None:
+        """What was asked for is done when the call returns."""
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)

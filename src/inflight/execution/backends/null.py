@@ -114,8 +114,14 @@ class NullBackend:
         """Of a block in bf16, so that as many are taken as for a model that is computed."""
         return shape.offsets(lambda layer: 2 * shape.block_size * layer.elements)[1]
 
-    def kv_cache(self, shape: KVShape, num_blocks: int) -> NullKVCache:
-        return NullKVCache(shape, num_blocks)
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> NullKVCache:
+        return NullKVCache(shape, num_blocks + host_blocks)
+
+    def own_memory(self) -> None:
+        """Sizes are those of this machine."""
+
+    def wait(self) -> None:
+        """Everything is over at once."""
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """In bf16 and float32, as of a model that is computed."""

@@ -1,18 +1,20 @@
-"""What came of a pass, in the plan's types: tokens with log-probabilities, drafts that were right, rows without a draw.
+"""What came of a pass, in the plan's types: tokens with log-probabilities, drafts that were right, vectors, and the
+sentences for rows of which nothing came.
 
-Knows core's results and the arrays that sampling yields; not how a backend computed them, nor slots.
+Knows core's results and the arrays that a backend yields; not how it computed them, nor slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 
 from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
-from inflight.core.types.plan import Sampled
-from inflight.execution.backends.protocol import SampledBatch, SamplingBatch, ScoredBatch
+from inflight.core.types.plan import Chunk, Pooled, Sampled, Scored
+from inflight.execution.backends.protocol import Array, SampledBatch, SamplingBatch, ScoredBatch
 
 ALL_BANNED = (
     "After {position} tokens, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more tokens."
@@ -50,8 +52,50 @@ def verified(drafts: Sequence[int], draws: Sequence[Sampled]) -> Sampled:
     return Sampled(kept[0].sequence_id, tokens, logprobs)
 
 
-def unsound(sequence_id: int, batch: SamplingBatch, row: int, position: int, logit: float) -> Sampled:
+class ChunkDraws:
+    """What the draws of a pass yield, chunk by chunk: `sampled`, in order."""
+
+    def __init__(self) -> None:
+        self.sampled: list[Sampled] = []
+        self._draws: list[Sampled] = []  # of the chunk that is being drawn for
+
+    def add(self, chunk: Chunk, drawn: Sampled) -> Sampled | None:
+        """The next draw of a chunk. With the last of them, those that count."""
+        if not chunk.draft_token_ids:
+            self.sampled.append(drawn)
+            return drawn
+        self._draws.append(drawn)
+        if len(self._draws) < chunk.sample:
+            return None
+        kept = verified(chunk.draft_token_ids, self._draws)
+        self._draws = []
+        self.sampled.append(kept)
+        return kept
+
+
+def unsound(sequence_id: int, position: int, was_banned: bool) -> Sampled:
+    """was_banned: nothing was left to draw."""
+    return Sampled(sequence_id, (), error=(ALL_BANNED if was_banned else UNSOUND).format(position=position))
+
+
+def was_banned(batch: SamplingBatch, row: int, logit: float) -> bool:
+    """Whether a drawn token's logit, which is not finite, is what bans made it."""
     added = batch.bias_values[batch.bias_offsets[row] : batch.bias_offsets[row + 1]]
-    is_banned = logit == -np.inf and (batch.allowed[row] is not None or bool(np.isneginf(added).any()))
-    told = ALL_BANNED if is_banned else UNSOUND
-    return Sampled(sequence_id, (), error=told.format(position=position))
+    return logit == -np.inf and (batch.allowed[row] is not None or bool(np.isneginf(added).any()))
+
+
+def scored(chunk: Chunk, position: int, entry: TokenLogprob) -> Scored:
+    """entry: of the token behind that at `position`."""
+    error = UNSOUND.format(position=position + 1) if math.isnan(entry.logprob) else None
+    return Scored(chunk.sequence_id, position + 1, (entry,), error)
+
+
+def pooled(chunks: Sequence[Chunk], vectors: Array, normalize: Array) -> Iterator[Pooled]:
+    """The vectors float32[S, E] of as many chunks; with length 1 where normalize bool[S] says so."""
+    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    divisors = np.where(normalize & (lengths > 0), lengths, 1)
+    for chunk, vector, divisor in zip(chunks, vectors, divisors, strict=True):
+        if np.isfinite(vector).all():
+            yield Pooled(chunk.sequence_id, tuple((vector / divisor).tolist()))
+        else:
+            yield Pooled(chunk.sequence_id, (), UNSOUND_VECTOR.format(position=chunk.start + chunk.length))

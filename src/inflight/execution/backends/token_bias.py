@@ -36,17 +36,22 @@ class TokenBias:
 
     def at(self, output: Array) -> tuple[Bias, Array | None]:
         """What is added, and the bits of those that may be drawn at all. output: tokens so far, int32[N]."""
-        if len(output) < len(self.forced):
-            return NO_BIAS, bits([self.forced[len(output)]], self.vocab_size)
-        parts = [self.always]
-        if len(output) < self.min_tokens:
-            parts.append(self.early)
-        if ended := self._ended(output) if self.bad and len(output) else ():
-            parts.append(_banned(np.array(ended, np.int32)))
-        if len(parts) == 1:
-            return self.always, self.allowed
-        bias = np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
-        return bias, self.allowed
+        bias, allowed = self.after(len(output))
+        if ended := self._ended(output) if self.bad and len(output) >= max(1, len(self.forced)) else ():
+            bias = _joined(bias, _banned(np.array(ended, np.int32)))
+        return bias, allowed
+
+    def after(self, count: int) -> tuple[Bias, Array | None]:
+        """The same behind so many output tokens, but for the bad sequences, which only their values can tell."""
+        if count < len(self.forced):
+            return NO_BIAS, bits([self.forced[count]], self.vocab_size)
+        return (_joined(self.always, self.early) if count < self.min_tokens else self.always), self.allowed
+
+    def sequences(self, count: int) -> list[tuple[int, ...]]:
+        """The bad sequences that may have begun behind so many output tokens."""
+        if count < len(self.forced):
+            return []
+        return [one for ended in self.bad.values() for one in ended if len(one) <= count + 1]
 
     def _ended(self, output: Array) -> list[int]:
         begun = self.bad.get(int(output[-1]), ())
@@ -84,6 +89,10 @@ def bits(token_ids: Iterable[int], vocab_size: int) -> Array:
     ids, words = np.array(list(token_ids), np.uint32), np.zeros(-(-vocab_size // 32), np.uint32)
     np.bitwise_or.at(words, ids >> np.uint32(5), np.uint32(1) << (ids & np.uint32(31)))
     return words
+
+
+def _joined(first: Bias, second: Bias) -> Bias:
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
 def _banned(token_ids: Array) -> Bias:

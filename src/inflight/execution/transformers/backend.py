@@ -69,8 +69,8 @@ class TransformersBackend(HostBackend[TransformersPass]):
     def bytes_per_block(self, shape: KVShape) -> int:
         return shape.block_size * int(self._torch_dtype.itemsize) * sum(one.elements for one in self._kept)
 
-    def kv_cache(self, shape: KVShape, num_blocks: int) -> TorchKVCache:
-        return TorchKVCache(shape, self._kept, num_blocks, self._torch_dtype)
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> TorchKVCache:
+        return TorchKVCache(shape, self._kept, num_blocks + host_blocks, self._torch_dtype)
 
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
         assert isinstance(kv_cache, TorchKVCache)

@@ -99,8 +99,8 @@ class NativeBackend(HostBackend[NativePass]):
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*laid_out(shape)))
 
-    def kv_cache(self, shape: KVShape, num_blocks: int) -> Any:
-        cache = self._kernels.kv_cache(*laid_out(shape), num_blocks)
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> Any:
+        cache = self._kernels.kv_cache(*laid_out(shape), num_blocks + host_blocks)
         cache.shape = shape
         return cache
 

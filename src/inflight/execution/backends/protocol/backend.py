@@ -41,7 +41,12 @@ class Device(Protocol):
 
     def bytes_per_block(self, shape: KVShape) -> int: ...
 
-    def kv_cache(self, shape: KVShape, num_blocks: int) -> KVCache: ...
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> KVCache:
+        """`num_blocks` in the device's memory, and behind them, numbered on, so many in the host's, which no pass
+        reads: they are copied to and from. On a CPU both are the same memory."""
+
+    def own_memory(self) -> tuple[int, int] | None:
+        """Bytes of the device's memory, in all and free. None: it computes in the host's."""
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
@@ -49,7 +54,11 @@ class Device(Protocol):
 
     # -- per step -----------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """Copy whole blocks, in order."""
+        """Copy whole blocks, in order. They may be under way still when the call returns; what is asked for later waits
+        for them."""
+
+    def wait(self) -> None:
+        """For all that the device was asked for."""
 
     def prepare(
         self,

@@ -14,7 +14,8 @@ class KVCache(Protocol):
     def shape(self) -> KVShape: ...
 
     @property
-    def num_blocks(self) -> int: ...
+    def num_blocks(self) -> int:
+        """Those in the host's memory, too."""
 
     @property
     def nbytes(self) -> int: ...

@@ -110,8 +110,8 @@ class ReferenceBackend(HostBackend[ReferencePass]):
     def bytes_per_block(self, shape: KVShape) -> int:
         return bytes_per_block(shape, self._act)
 
-    def kv_cache(self, shape: KVShape, num_blocks: int) -> ReferenceKVCache:
-        return ReferenceKVCache(shape, num_blocks, self._act)
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> ReferenceKVCache:
+        return ReferenceKVCache(shape, num_blocks + host_blocks, self._act)
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return ReferenceStates(layers, 1, 0, self._act).nbytes

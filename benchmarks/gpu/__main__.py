@@ -1,0 +1,180 @@
+"""The command: which parts, of which models, and the section of docs/results.md that they make."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+from benchmarks.results import write_section
+from benchmarks.shapes import GPU_SHAPES, TINY
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.device import MeasuredDevice
+    from benchmarks.gpu.model import DrawnModel, Limits
+    from inflight.execution.backends.torch.operations import DeviceOperations
+
+PARTS = ("kernels", "start", "decode", "prefill", "mixed", "invariance", "gaps")
+_TINY = {**TINY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 300}
+_POSITIONS = 8192 + 64
+_KV_TOKENS = 256 * 1280
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured. seconds: of arrivals in the mixed load."""
+
+    rows: Sequence[int]
+    context: int
+    steps: int
+    prompts: Sequence[int]
+    seconds: float
+    shares: Sequence[float]
+    prompt: int  # tokens of the prompt whose company changes
+
+    @property
+    def most_rows(self) -> int:
+        return max(self.rows)
+
+
+_FULL = Scale((1, 8, 32, 128, 256), 1024, 48, (512, 2048, 8192), 15.0, (0.5, 0.8), 300)
+_LITTLE = Scale((1, 3), 20, 2, (24,), 0.5, (0.5,), 12)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = _parser().parse_args(arguments)
+    if asked.device == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
+    from benchmarks.gpu.device import MeasuredDevice
+
+    device, told = MeasuredDevice(asked.device), []
+    for section in _sections(device, asked):
+        print(section, end="\n\n", flush=True)
+        told.append(section)
+    if asked.write:
+        subject = f"{device.name.partition(' (')[0]}, {asked.part}, {_held(asked)}"
+        command = " ".join(["python -m benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)])
+        write_section(f"gpu {subject}", f"On a GPU: {subject}", command, "\n\n".join(told))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--models", nargs="+", choices=list(GPU_SHAPES), default=list(GPU_SHAPES), help="their shapes")
+    parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none", help="of layers' matrices")
+    parser.add_argument(
+        "--device", default="cuda", help="cuda, cuda:1 …; cpu: a tiny model, to see that all of it runs"
+    )
+    parser.add_argument("--plain", action="store_true", help="PyTorch's own operations in the place of kernels")
+    parser.add_argument("--batch-invariant", action="store_true", help="forms whose bits do not depend on the batch")
+    parser.add_argument("--enforce-eager", action="store_true", help="launch each operation: no graphs")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
+    return parser
+
+
+def _sections(device: MeasuredDevice, asked: argparse.Namespace) -> Iterator[str]:
+    """One after the other, as they are measured."""
+    yield device.told()
+    parts = PARTS if asked.part == "all" else (asked.part,)
+    if "kernels" in parts:
+        yield f"### Kernels beside PyTorch's own operations\n\n{_kernels(device)}"
+    of_models = [part for part in parts if part != "kernels"]
+    names = asked.models if device.is_gpu else ["tiny"]
+    for name in names if of_models else []:
+        yield from _of_model(device, name, of_models, asked)
+
+
+def _held(asked: argparse.Namespace) -> str:
+    """How the measured models are held and computed."""
+    held = "bf16" if asked.quantization == "none" else str(asked.quantization)
+    ways = {"plain": asked.plain, "batch-invariant": asked.batch_invariant, "without graphs": asked.enforce_eager}
+    return ", ".join([held, *(name for name, is_so in ways.items() if is_so)])
+
+
+def _kernels(device: MeasuredDevice) -> str:
+    from benchmarks.gpu.kernels import compare, told
+    from inflight.execution.backends.torch import eager, kernels
+
+    return told(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager)))
+
+
+def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOperations:
+    """As an engine has them. On a CPU PyTorch's own: a model's steps would take the interpreter minutes."""
+    from inflight.execution.backends.torch import eager, kernels
+    from inflight.execution.backends.torch.fallback import WithTwins
+    from inflight.execution.backends.torch.invariant import InvariantOperations
+
+    if asked.plain or not device.is_gpu:
+        return cast("DeviceOperations", eager)
+    ours = InvariantOperations(kernels) if asked.batch_invariant else kernels
+    return cast("DeviceOperations", WithTwins(cast(ModuleType, ours), eager))
+
+
+def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: argparse.Namespace) -> Iterator[str]:
+    from benchmarks.gpu.model import DrawnModel
+    from inflight.execution.backends.torch.graphs import CudaGraphs
+
+    device.forget()
+    scale, started = _FULL if device.is_gpu else _LITTLE, time.perf_counter()
+    shape = GPU_SHAPES[name] if device.is_gpu else _TINY
+    graphs = CudaGraphs(device.device) if device.is_gpu and not asked.enforce_eager else None
+    model = DrawnModel(device, _operations(device, asked), shape, _limits(scale), asked.quantization, graphs)
+    device.wait()
+    measured = _measurements(device, model, scale, time.perf_counter() - started)
+    yield f"### {name}'s shape in {_held(asked)}"
+    for part in parts:
+        title, run = measured[part]
+        yield f"#### {title}\n\n{_text(run)}"
+
+
+def _text(run: Callable[[], str]) -> str:
+    """A part that breaks must not take the others' figures along."""
+    try:
+        return run()
+    except Exception as error:
+        traceback.print_exc()
+        return f"This could not be measured: {type(error).__name__}: {error}"
+
+
+def _limits(scale: Scale) -> Limits:
+    from benchmarks.gpu.model import Limits
+
+    if scale is _LITTLE:
+        return Limits(scale.most_rows, 128, 64, 1024)
+    return Limits(scale.most_rows, _POSITIONS, max(scale.prompts), _KV_TOKENS)
+
+
+def _measurements(
+    device: MeasuredDevice, model: DrawnModel, scale: Scale, load_seconds: float
+) -> dict[str, tuple[str, Callable[[], str]]]:
+    """By part: its title, and what makes its text."""
+    from benchmarks.gpu import gaps, invariance, mixed, throughput
+
+    ends = scale.rows[0], scale.rows[-1]
+    return {
+        "start": ("Start", lambda: throughput.starting(model, scale.context, load_seconds)),
+        "decode": (
+            "Decoding",
+            lambda: throughput.decoding(device, model, scale.rows, scale.context, scale.steps),
+        ),
+        "prefill": ("Prompts", lambda: throughput.prompts(device, model, scale.prompts)),
+        "mixed": ("Requests as they come", lambda: mixed.served(model, scale.seconds, scale.shares)),
+        "invariance": (
+            "The same row in other company",
+            lambda: invariance.sameness(model, scale.rows, scale.prompt, scale.steps),
+        ),
+        "gaps": (
+            "Between steps",
+            lambda: gaps.between_steps(model, ends, scale.context, scale.steps),
+        ),
+    }
+
+
+if __name__ == "__main__":
+    main()

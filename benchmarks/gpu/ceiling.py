@@ -1,0 +1,88 @@
+"""What a step takes at best, operation by operation: each reads its weights, keys and values once, or computes.
+
+Knows a model's spec and counts; a device's rates are given. Finer than `execution.roofline`, which lets a whole step
+read and compute at once: on a GPU one operation is done before the next begins, so that their least times add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.gpu.device import Rates
+from inflight.models.arithmetic import (
+    cached_elements,
+    expert_weights,
+    kinds_of_layers,
+    mixer_weights,
+    mlp_weights,
+    pair_flops,
+    state_bytes,
+    state_flops,
+    table_parameters,
+    touched_experts,
+)
+from inflight.models.spec import LayerSpec, ModelSpec, MoE
+
+_ITEM = 2  # bytes, of weights, keys and values in bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one operation, in all layers that are alike. read: bytes. operations: a multiply-add counts two."""
+
+    name: str
+    read: float
+    operations: float
+    count: int = 1
+
+    def seconds(self, rates: Rates) -> float:
+        return self.count * rates.seconds(self.read, self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """rows sequences of which each computes `length` tokens, the last with `context` tokens behind it and itself."""
+
+    rows: int
+    length: int
+    context: int
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+    @property
+    def pairs(self) -> float:
+        """Queries and the positions that they see."""
+        first = self.context - self.length + 1
+        return self.rows * self.length * (first + self.context) / 2
+
+
+def step_seconds(model: ModelSpec, step: StepShape, rates: Rates) -> float:
+    return sum(cost.seconds(rates) for cost in step_costs(model, step))
+
+
+def step_costs(model: ModelSpec, step: StepShape) -> Iterator[Cost]:
+    for layer, count in kinds_of_layers(model):
+        yield from _layer_costs(model, layer, step, count)
+    head = table_parameters(model)
+    yield Cost("logits", head * _ITEM, 2.0 * head * step.rows)
+    if state := state_bytes(model):
+        yield Cost("states", 2.0 * state * step.rows, 0)
+
+
+def _layer_costs(model: ModelSpec, layer: LayerSpec, step: StepShape, count: int) -> Iterator[Cost]:
+    hidden, tokens = model.hidden_size, step.tokens
+    of_mixer, of_mlp = mixer_weights(layer.mixer, hidden).matrices, mlp_weights(layer.mlp, hidden).matrices
+    for outputs, inputs in (*of_mixer, *of_mlp):
+        yield Cost("products", outputs * inputs * _ITEM, 2.0 * outputs * inputs * tokens, count)
+    if isinstance(layer.mlp, MoE):
+        expert = expert_weights(layer.mlp, hidden).elements
+        read = touched_experts(layer.mlp, tokens) * expert * _ITEM
+        yield Cost("experts", read, 2.0 * expert * layer.mlp.top_k * tokens, count)
+    if cached := cached_elements(layer.mixer):
+        read = step.rows * step.context * cached * _ITEM
+        yield Cost("attention", read, pair_flops(layer.mixer, compressed=True) * step.pairs, count)
+    elif operations := state_flops(layer.mixer):
+        yield Cost("recurrence", 0, float(operations) * tokens, count)

@@ -1,0 +1,53 @@
+"""What the rows ask of their draws, scores and vectors: settings in host memory, as arrays indexed by row.
+
+Knows sampling settings; not a row's tokens or blocks, nor who draws.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inflight.core.types.plan import NewRow
+from inflight.execution.backends.token_bias import TokenBias, token_bias
+
+# One line of an array for each, so that those of a batch are gathered at once.
+FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+INTEGERS = ("prompt_length", "top_k", "top_logprobs")
+
+
+class RowSettings:
+    """floats: float32[FLOATS, rows]. integers: int32[INTEGERS, rows]. histories: rows whose draws depend on which
+    tokens came before. biases: of rows that have any."""
+
+    def __init__(self, rows: int, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.floats = np.zeros((len(FLOATS), rows), np.float32)
+        self.integers = np.zeros((len(INTEGERS), rows), np.int32)
+        self.prompt_lengths = self.integers[0]
+        self.seed = np.zeros(rows, np.uint64)
+        self.sample_index = np.zeros(rows, np.uint32)
+        self.want_logprobs = np.zeros(rows, np.bool_)
+        self.prompt_logprobs = np.zeros(rows, np.int32)
+        self.normalize = np.zeros(rows, np.bool_)  # of a vector
+        self.histories: set[int] = set()
+        self.biases: dict[int, TokenBias] = {}
+
+    def start(self, new: NewRow) -> None:
+        row, params = new.row, new.params
+        self.floats[:, row] = [getattr(params, name) for name in FLOATS]
+        # More candidates may be asked for than there are tokens, in numbers that no array holds.
+        self.integers[:, row] = new.prompt_length, min(params.top_k, self.vocab_size), params.logprobs or 0
+        self.seed[row] = new.seed % 2**64
+        self.sample_index[row] = new.sample_index
+        self.want_logprobs[row] = params.logprobs is not None
+        self.prompt_logprobs[row] = params.prompt_logprobs or 0
+        self.normalize[row] = new.pooling is not None and new.pooling.normalize
+        self.free(row)
+        if params.needs_history:
+            self.histories.add(row)
+        if bias := token_bias(new, self.vocab_size):
+            self.biases[row] = bias
+
+    def free(self, row: int) -> None:
+        self.biases.pop(row, None)
+        self.histories.discard(row)

@@ -1,0 +1,237 @@
+"""The backend over PyTorch: what it packs and keeps on a device, and whom it asks to compute.
+
+Knows the parts of this folder; each has its own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, in_order
+from inflight.execution.backends.protocol import (
+    Array,
+    DType,
+    Gating,
+    Hold,
+    KVCache,
+    KVShape,
+    LayerState,
+    RopeTable,
+    Routing,
+    StateCache,
+)
+from inflight.execution.backends.torch import memory
+from inflight.execution.backends.torch.device import gpu_memory
+from inflight.execution.backends.torch.eager.products import quantize_int8
+from inflight.execution.backends.torch.forward_pass import TorchPass
+from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache, DeviceStates
+from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.packing import Packer, nbytes, side_by_side, stacked
+from inflight.execution.backends.torch.slots import DeviceSlots
+from inflight.execution.backends.torch.tensors import RopeTensors
+from inflight.execution.backends.torch.upload import Upload
+from inflight.execution.backends.torch.weights import (
+    DeviceExperts,
+    DeviceGateUp,
+    DeviceHeads,
+    DeviceLinear,
+    DeviceTable,
+    HeldMatrix,
+    Int8Matrix,
+    PlainMatrix,
+    RoutingTensors,
+)
+
+
+class TorchBackend:
+    """depth: 2 on a GPU, where a pass is under way when `finish` returns."""
+
+    def __init__(
+        self,
+        dtype: DType,
+        device: torch.device,
+        operations: DeviceOperations,
+        threads: int = 1,
+        depth: int = 1,
+        buckets: Sequence[int] = (),
+    ) -> None:
+        """buckets: sizes, which rise, that passes which only decode are filled up to, for graphs of them."""
+        if dtype not in ("bfloat16", "float32"):
+            raise ValueError(f"dtype must be bfloat16 or float32, not {dtype!r}")
+        self.name = f"torch {torch.__version__} on {device}"
+        self.dtype: DType = dtype
+        self.threads = threads
+        self.depth = depth
+        self.device, self._operations, self._buckets = device, operations, buckets
+        self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+        self._packer = Packer(self._act, device)
+        self._upload = Upload(device)
+
+    # -- once, at load ----------------------------------------------------------------------------------------------
+    def pack_vector(self, values: Array) -> torch.Tensor:
+        return self._packer.tensor(values, torch.float32)
+
+    def pack_rope(self, table: RopeTable) -> RopeTensors:
+        scale = None if table.q_scale is None else self.pack_vector(table.q_scale)
+        return RopeTensors(self.pack_vector(table.cos), self.pack_vector(table.sin), scale)
+
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
+    ) -> DeviceLinear:
+        held = stacked([self._packer.held(part, hold, group) for part in parts])
+        rows, columns = sum(part.shape[0] for part in parts), int(parts[0].shape[1])
+        vector = None if bias is None else self.pack_vector(bias)
+        size = sum(nbytes(one) for one in held) + (0 if vector is None else int(vector.nbytes))
+        return DeviceLinear(held, rows, columns, size, vector)
+
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> DeviceGateUp:
+        both = alike(gate, up, hold)
+        return DeviceGateUp(self.pack_linear(both, None if bias is None else bias.reshape(-1), hold, group))
+
+    def pack_experts(
+        self,
+        gate_up: Sequence[DeviceGateUp],
+        down: Sequence[DeviceLinear],
+        routing: Routing,
+        gating: Gating = "silu",
+    ) -> DeviceExperts:
+        if not len(gate_up) == len(down) >= routing.top_k:
+            raise ValueError(
+                f"{len(gate_up)} and {len(down)} matrices of experts, of which a token passes {routing.top_k}"
+            )
+        inward = [one.both for one in gate_up]
+        return DeviceExperts(
+            side_by_side([_only(one) for one in inward]),
+            side_by_side([_only(one) for one in down]),
+            _biases(inward),
+            _biases(down),
+            self._routing(routing),
+            gating,
+            len(down),
+            sum(one.nbytes for one in (*inward, *down)),
+        )
+
+    def pack_heads(self, weights: Sequence[DeviceLinear]) -> DeviceHeads:
+        matrix = side_by_side([_only(one) for one in weights])
+        return DeviceHeads(matrix, len(weights), weights[0].rows, weights[0].columns, nbytes(matrix))
+
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> DeviceTable:
+        linear = self.pack_linear([in_order(table)], hold=hold, group=group)
+        return DeviceTable(linear.parts[0], linear.rows, linear.columns, linear.nbytes, linear)
+
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> DeviceTable:
+        if share and columns % share:
+            raise ValueError(f"rows of {columns} columns have no equal shares of {share}")
+        values = torch.empty((rows, columns), dtype=torch.int8 if share else self._act, device=self.device)
+        scales = torch.empty((rows, columns // share if share else 0), dtype=torch.float32, device=self.device)
+        end, widths = 0, {columns}
+        for piece in pieces:
+            taken = self._packer.plain(piece.numbers() if isinstance(piece, BlockMatrix) else piece, act=not share)
+            begin, end = end, end + len(taken)
+            widths.add(taken.shape[1])
+            if end > rows or len(widths) > 1:
+                break
+            if share:
+                codes, of_shares = quantize_int8(taken.reshape(-1, share))
+                values[begin:end], scales[begin:end] = codes.view(-1, columns), of_shares.view(-1, columns // share)
+            else:
+                values[begin:end] = taken
+        if end != rows or len(widths) > 1:
+            raise ValueError(
+                f"the pieces of a table are {end} rows of {' and '.join(map(str, sorted(widths)))} columns, not "
+                f"{[rows, columns]}"
+            )
+        matrix = Int8Matrix(values, scales[:, :0]) if share else PlainMatrix(values)
+        size = int(values.nbytes + scales.nbytes)
+        return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
+
+    def bytes_per_block(self, shape: KVShape) -> int:
+        return memory.bytes_per_block(shape, self._act)
+
+    def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> DeviceKVCache:
+        return DeviceKVCache(shape, num_blocks, self._act, self.device, host_blocks)
+
+    def own_memory(self) -> tuple[int, int] | None:
+        return None if self.device.type == "cpu" else gpu_memory(self.device)
+
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        return memory.bytes_per_state(layers, self._act)
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> DeviceStates:
+        return DeviceStates(layers, rows, snapshots, self._act, self.device)
+
+    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> DeviceActivation:
+        dtype = self._act if kind == "act" else torch.float32
+        return DeviceActivation(torch.empty((rows, width), dtype=dtype, device=self.device))
+
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> DeviceSlots:
+        assert states is None or isinstance(states, DeviceStates)
+        return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self._buckets)
+
+    # -- per step ---------------------------------------------------------------------------------------------------
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        assert isinstance(kv_cache, DeviceKVCache)
+        kv_cache.copy(sources, destinations)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def prepare(
+        self,
+        slots: DeviceSlots,
+        kv_cache: KVCache,
+        chunks: Sequence[Chunk],
+        new: Sequence[NewRow] = (),
+        freed: Sequence[int] = (),
+    ) -> Any:
+        """A `TorchPass`; Any, since that takes activations of this backend, where the protocol says that anybody's may
+        come."""
+        assert isinstance(kv_cache, DeviceKVCache)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # of this thread: kernels are launched on it
+        start = slots.prepare(chunks, kv_cache.device_blocks, new, freed)
+        return TorchPass(self._operations, start, kv_cache, slots, chunks, self._upload)
+
+    def discard(self, slots: DeviceSlots, rows: Sequence[int]) -> None:
+        slots.discard(rows)
+
+    def _routing(self, routing: Routing) -> RoutingTensors:
+        correction, scale = (
+            None if one is None else self.pack_vector(one) for one in (routing.correction, routing.expert_scale)
+        )
+        return RoutingTensors(
+            routing.top_k,
+            routing.scores,
+            routing.renormalize,
+            routing.sum_offset,
+            routing.jitter,
+            correction,
+            routing.groups,
+            routing.top_groups,
+            routing.group_best,
+            routing.scale,
+            scale,
+        )
+
+
+def _only(linear: DeviceLinear) -> HeldMatrix:
+    if len(linear.parts) > 1:
+        raise ValueError(f"a matrix that is held in {len(linear.parts)} ways")
+    return linear.parts[0]
+
+
+def _biases(linears: Sequence[DeviceLinear]) -> torch.Tensor | None:
+    """float32[X, N]."""
+    found = [one.bias for one in linears if one.bias is not None]
+    if not found:
+        return None
+    if len(found) < len(linears):
+        raise ValueError(f"{len(found)} of {len(linears)} matrices have a bias")
+    return torch.stack(found)

@@ -1,0 +1,138 @@
+"""Decode passes captured as graphs, one for each of a few sizes, and replayed: a wrapper around a decoder.
+
+Knows when a graph is made, when it takes a pass's place, and what happens where none can be made; not what a decoder
+computes (it is called, as a runner calls it), how a pass is filled up to a size (`CapturablePass`), or how a device
+captures (`Graphs`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from inflight.execution.backends.torch.buckets import bucket_sizes
+
+log = logging.getLogger(__name__)
+
+
+class CapturablePass(Protocol):
+    """bucket: the size that a graph can have for this pass, which is filled up to that many tokens, each a chunk of its
+    own; None where it has chunks of several tokens, or more of them than the largest bucket.
+
+    Of two passes of one bucket, operations launch the same work at the same addresses: what they are told of the pass
+    lies in memory that stays. To gather `range(bucket)` asks nothing of the host. A replay tells no activation how many
+    of its rows are written: to gather reads rows by their places alone."""
+
+    @property
+    def bucket(self) -> int | None: ...
+
+
+class Logits(Protocol):
+    """The backend's activation. rows: how many of it are written."""
+
+    rows: int
+
+
+class CapturedPassDecoder(Protocol):
+    """What is wrapped, as a runner asks for it."""
+
+    max_tokens: int
+    max_logit_rows: int
+
+    def forward(self, batch: Any) -> None: ...
+
+    def last_hidden(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+
+class Graph(Protocol):
+    def replay(self) -> None:
+        """Launches all of what was captured, behind what the device has been asked for already."""
+
+
+class Graphs(Protocol):
+    """How a device captures. All graphs share one pool of memory: they run one after the other."""
+
+    def capture(self, run: Callable[[], None]) -> Graph:
+        """Notes what `run` asks of the device, and computes none of it. Raises RuntimeError where the device cannot
+        capture that, or has no memory left for it."""
+
+
+class CapturedDecoder:
+    """A decoder whose passes of a bucket's size are replayed: layers, and the logits of every row.
+
+    The first pass of a bucket is computed operation by operation, which compiles and loads what it needs; then it is
+    captured. After a graph that could not be made no other is tried: a sentence says so, and those there are go on.
+    """
+
+    def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs) -> None:
+        self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
+        self._decoder, self._graphs = decoder, graphs
+        self._captured: dict[int, Graph] = {}
+        self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
+        self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
+        self.failure: str | None = None
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """Buckets that have a graph."""
+        return tuple(sorted(self._captured))
+
+    def capture_ahead(
+        self,
+        run: Callable[[int], None],
+        most: int,
+        seconds: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Captures the largest first, since the smaller ones find their memory in the pool then, until so many seconds
+        are over; the rest is captured when it first comes. run: a pass of so many rows of padding; most: there are no
+        more rows at once."""
+        started = clock()
+        for size in reversed(bucket_sizes(min(most, self.max_logit_rows))):
+            if clock() - started >= seconds or self.failure is not None:
+                break
+            run(size)
+
+    def forward(self, batch: CapturablePass) -> None:
+        bucket = batch.bucket
+        if bucket is None or bucket > self.max_logit_rows:
+            self._has_logits = False
+            self._decoder.forward(batch)
+        elif graph := self._captured.get(bucket):
+            self._has_logits = True
+            graph.replay()
+        else:
+            self._compute(batch, bucket)
+            if self.failure is None:
+                self._capture(batch, bucket)
+
+    def last_hidden(self, batch: CapturablePass, places: Sequence[int]) -> Any:
+        return self._decoder.last_hidden(batch, places)
+
+    def logits(self, batch: CapturablePass, places: Sequence[int]) -> Any:
+        """Those of a graph, once: whoever gets logits may overwrite them. They are all rows', of which the first
+        len(places) are asked for, in order; others are computed from what the graph left of the last layer."""
+        if self._has_logits and self._logits is not None and all(place == row for row, place in enumerate(places)):
+            self._has_logits, self._logits.rows = False, len(places)
+            return self._logits
+        return self._decoder.logits(batch, places)
+
+    def _compute(self, batch: CapturablePass, bucket: int) -> None:
+        self._decoder.forward(batch)
+        self._logits = self._decoder.logits(batch, range(bucket))
+        self._has_logits = True
+
+    def _capture(self, batch: CapturablePass, bucket: int) -> None:
+        try:
+            self._captured[bucket] = self._graphs.capture(lambda: self._compute(batch, bucket))
+        except RuntimeError as error:
+            self.failure = (
+                f"a pass of {bucket} rows could not be captured as a graph ({error}): passes of sizes that have none "
+                "are launched operation by operation from now on, which takes longer where rows are few; "
+                "--enforce-eager captures nothing from the start"
+            )
+            log.warning("%s", self.failure)

@@ -1,0 +1,91 @@
+"""Which device computes: what this machine has, what was asked for, and the sentences where that is not to be had.
+
+Knows drivers, PyTorch's GPUs and their memory; nothing of backends. Importing this does not import PyTorch, which
+takes a second: only where a driver is found, or a GPU is asked for, is it asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+_DRIVERS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg")
+INSTALL = "install it: pip install 'inflight[gpu]'"
+
+
+class DeviceError(ValueError):
+    """A sentence: which device is not to be had, why, and what to do."""
+
+
+class Chosen(NamedTuple):
+    """name: "cpu", which is our kernels for it, or "cuda:0" and the like. reason: why this one."""
+
+    name: str
+    reason: str
+
+
+def choose(asked: str, root: Path = Path("/")) -> Chosen:
+    """What computes where `asked` is auto, cpu, cuda or cuda:N. `root` stands in for the file system's root in tests.
+    Raises DeviceError for a GPU that is asked for and not to be had."""
+    if asked == "cpu":
+        return Chosen("cpu", "as set")
+    if asked == "auto":
+        if os.environ.get("INFLIGHT_ISA"):
+            return Chosen("cpu", "INFLIGHT_ISA names what computes on it")
+        if not has_driver(root):
+            return Chosen("cpu", "this machine has no driver of an NVIDIA GPU")
+        try:
+            return Chosen(*_gpu("cuda", "a GPU is there"))
+        except DeviceError as error:
+            return Chosen("cpu", f"{str(error).rstrip('.')}; --device cpu does not look for one")
+    if not re.fullmatch(r"cuda(:\d+)?", asked):
+        raise DeviceError(f"--device is {asked!r}; known are auto, cpu, cuda and cuda:N, N the number of a GPU.")
+    return _gpu(asked, "as set")
+
+
+def has_driver(root: Path = Path("/")) -> bool:
+    return any((root / path).exists() for path in _DRIVERS)
+
+
+def gpu_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes of a GPU in all, and free: what PyTorch keeps for later counts as free."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(total), int(free + kept)
+
+
+def _gpu(asked: str, reason: str) -> Chosen:
+    cuda = _cuda(asked)
+    number, count = int(asked.partition(":")[2] or 0), int(cuda.device_count())
+    if number >= count:
+        raise DeviceError(
+            f"--device {asked} is not there: PyTorch sees {count} GPU{'' if count == 1 else 's'}, numbered from 0; "
+            "take another number, or look at CUDA_VISIBLE_DEVICES."
+        )
+    of = cuda.get_device_properties(number)
+    return Chosen(f"cuda:{number}", f"{reason}: {of.name}, {of.total_memory / 2**30:.0f} GiB, sm_{of.major}{of.minor}")
+
+
+def _cuda(asked: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise DeviceError(f"--device {asked} needs PyTorch, which is not here ({error}); {INSTALL}.") from None
+    if torch.version.cuda is None:
+        raise DeviceError(
+            f"--device {asked} needs a PyTorch with CUDA, and {torch.__version__} is for CPUs; {INSTALL} from PyPI, "
+            "whose wheels have it."
+        )
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            f"--device {asked}: PyTorch {torch.__version__} finds no GPU that it can use; nvidia-smi tells whether the "
+            f"driver runs, and whether it is new enough for CUDA {torch.version.cuda}."
+        )
+    return torch.cuda

@@ -1,0 +1,43 @@
+"""Every operation of `torch.operations` in PyTorch's own: readable, runs anywhere, and what kernels are held to."""
+
+from inflight.execution.backends.torch.eager.attention import attention
+from inflight.execution.backends.torch.eager.begin import begin
+from inflight.execution.backends.torch.eager.experts import experts
+from inflight.execution.backends.torch.eager.logprobs import score
+from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_residual
+from inflight.execution.backends.torch.eager.recurrence import convolve, convolve_gated, delta_rule
+from inflight.execution.backends.torch.eager.rotation import rope_and_write_kv, rope_and_write_latent
+from inflight.execution.backends.torch.eager.rows import (
+    activate,
+    add,
+    add_gated,
+    embed,
+    gate,
+    layer_norm,
+    rms_norm,
+)
+from inflight.execution.backends.torch.eager.sampling import sample
+
+__all__ = [
+    "activate",
+    "add",
+    "add_gated",
+    "attention",
+    "begin",
+    "by_head",
+    "convolve",
+    "convolve_gated",
+    "delta_rule",
+    "embed",
+    "experts",
+    "gate",
+    "gate_up",
+    "layer_norm",
+    "linear",
+    "linear_residual",
+    "rms_norm",
+    "rope_and_write_kv",
+    "rope_and_write_latent",
+    "sample",
+    "score",
+]

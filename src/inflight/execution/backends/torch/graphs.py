@@ -1,0 +1,29 @@
+"""Graphs of CUDA: what a function launches, noted once and launched again as one.
+
+Knows PyTorch's way to capture; not what is captured, or when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from inflight.execution.backends.torch.capture import Graph
+
+
+class CudaGraphs:
+    """`capture.Graphs` on one GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._pool = device, torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], None]) -> Graph:
+        """What other threads ask of the device meanwhile, such as whether an event has passed, breaks nothing off."""
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.cuda.device(self._device),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
+            run()
+        return graph

@@ -1,0 +1,259 @@
+"""Attention of chunks of few tokens, decodes above all: the positions before a chunk are cut into splits, which many
+programs attend to, and what comes of them is combined.
+
+What counts here is that memory is read as fast as it can be, by enough programs at once, and once for all query heads
+of a key/value head. The size of a split follows from a chunk's position alone. What comes of each is kept apart until
+all are combined in one order: however many programs share them, and whatever else is in the pass, a token's bits are
+the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
+from inflight.execution.backends.torch.kernels.attention_tiles import LOG2_E, NOTHING, attend, load_queries, padded
+
+SPLITS = tl.constexpr(32)  # of one chunk, at most
+SPLIT = tl.constexpr(256)  # positions of one, or as much times a power of two as SPLITS of them ask for
+SLACK = tl.constexpr(16)  # no chunk here has more tokens
+# That share the splits of a pass, if there are as many; two for each chunk and head at least, so that the last ones end
+# together. In a graph for long sequences most find nothing to do where those are short, which costs something, too.
+PROGRAMS = 1024
+COLUMNS = 128  # of a value, that one program combines
+
+
+class Tile(NamedTuple):
+    """How many positions are loaded at once, by how many warps, and how many tiles ahead."""
+
+    positions: int
+    warps: int
+    stages: int
+
+
+# By the bytes of a key as it is multiplied, up to; numbers in 8 bits are widened on the way, which takes registers; and
+# float32 has no tensor cores.
+TILES = {128: Tile(64, 4, 4), 256: Tile(64, 4, 3), 512: Tile(32, 4, 3), 1280: Tile(32, 8, 4)}
+TILES_OF_8_BITS = {128: Tile(64, 4, 4), 256: Tile(32, 4, 4), 512: Tile(32, 8, 4), 1280: Tile(32, 8, 4)}
+TILE_OF_FLOAT32 = Tile(16, 4, 2)
+
+
+def short_tokens(group: int) -> int:
+    """How many tokens a chunk has at most that is attended to here: what one tile of 16 rows takes."""
+    return max(1, 16 // group)
+
+
+def attend_short(call: AttentionCall) -> None:
+    """Chunks of up to `short_tokens` tokens; others are left alone."""
+    # One, or as many as there may be: a number of which there are few takes few compilations.
+    tokens = 1 if call.pass_.longest_chunk == 1 else short_tokens(call.group)
+    rows = min(32, padded(short_tokens(call.group) * call.group))
+    tiles, splits = triton.cdiv(tokens * call.group, rows), splits_at_most(call.pass_.longest_context, call.window)
+    units = call.kv_heads * tiles
+    programs = min(splits, max(2, triton.cdiv(PROGRAMS, call.chunks * units)))
+    kept = call.chunks, call.kv_heads, tokens * call.group, splits
+    sums = torch.empty(*kept, call.value_dim, dtype=torch.float32, device=call.q.device)
+    norms = torch.empty(*kept, 2, dtype=torch.float32, device=call.q.device)  # largest score, sum of weights
+    tile, constants = _tile(call), call.constants()
+    split_kernel[units, programs, call.chunks](
+        call.q,
+        *call.memory(),
+        *call.chunk_tensors(),
+        call.scale,
+        sums,
+        norms,
+        splits,
+        TOKENS=tokens,
+        ROWS=rows,
+        POSITIONS=tile.positions,
+        **constants,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=True,
+    )
+    columns = min(COLUMNS, triton.next_power_of_2(call.value_dim))
+    combine_kernel[call.kv_heads * tokens * call.group, triton.cdiv(call.value_dim, columns), call.chunks](
+        sums,
+        norms,
+        splits,
+        call.sinks,
+        *call.chunk_tensors()[:2],
+        call.out,
+        TOKENS=tokens,
+        COLUMNS=columns,
+        **{name: constants[name] for name in ("WINDOW", "KV_HEADS", "GROUP", "VALUE")},
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+
+
+def _tile(call: AttentionCall) -> Tile:
+    if call.q.dtype == torch.float32:
+        return TILE_OF_FLOAT32
+    return call.by_key_bytes(TILES if call.cached.key_scales is None else TILES_OF_8_BITS)
+
+
+def splits_at_most(longest_context: int, window: int) -> int:
+    """Of any chunk in a pass."""
+    found: int = triton.cdiv(longest_context, SPLIT.value)
+    if window:
+        found = min(found, triton.cdiv(window + SLACK.value, SPLIT.value) + 1)
+    most: int = SPLITS.value
+    return min(found, most)
+
+
+@triton.jit
+def splits_of(context, count, WINDOW: tl.constexpr):
+    """The size of a chunk's splits, the first that one of its tokens sees, and how many they see. Those of a window may
+    begin anywhere, so that one more is needed."""
+    size = SPLIT
+    for _ in tl.static_range(16):
+        enough = context + SLACK <= SPLITS * size
+        if WINDOW:
+            enough |= (SPLITS - 1) * size >= WINDOW + SLACK
+        size = tl.where(enough, size, 2 * size)
+    first = 0
+    if WINDOW:
+        first = tl.maximum(context - WINDOW + 1, 0) // size
+    return size, first, (context + count - 1) // size + 1 - first
+
+
+@triton.jit
+def split_kernel(
+    q,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    block_stride,
+    scale_stride,
+    query_start,
+    context_len,
+    slots,
+    tables,
+    table_stride,
+    factor,
+    sums_out,
+    norms_out,
+    splits,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    FIRST: tl.constexpr,
+    REST: tl.constexpr,
+    VALUE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program (g + KV_HEADS · tile of rows, p, chunk): splits p, p + programs, … of a chunk. sums_out float32[C, G,
+    TOKENS · GROUP, splits, M], norms_out float32[C, G, TOKENS · GROUP, splits, 2]."""
+    chunk = tl.program_id(2)
+    begin = tl.load(query_start + chunk)
+    count = tl.load(query_start + chunk + 1) - begin
+    context = tl.load(context_len + chunk)
+    size, first_split, seen_splits = splits_of(context, count, WINDOW)
+    if (count > TOKENS) | (tl.program_id(1) >= seen_splits):
+        return
+    head, tile = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
+    table = tables + tl.load(slots + chunk).to(tl.int64) * table_stride
+    index = tile * ROWS + tl.arange(0, ROWS)
+    real = index < count * GROUP
+    own = tl.where(real, context + index // GROUP, -1)
+    first, rest = load_queries(q, index, begin, head, real, KV_HEADS, GROUP, FIRST, REST)
+    oldest = 0
+    if WINDOW:
+        oldest = tl.maximum(context - WINDOW + 1, 0)
+    kept = (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
+    column = tl.arange(0, padded(VALUE))
+    for split in range(tl.program_id(1), seen_splits, tl.num_programs(1)):
+        start = tl.maximum((first_split + split) * size, oldest // POSITIONS * POSITIONS)
+        stop = tl.minimum((first_split + split + 1) * size, context + count)
+        top, total, sums = attend(
+            first,
+            rest,
+            own,
+            tl.full([ROWS], NOTHING, tl.float32),
+            tl.zeros([ROWS], tl.float32),
+            tl.zeros([ROWS, padded(VALUE)], tl.float32),
+            start,
+            None,  # splits are so short that a second loop would cost what it saves
+            stop,
+            oldest,
+            context + count,
+            table,
+            head,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            block_stride,
+            scale_stride,
+            factor,
+            WINDOW,
+            SOFT_CAP,
+            KV_HEADS,
+            FIRST,
+            REST,
+            VALUE,
+            BLOCK,
+            POSITIONS,
+        )
+        at = kept * splits + split
+        tl.store(norms_out + 2 * at, top, mask=real)
+        tl.store(norms_out + 2 * at + 1, total, mask=real)
+        within = real[:, None] & (column < VALUE)[None, :]
+        tl.store(sums_out + at[:, None] * VALUE + column[None, :], sums, mask=within)
+
+
+@triton.jit
+def combine_kernel(
+    sums,
+    norms,
+    splits,
+    sinks,
+    query_start,
+    context_len,
+    out,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    VALUE: tl.constexpr,
+):
+    """Program (row of all heads, part of a value, chunk). A split has the same place in the sum whichever the chunk's
+    first is: that of its number modulo SPLITS."""
+    chunk = tl.program_id(2)
+    begin = tl.load(query_start + chunk)
+    count = tl.load(query_start + chunk + 1) - begin
+    head, index = tl.program_id(0) // (TOKENS * GROUP), tl.program_id(0) % (TOKENS * GROUP)
+    if (count > TOKENS) | (index >= count * GROUP):
+        return
+    _, first_split, seen_splits = splits_of(tl.load(context_len + chunk), count, WINDOW)
+    split = (tl.arange(0, SPLITS) + SPLITS - first_split % SPLITS) % SPLITS
+    real = split < seen_splits
+    row = (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
+    at = row * splits + split
+    tops = tl.load(norms + 2 * at, mask=real, other=NOTHING)
+    totals = tl.load(norms + 2 * at + 1, mask=real, other=0.0)
+    top = tl.max(tops, 0)
+    if sinks is not None:
+        sink = tl.load(sinks + head * GROUP + index % GROUP) * LOG2_E
+        top = tl.maximum(top, sink)
+    shares = tl.exp2(tops - top)
+    total = tl.sum(totals * shares, 0)
+    if sinks is not None:
+        total += tl.exp2(sink - top)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    within = column < VALUE
+    parts = tl.load(sums + at[:, None] * VALUE + column[None, :], mask=real[:, None] & within[None, :], other=0.0)
+    found = tl.sum(parts * shares[:, None], 0) / total
+    into = ((begin + index // GROUP).to(tl.int64) * KV_HEADS + head) * GROUP + index % GROUP
+    tl.store(out + into * VALUE + column, found.to(out.dtype.element_ty), mask=within)

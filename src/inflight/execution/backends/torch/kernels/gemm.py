@@ -1,0 +1,291 @@
+"""The kernel that multiplies: a tile of x · Wᵀ, for every way to hold a matrix, and what becomes of it.
+
+Knows tiles: where their rows, outputs and inputs lie, how numbers of each kind meet, and the ends that a product may
+have (a bias, a sum with what is there, gate and up as one). W may be one matrix of a stack: of the head that a program
+has, or of the expert that its rows are sorted to. Which tiles there are, and whose, is `products`' and `experts`'.
+
+No sum depends on what else is in a batch: an output adds up its own row's inputs, in blocks whose size and order follow
+from the matrix and the tile. Gates and ups stand in turns in a tile, so that both of a pair meet in one thread.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from inflight.execution.backends.torch.kernels.codes import widened
+from inflight.execution.backends.torch.kernels.functions import activated, times_sigmoid
+
+_TOGETHER = tl.constexpr(8)  # tiles of rows that go over the same outputs at a time
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def multiply(
+    x,  # act, int8 or float8_e4m3fn [rows, columns]
+    x_scales,  # float32[rows], or of a head [rows, H]; None of act
+    weight,  # [N, K]; bytes of codes in uint8[N, K / 2]
+    scales,  # float32[N], of codes [N, groups]; None of act
+    offsets,  # float32[N, groups] or None
+    permutation,  # int32[columns] or None
+    meanings,  # act[16] or None
+    bias,  # float32[N] or None
+    out,  # float32, or act if GATING or heads
+    sorted_rows,  # int32[num_rows]: pairs of token and rank, from 1, by expert; 0 is nobody. None: rows as they are
+    matrices,  # int32[num_rows / BLOCK_M]: the expert of a tile, from 1; 0 is none
+    partial,  # float32 or int32 [SPLITS, num_rows, N]: sums for `finish` to add up; None where SPLITS is 1
+    num_rows,
+    N,
+    K,  # columns of x
+    x_stride,
+    out_stride,
+    head_stride,  # of out
+    x_share,  # pairs that have one row of x
+    HEADS: tl.constexpr,  # as many matrices and parts of x, side by side in programs; 0: no heads
+    GROUP: tl.constexpr,  # inputs that share a scale; 0: not in codes of 4 bits
+    CODING: tl.constexpr,  # what codes mean (`codes`)
+    GATING: tl.constexpr,  # a name, or "": of 2 · F outputs F are written
+    ADD: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WHOLE: tl.constexpr,  # K is a multiple of BLOCK_K · SPLITS
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    row_tile, output_tile = _tile(num_rows, N, BLOCK_M, BLOCK_N)
+    slots = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    matrix, head = tl.program_id(1).to(tl.int64), tl.program_id(1)
+    if sorted_rows is None:
+        is_row, rows, x_rows = slots < num_rows, slots, slots
+    else:
+        matrix = tl.load(matrices + row_tile).to(tl.int64) - 1
+        if matrix < 0:
+            return
+        pairs = tl.load(sorted_rows + slots)
+        is_row, rows, x_rows = pairs > 0, pairs - 1, (pairs - 1) // x_share
+    outputs = _outputs(output_tile, N, GATING, BLOCK_N)
+    is_output = outputs < N
+    held = tl.where(is_output, outputs, 0).to(tl.int64)
+    x_at = x + tl.where(is_row, x_rows, 0).to(tl.int64) * x_stride
+    if HEADS:
+        x_at += head * K
+        x_rows = x_rows * HEADS + head
+    split = tl.program_id(2)
+    if GROUP:
+        groups = tl.cdiv(K, GROUP)
+        weight_at = weight + matrix * N * groups * (GROUP // 2) + held * groups * (GROUP // 2)
+        scales_at = scales + matrix * N * groups + held * groups
+        offsets_at = None if offsets is None else offsets + matrix * N * groups + held * groups
+        order = None if permutation is None else permutation + matrix * K
+        sums = _sums_of_codes(
+            x_at, is_row, weight_at, scales_at, offsets_at, order, meanings,
+            K, split, GROUP, CODING, SPLITS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    else:
+        weight_at = weight + matrix * N * K + held * K
+        sums = _sums(x_at, is_row, weight_at, K, split, SPLITS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K)
+    if SPLITS > 1:
+        places = (split * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
+        tl.store(partial + places, sums, mask=is_row[:, None] & is_output[None, :])
+    else:
+        if x_scales is not None:
+            sums = sums.to(tl.float32) * tl.load(x_scales + x_rows, mask=is_row, other=0.0)[:, None]
+            sums = sums * tl.load(scales + matrix * N + held)[None, :]
+        if bias is not None:
+            sums += tl.load(bias + matrix * N + held)[None, :]
+        out_at = out + head * head_stride + rows.to(tl.int64) * out_stride
+        _write(sums, out_at, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def finish(
+    partial,
+    x_scales,
+    scales,
+    bias,
+    out,
+    num_rows,
+    N,
+    out_stride,
+    GATING: tl.constexpr,
+    ADD: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """What `multiply` left of a product that several programs had a part of each, added up in order of the inputs."""
+    row_tile, output_tile = _tile(num_rows, N, BLOCK_M, BLOCK_N)
+    rows = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    outputs = _outputs(output_tile, N, GATING, BLOCK_N)
+    is_row, is_output = rows < num_rows, outputs < N
+    held = tl.where(is_output, outputs, 0)
+    mask = is_row[:, None] & is_output[None, :]
+    sums = tl.load(partial + rows.to(tl.int64)[:, None] * N + outputs[None, :], mask=mask, other=0)
+    for split in tl.static_range(1, SPLITS):
+        places = (split * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
+        sums += tl.load(partial + places, mask=mask, other=0)
+    if x_scales is not None:
+        sums = sums.to(tl.float32) * tl.load(x_scales + rows, mask=is_row, other=0.0)[:, None]
+        sums = sums * tl.load(scales + held)[None, :]
+    if bias is not None:
+        sums += tl.load(bias + held)[None, :]
+    _write(sums, out + rows.to(tl.int64) * out_stride, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def _tile(num_rows, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Which tiles of rows and outputs this program has. A few of rows meet the same outputs one after the other, then
+    the next outputs: what they share is still in the cache."""
+    program = tl.program_id(0)
+    of_rows, of_outputs = tl.cdiv(num_rows, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    first = program // (_TOGETHER * of_outputs) * _TOGETHER
+    together = tl.minimum(of_rows - first, _TOGETHER)
+    place = program % (_TOGETHER * of_outputs)
+    return first + place % together, place // together
+
+
+@triton.jit
+def _outputs(tile, N, GATING: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The tile's outputs int32[BLOCK_N], N and more where there are none; of gate and up in turns, each pair side by
+    side."""
+    places = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    if GATING == "":
+        return places
+    return tl.where(places < N, places // 2 + places % 2 * (N // 2), N)
+
+
+@triton.jit
+def _sums(
+    x_at,
+    is_row,
+    weight_at,
+    K,
+    split,
+    SPLITS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Of numbers that are multiplied as they lie: float32[BLOCK_M, BLOCK_N], of int8 int32."""
+    KIND: tl.constexpr = tl.int32 if x_at.dtype.element_ty == tl.int8 else tl.float32
+    EXACT: tl.constexpr = min(BLOCK_K, 128)  # of fp8: inputs after which sums are kept in float32, not in tensor cores
+    inputs = tl.arange(0, BLOCK_K)
+    x_at, weight_at = x_at[:, None] + inputs[None, :], weight_at[None, :] + inputs[:, None]
+    sums = tl.zeros([BLOCK_M, BLOCK_N], KIND)
+    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS)
+    for block in range(split * blocks, (split + 1) * blocks):
+        first = block * BLOCK_K
+        if WHOLE:
+            of_x = tl.load(x_at + first, mask=is_row[:, None], other=0.0)
+            of_weight = tl.load(weight_at + first)
+        else:
+            is_input = inputs < K - first
+            of_x = tl.load(x_at + first, mask=is_row[:, None] & is_input[None, :], other=0.0)
+            of_weight = tl.load(weight_at + first, mask=is_input[:, None], other=0.0)
+        sums = tl.dot(of_x, of_weight, sums, input_precision="ieee", max_num_imprecise_acc=EXACT, out_dtype=KIND)
+    return sums
+
+
+@triton.jit
+def _sums_of_codes(
+    x_at,
+    is_row,
+    weight_at,
+    scales_at,
+    offsets_at,
+    permutation,
+    meanings,
+    K,
+    split,
+    GROUP: tl.constexpr,
+    CODING: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Of codes of 4 bits: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
+    of a group is scaled as one."""
+    KIND: tl.constexpr = x_at.dtype.element_ty
+    HALF: tl.constexpr = GROUP // 2
+    halves = tl.arange(0, max(HALF, 16))  # which tensor cores take at least
+    x_at, weight_at = x_at[:, None], weight_at[None, :] + halves[:, None]
+    groups = tl.cdiv(K, GROUP)
+    sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS)
+    for block in range(split * blocks, (split + 1) * blocks):
+        for place in tl.static_range(BLOCK_K // GROUP):
+            group = block * (BLOCK_K // GROUP) + place
+            low, high = group * GROUP + halves, group * GROUP + HALF + halves
+            is_low, is_high = is_row[:, None], is_row[:, None]
+            if not WHOLE:
+                is_low, is_high = is_low & (low < K)[None, :], is_high & (high < K)[None, :]
+                low, high = tl.where(low < K, low, 0), tl.where(high < K, high, 0)
+                group = tl.minimum(group, groups - 1)
+            if HALF < 16:
+                low, high = tl.where(halves < HALF, low, 0), tl.where(halves < HALF, high, 0)
+                is_low, is_high = is_low & (halves < HALF)[None, :], is_high & (halves < HALF)[None, :]
+            if permutation is not None:
+                low, high = tl.load(permutation + low), tl.load(permutation + high)
+            codes = tl.load(weight_at + group * HALF, mask=(halves < HALF)[:, None] if HALF < 16 else None)
+            of_low = tl.load(x_at + low[None, :], mask=is_low, other=0.0)
+            of_high = tl.load(x_at + high[None, :], mask=is_high, other=0.0)
+            found = tl.dot(of_low, widened(codes, meanings, CODING, False, KIND), input_precision="ieee")
+            found = tl.dot(of_high, widened(codes, meanings, CODING, True, KIND), found, input_precision="ieee")
+            sums += found * tl.load(scales_at + group)[None, :]
+            if offsets_at is not None:
+                if BLOCK_M <= 16:  # tensor cores are idle: a product by ones is a sum that every thread has
+                    ones = tl.full([halves.shape[0], BLOCK_N], 1.0, KIND)
+                    together = tl.dot(of_low, ones, input_precision="ieee")
+                    together = tl.dot(of_high, ones, together, input_precision="ieee")
+                else:
+                    together = (tl.sum(of_low.to(tl.float32), axis=1) + tl.sum(of_high.to(tl.float32), axis=1))[:, None]
+                sums += together * tl.load(offsets_at + group)[None, :]
+    return sums
+
+
+@triton.jit
+def _write(
+    sums,
+    out_at,
+    is_row,
+    tile,
+    N,
+    GATING: tl.constexpr,
+    ADD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """sums float32[BLOCK_M, BLOCK_N] of the tile's outputs → out."""
+    if GATING != "":
+        gate, up = sums.reshape(BLOCK_M, BLOCK_N // 2, 2).split()
+        found = _gated(gate, up, GATING)
+        outputs, count = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2), N // 2
+    else:
+        found = sums
+        outputs, count = tile * BLOCK_N + tl.arange(0, BLOCK_N), N
+    at, mask = out_at[:, None] + outputs[None, :], is_row[:, None] & (outputs < count)[None, :]
+    if ADD:
+        found += tl.load(at, mask=mask, other=0.0)
+    tl.store(at, found.to(out_at.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _gated(gate, up, GATING: tl.constexpr):
+    """activation(gate) · up; `Gating` has the formulas."""
+    if GATING == "clamped_swiglu":
+        gate = tl.minimum(gate, 7.0)
+        up = tl.minimum(tl.maximum(up, -7.0), 7.0)
+        return times_sigmoid(gate, 1.702 * gate) * (up + 1.0)
+    else:
+        return activated(gate, GATING, 0.0, 0.0) * up
+
+
+@triton.jit
+def gate_kernel(both, out, F, GATING: tl.constexpr, BLOCK: tl.constexpr):
+    """float32[rows, 2 · F], the gates first → act[rows, F], where a product came as several."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(both + row * 2 * F + at, mask=at < F, other=0.0)
+    up = tl.load(both + row * 2 * F + F + at, mask=at < F, other=0.0)
+    tl.store(out + row * F + at, _gated(gate, up, GATING).to(out.dtype.element_ty), mask=at < F)

@@ -1,0 +1,84 @@
+"""Products with packed weights, as kernels: x · Wᵀ.
+
+Knows how the parts of a matrix lie in `out`, and what becomes of their products. invariant, everywhere: a row has the
+same bits among any other rows (`tiles`); else the products of many rows with plain weights are cuBLAS's, by `eager`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.torch.eager import products as eager
+from inflight.execution.backends.torch.kernels.gemm import gate_kernel
+from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
+from inflight.execution.backends.torch.kernels.tiles import SOME, splits_for, tiles_for
+from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads, DeviceLinear, HeldMatrix, PlainMatrix
+
+_GATED = 1024  # outputs of one program that gates
+
+
+def linear(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: bool = False) -> None:
+    """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
+    if _is_cublas(x, weight, invariant):
+        eager.linear(x, weight, out)
+    else:
+        _of_parts(x, weight, out, False, invariant)
+
+
+def linear_residual(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: bool = False) -> None:
+    """x act[S, K] → out float32[S, N] plus x · Wᵀ + bias."""
+    if _is_cublas(x, weight, invariant):
+        eager.linear_residual(x, weight, out)
+    else:
+        _of_parts(x, weight, out, True, invariant)
+
+
+def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor, *, invariant: bool = False) -> None:
+    """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ)."""
+    assert activation in ("silu", "gelu_tanh"), activation
+    if len(weight.both.parts) == 1 and not _is_cublas(x, weight.both, invariant):
+        product(x, weight.both.parts[0], out, Ending(weight.both.bias, activation), 2 * weight.rows, invariant)
+        return
+    both = torch.empty(len(x), 2 * weight.rows, dtype=torch.float32, device=x.device)
+    linear(x, weight.both, both, invariant=invariant)
+    if len(x):
+        grid = (len(x), triton.cdiv(weight.rows, _GATED))
+        gate_kernel[grid](both, out, weight.rows, GATING=activation, BLOCK=_GATED)
+
+
+def by_head(x: Tensor, weight: DeviceHeads, out: Tensor, *, invariant: bool = False) -> None:
+    """x act[T, H·K] → out act[T, H·M], M ≥ N: the first N numbers of each head are x of the head · Wᵀ of the head."""
+    tiles = tiles_for(weight.matrix, x.dtype, len(x), invariant)
+    width = out.shape[1] // weight.count
+    shape = Shape(len(x), weight.rows, weight.columns, x.shape[1], out.shape[1], width, weight.count)
+    launch(operands(x, weight.matrix, weight.columns), out, shape, tiles, Ending(), weight.matrix)
+
+
+def product(x: Tensor, matrix: HeldMatrix, out: Tensor, ending: Ending, outputs: int, invariant: bool) -> None:
+    """x act[S, K] by one matrix → out, a view of some of its columns."""
+    rows, columns = x.shape
+    tiles = tiles_for(matrix, x.dtype, rows, invariant)
+    splits = splits_for(tiles, outputs, columns, invariant)
+    shape = Shape(rows, outputs, columns, columns, out.stride(0))
+    launch(operands(x, matrix, columns), out, shape, tiles, ending, matrix, splits=splits)
+
+
+def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant: bool) -> None:
+    first = 0
+    for part in weight.parts:
+        past = weight.rows if len(weight.parts) == 1 else first + eager.outputs_of(part)
+        bias = None if weight.bias is None else weight.bias[first:past]
+        product(x, part, out[:, first:past], Ending(bias, add=add), past - first, invariant)
+        first = past
+
+
+def _is_cublas(x: Tensor, weight: DeviceLinear, invariant: bool) -> bool:
+    return (
+        not invariant
+        and len(x) > SOME
+        and x.dtype != torch.float32
+        and all(isinstance(part, PlainMatrix) for part in weight.parts)
+    )

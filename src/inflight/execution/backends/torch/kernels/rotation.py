@@ -1,0 +1,253 @@
+"""Queries and keys normed and rotated, keys and values written into the KV cache, as kernels.
+
+Knows which heads are whose and how work is divided; what is done to heads is in `heads`. A program has some heads of
+one token: of the queries, or of the keys, or of the values. Where one norm is of all heads, it has all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from inflight.execution.backends.torch.kernels.heads import block_of, heads_of, places, write
+from inflight.execution.backends.torch.tensors import LayerKV, PassTensors, RopeTensors
+
+NUMBERS = 1024  # of one program, unless all heads have one norm
+
+
+def rope_and_write_kv(
+    qkv: Tensor,
+    cached: LayerKV,
+    rope: RopeTensors | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    v_norm: Tensor | None,
+    eps: float,
+    norms_last: bool,
+    pass_: PassTensors,
+    q_out: Tensor,
+) -> None:
+    kv_heads, width = cached.keys.shape[2:]
+    queries = q_out.shape[1] // width
+    written = qkv.shape[1] // width - queries  # heads of keys, and of values where these stand apart
+    of_all_q, of_all_k = (norm is not None and len(norm) != width for norm in (q_norm, k_norm))
+    block, most = triton.next_power_of_2(width), triton.next_power_of_2(max(queries, kv_heads))
+    heads = most if of_all_q or of_all_k else min(most, max(1, NUMBERS // block))
+    q_tiles, kv_tiles = triton.cdiv(queries, heads), triton.cdiv(kv_heads, heads) if written else 0
+    _rope_and_write_kv[pass_.num_tokens, q_tiles + 2 * kv_tiles](
+        qkv,
+        *((None, None, None) if rope is None else rope),
+        q_norm,
+        k_norm,
+        v_norm,
+        q_out,
+        *_of_held(cached.keys, cached.key_scales),
+        *_of_held(cached.values, cached.value_scales),
+        *_of_pass(pass_, cached.group),
+        eps,
+        ROW=qkv.shape[1],
+        QUERIES=queries,
+        KV_HEADS=kv_heads,
+        WIDTH=width,
+        HALF=0 if rope is None else rope.cos.shape[1],
+        OF_ALL_Q=of_all_q,
+        OF_ALL_K=of_all_k,
+        NORMS_LAST=norms_last,
+        FIRST_VALUE=queries + written - kv_heads,
+        BLOCK_SIZE=pass_.block_size,
+        HEADS=heads,
+        BLOCK=block,
+        num_warps=_warps(heads * block),
+        enable_fp_fusion=False,
+    )
+
+
+def rope_and_write_latent(
+    q: Tensor,
+    kv: Tensor,
+    cached: LayerKV,
+    rope: RopeTensors,
+    kv_norm: Tensor,
+    eps: float,
+    pass_: PassTensors,
+    nope_out: Tensor,
+    q_out: Tensor,
+) -> None:
+    rank, width = len(kv_norm), cached.keys.shape[3]
+    queries = q_out.shape[1] // width
+    nope = nope_out.shape[1] // queries
+    block = triton.next_power_of_2(nope + width - rank)
+    heads = min(triton.next_power_of_2(queries), max(1, NUMBERS // block))
+    _rope_and_write_latent[pass_.num_tokens, triton.cdiv(queries, heads) + 1](
+        q,
+        kv,
+        rope.cos,
+        rope.sin,
+        kv_norm,
+        nope_out,
+        q_out,
+        *_of_held(cached.keys, cached.key_scales),
+        *_of_pass(pass_, cached.group),
+        eps,
+        QUERIES=queries,
+        NOPE=nope,
+        RANK=rank,
+        HALF=rope.cos.shape[1],
+        BLOCK_SIZE=pass_.block_size,
+        HEADS=heads,
+        BLOCK=block,
+        BLOCK_KEY=triton.next_power_of_2(width),
+        num_warps=_warps(heads * block),
+        enable_fp_fusion=False,
+    )
+
+
+def _warps(numbers: int) -> int:
+    return max(1, min(numbers // 256, 16))
+
+
+def _of_held(held: Tensor | None, scales: Tensor | None) -> tuple[Tensor | int | None, ...]:
+    """Keys or values, their scales, and how far it is from block to block of either. Numbers in fp8 are written as
+    their bits (`e4m3_bits`)."""
+    if held is None:
+        return None, None, 0, 0
+    numbers = held.view(torch.uint8) if held.dtype == torch.float8_e4m3fn else held
+    return numbers, scales, held.stride(0), 0 if scales is None else scales.stride(0)
+
+
+def _of_pass(pass_: PassTensors, group: int) -> tuple[Tensor | int, ...]:
+    tables = pass_.block_tables[group]
+    return pass_.positions, pass_.chunk_of, pass_.rows, tables, tables.stride(0)
+
+
+@triton.jit
+def _rope_and_write_kv(
+    qkv,
+    cos,
+    sin,
+    q_scale,
+    q_norm,
+    k_norm,
+    v_norm,
+    q_out,
+    keys,
+    key_scales,
+    key_stride,
+    key_scale_stride,
+    values,
+    value_scales,
+    value_stride,
+    value_scale_stride,
+    positions,
+    chunk_of,
+    rows,
+    tables,
+    table_stride,
+    eps,
+    ROW: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    FIRST_VALUE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    OF_ALL_Q: tl.constexpr,
+    OF_ALL_K: tl.constexpr,
+    NORMS_LAST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A grid over tokens, and tiles of HEADS heads: those of the queries, then of the keys, then of the values."""
+    token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS
+    kv_tiles: tl.constexpr = (KV_HEADS + HEADS - 1) // HEADS
+    position, row = tl.load(positions + token), qkv + token * ROW
+    if tile < q_tiles:
+        heads = tile * HEADS + tl.arange(0, HEADS)
+        found = heads_of(
+            row, q_norm, cos, sin, q_scale, position, heads, eps,
+            QUERIES, WIDTH, WIDTH, 0, HALF, OF_ALL_Q, NORMS_LAST, BLOCK,
+        )  # fmt: skip
+        at, inside = places(heads, QUERIES, 0, WIDTH, WIDTH, BLOCK)
+        tl.store(q_out + token * QUERIES * WIDTH + at, found.to(q_out.dtype.element_ty), mask=inside)
+    elif tile < q_tiles + kv_tiles:
+        heads = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
+        found = heads_of(
+            row + QUERIES * WIDTH, k_norm, cos, sin, None, position, heads, eps,
+            KV_HEADS, WIDTH, WIDTH, 0, HALF, OF_ALL_K, NORMS_LAST, BLOCK,
+        )  # fmt: skip
+        block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
+        write(
+            found.to(q_out.dtype.element_ty), heads, keys, key_scales, key_stride, key_scale_stride,
+            block, position % BLOCK_SIZE, KV_HEADS, WIDTH, BLOCK,
+        )  # fmt: skip
+    else:
+        heads = (tile - q_tiles - kv_tiles) * HEADS + tl.arange(0, HEADS)
+        found = heads_of(
+            row + FIRST_VALUE * WIDTH, v_norm, None, None, None, position, heads, eps,
+            KV_HEADS, WIDTH, WIDTH, 0, 0, False, False, BLOCK,
+        )  # fmt: skip
+        block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
+        write(
+            found.to(q_out.dtype.element_ty), heads, values, value_scales, value_stride, value_scale_stride,
+            block, position % BLOCK_SIZE, KV_HEADS, WIDTH, BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit
+def _rope_and_write_latent(
+    q,
+    kv,
+    cos,
+    sin,
+    kv_norm,
+    nope_out,
+    q_out,
+    keys,
+    key_scales,
+    key_stride,
+    key_scale_stride,
+    positions,
+    chunk_of,
+    rows,
+    tables,
+    table_stride,
+    eps,
+    QUERIES: tl.constexpr,
+    NOPE: tl.constexpr,
+    RANK: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_KEY: tl.constexpr,
+):
+    """A grid over tokens, and tiles of HEADS heads of queries, and one more for the key."""
+    token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS
+    width: tl.constexpr = NOPE + 2 * HALF
+    of_key: tl.constexpr = RANK + 2 * HALF
+    position = tl.load(positions + token)
+    if tile < q_tiles:
+        heads = tile * HEADS + tl.arange(0, HEADS)
+        found = heads_of(
+            q + token * QUERIES * width, None, cos, sin, None, position, heads, eps,
+            QUERIES, width, 0, NOPE, HALF, False, False, BLOCK,
+        ).to(q_out.dtype.element_ty)  # fmt: skip
+        at, inside = places(heads, QUERIES, 0, NOPE, NOPE, BLOCK)
+        tl.store(nope_out + token * QUERIES * NOPE + at, found, mask=inside)
+        at, inside = places(heads, QUERIES, NOPE, width, of_key, BLOCK)
+        tl.store(q_out + token * QUERIES * of_key + (RANK - NOPE) + at, found, mask=inside)
+    else:
+        head = tl.arange(0, 1)
+        key = heads_of(
+            kv + token * of_key, kv_norm, cos, sin, None, position, head, eps,
+            1, of_key, RANK, RANK, HALF, False, False, BLOCK_KEY,
+        )  # fmt: skip
+        block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
+        write(
+            key.to(q_out.dtype.element_ty), head, keys, key_scales, key_stride, key_scale_stride,
+            block, position % BLOCK_SIZE, 1, of_key, BLOCK_KEY,
+        )  # fmt: skip

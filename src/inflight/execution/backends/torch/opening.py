@@ -1,0 +1,43 @@
+"""The backend of a device: with kernels of our own on a GPU, with PyTorch's operations on a CPU.
+
+Knows who computes where, how many steps are worth having in flight, and which passes become graphs; not how anything is
+computed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from inflight.execution.backends.protocol import DType
+from inflight.execution.backends.torch import eager
+from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPassDecoder
+from inflight.execution.backends.torch.operations import DeviceOperations
+
+if TYPE_CHECKING:
+    from inflight.execution.backends.protocol import Backend
+
+
+def open_device(dtype: DType, device: str, threads: int = 1, graph_rows: int = 0) -> TorchBackend:
+    """device: "cpu", or the name of a GPU that is there. Arguments as of `backends.open_backend`."""
+    if device == "cpu":
+        torch.set_num_threads(threads)
+        return TorchBackend(dtype, torch.device(device), eager, threads)
+    from inflight.execution.backends.torch import kernels
+    from inflight.execution.backends.torch.fallback import WithTwins
+
+    torch.cuda.set_device(device)
+    operations = cast(DeviceOperations, WithTwins(kernels, eager))
+    buckets = bucket_sizes(graph_rows) if graph_rows else ()
+    return TorchBackend(dtype, torch.device(device), operations, threads, depth=2, buckets=buckets)
+
+
+def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:
+    """On a GPU."""
+    from inflight.execution.backends.torch.graphs import CudaGraphs
+
+    assert isinstance(backend, TorchBackend)
+    return CapturedDecoder(decoder, CudaGraphs(backend.device))

@@ -1,0 +1,33 @@
+"""Before the first request: what a device compiles and captures while nobody waits for it.
+
+Knows steps of padding, which touch nobody's rows; what a decoder makes of them is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from inflight.core.types.plan import BatchPlan, Executor
+
+CAPTURE_SECONDS = 5.0  # of a start; what is left is captured when it first comes
+
+
+@runtime_checkable
+class CapturesAhead(Protocol):
+    """A decoder that launches passes of some sizes faster once it has seen one of each."""
+
+    def capture_ahead(self, run: Callable[[int], None], most: int, seconds: float) -> None:
+        """run: computes a pass of so many rows that decode, `most` at most. Begins none when the seconds are over."""
+
+
+def warm_up(decoder: object, executor: Executor, seconds: float = CAPTURE_SECONDS) -> None:
+    """decoder: the executor's. Raises RuntimeError, with the executor's sentence, where it cannot compute a step."""
+    if isinstance(decoder, CapturesAhead):
+        decoder.capture_ahead(lambda rows: _padding(executor, rows), executor.capacity.max_rows, seconds)
+
+
+def _padding(executor: Executor, rows: int) -> None:
+    result = executor.submit(BatchPlan(0, (), padding=(1,) * rows)).result()
+    if result.error is not None:
+        raise RuntimeError(result.error)

@@ -1,0 +1,88 @@
+"""The benchmark of the backend on a GPU runs here too, on a tiny model: what it writes of each part has figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.ceiling import StepShape, step_costs, step_seconds
+from benchmarks.gpu.device import Rates
+from benchmarks.gpu.gaps import Span, merged
+from benchmarks.shapes import GPU_SHAPES, write_config
+from inflight.execution.sizes import context_bytes, step_weight_bytes
+from inflight.models.arithmetic import parameters
+from inflight.models.registry import read_folder
+from inflight.models.spec import ModelSpec
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main(["--device", "cpu", *arguments])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ("start", "No graph is captured."),
+        ("decode", "rows at 20 tokens of context"),
+        ("prefill", "| 24 |"),
+        ("mixed", "TTFT p50"),
+        ("invariance", "| alone once more | 2 of 2 | 2 of 2 | 0 |"),
+        ("gaps", "there is no GPU"),
+    ],
+)
+def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: str, told: str) -> None:
+    page = ran(capsys, "--part", part)
+    assert told in page and "tiny's shape in bf16" in page and "could not be measured" not in page
+
+
+@pytest.mark.wide
+def test_kernels_are_compared_with_their_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ran(capsys, "--part", "kernels")
+    assert "29 of 29 kernels compute what PyTorch's own operations do." in page
+
+
+@pytest.fixture(params=GPU_SHAPES)
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> ModelSpec:
+    return read_folder(write_config(tmp_path / "shape", GPU_SHAPES[request.param]), to_run=True)
+
+
+def test_shapes_are_those_of_their_names(tmp_path: Path) -> None:
+    found = {
+        name: parameters(read_folder(write_config(tmp_path / name, shape), to_run=True))
+        for name, shape in GPU_SHAPES.items()
+    }
+    assert {name: round(count / 1e9, 1) for name, count in found.items()} == {
+        "llama-3.1-8b": 8.0,
+        "qwen3-8b": 8.2,
+        "qwen3-30b-a3b": 30.5,
+    }
+
+
+def test_the_ceilings_operations_read_what_a_step_reads(spec: ModelSpec) -> None:
+    for rows, context in ((1, 1024), (64, 4096)):
+        step = StepShape(rows, 1, context)
+        read = sum(cost.count * cost.read for cost in step_costs(spec, step))
+        whole = step_weight_bytes(spec, "bfloat16", tokens=rows) + rows * context_bytes(spec, "bfloat16", context)
+        assert read == pytest.approx(whole, rel=0.01)  # norms and routers are float32, and not counted there
+
+
+def test_the_least_times_of_operations_add_up(spec: ModelSpec) -> None:
+    """One of them may wait for memory, the next for the tensor cores: a step takes no less than either of all."""
+    rates, step = Rates(4e12, 8e14), StepShape(256, 1, 1024)
+    costs = list(step_costs(spec, step))
+    reading = sum(cost.count * cost.read for cost in costs) / rates.read_bytes_per_s
+    computing = sum(cost.count * cost.operations for cost in costs) / rates.flops_per_s
+    assert max(reading, computing) <= step_seconds(spec, step, rates) <= reading + computing
+
+
+def test_a_prompt_sees_half_of_all_pairs() -> None:
+    assert StepShape(1, 4, 4).pairs == 1 + 2 + 3 + 4
+    assert StepShape(3, 1, 10).pairs == 30
+
+
+def test_kernels_that_overlap_are_one_span() -> None:
+    spans = [Span(5, 6), Span(0, 2), Span(1, 3), Span(3, 4)]
+    assert merged(spans) == [Span(0, 4), Span(5, 6)]

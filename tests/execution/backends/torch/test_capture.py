@@ -1,0 +1,191 @@
+"""When a pass is captured, replayed, or run as it is: a decoder that counts, graphs that run functions again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from inflight.execution.backends.torch.capture import CapturedDecoder
+
+
+@dataclass
+class FakePass:
+    """tokens: what it has, in memory that passes of a bucket share."""
+
+    tokens: list[int]
+    bucket: int | None = None
+
+
+@dataclass
+class FakeLogits:
+    """Memory for rows of one number."""
+
+    values: list[int] = field(default_factory=list)
+    rows: int = 0
+
+    @property
+    def written(self) -> list[int]:
+        return self.values[: self.rows]
+
+
+@dataclass
+class CountingDecoder:
+    """Its hidden state is each token's square, its logits the next number. launched: what was asked of the device."""
+
+    max_tokens: int = 512
+    max_logit_rows: int = 64
+    launched: list[tuple[str, int]] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)
+    output: FakeLogits = field(default_factory=FakeLogits)
+
+    def forward(self, batch: FakePass) -> None:
+        self.launched.append(("forward", len(batch.tokens)))
+        self.hidden[:] = [token * token for token in batch.tokens]
+
+    def last_hidden(self, batch: FakePass, places: Sequence[int]) -> list[int]:
+        self.launched.append(("last_hidden", len(places)))
+        return [self.hidden[place] for place in places]
+
+    def logits(self, batch: FakePass, places: Sequence[int]) -> FakeLogits:
+        self.launched.append(("logits", len(places)))
+        self.output.values[:], self.output.rows = [self.hidden[place] + 1 for place in places], len(places)
+        return self.output
+
+
+class FakeGraph:
+    def __init__(self, run: Callable[[], None], output: FakeLogits) -> None:
+        self._run, self._output, self.replays = run, output, 0
+
+    def replay(self) -> None:
+        """The host learns nothing of it: a handle that says how many rows are written says what it said."""
+        self.replays += 1
+        rows = self._output.rows
+        self._run()
+        self._output.rows = rows
+
+
+class FakeGraphs:
+    """Like a device, notes `run` without leaving anything of what it computes. room: for so many graphs."""
+
+    def __init__(self, decoder: CountingDecoder, room: int = 99) -> None:
+        self._decoder, self._room = decoder, room
+        self.made: list[FakeGraph] = []
+
+    def capture(self, run: Callable[[], None]) -> FakeGraph:
+        if len(self.made) == self._room:
+            raise RuntimeError("out of memory")
+        decoder = self._decoder
+        kept: list[list[Any]] = [decoder.hidden, decoder.output.values, decoder.launched]
+        before = [list(one) for one in kept]
+        run()
+        for one, held in zip(kept, before, strict=True):
+            one[:] = held
+        self.made.append(FakeGraph(run, decoder.output))
+        return self.made[-1]
+
+
+class Bench:
+    def __init__(self, room: int = 99) -> None:
+        self.decoder = CountingDecoder()
+        self.graphs = FakeGraphs(self.decoder, room)
+        self.captured = CapturedDecoder(self.decoder, self.graphs)
+        self._memory: dict[int, FakePass] = {}
+
+    def decode(self, tokens: Sequence[int], bucket: int) -> list[int]:
+        """A pass as a backend has it: the bucket's memory filled up with zeros; the logits of its own rows."""
+        batch = self._memory.setdefault(bucket, FakePass([], bucket))
+        batch.tokens[:] = [*tokens, *[0] * (bucket - len(tokens))]
+        self.captured.forward(batch)
+        return list(self.captured.logits(batch, range(len(tokens))).written)
+
+    @property
+    def batch(self) -> dict[int, FakePass]:
+        return self._memory
+
+
+def test_a_second_pass_of_a_size_replays_the_first() -> None:
+    bench = Bench()
+    assert bench.decode([3, 4, 5], bucket=4) == [10, 17, 26]
+    assert bench.captured.captured == (4,)
+    assert bench.decoder.launched == [("forward", 4), ("logits", 4)]
+    assert bench.decode([6, 7], bucket=4) == [37, 50]  # with what lies in the pass's memory now
+    assert bench.decode([1], bucket=1) == [2]
+    assert bench.decode([2], bucket=1) == [5]
+    assert [graph.replays for graph in bench.graphs.made] == [1, 1]
+
+
+def test_other_passes_run_as_they_are() -> None:
+    bench = Bench()
+    for tokens, bucket in (([2, 3], None), (list(range(100)), 128)):  # 128: more rows than the decoder has logits for
+        batch = FakePass(tokens, bucket)
+        bench.captured.forward(batch)
+        assert bench.captured.logits(batch, [1]).written == [tokens[1] ** 2 + 1]
+    assert not bench.graphs.made and (bench.captured.max_tokens, bench.captured.max_logit_rows) == (512, 64)
+
+
+def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidden_state() -> None:
+    bench = Bench()
+    bench.decode([1, 1], bucket=2)
+    bench.decode([3, 4], bucket=2)
+    batch = bench.batch[2]
+    bench.decoder.output.values[:] = [-1, -1]  # whoever got them may overwrite them
+    assert bench.captured.logits(batch, [0, 1]).written == [10, 17]
+    bench.captured.forward(batch)
+    assert bench.captured.logits(batch, [1]).written == [17]
+    assert bench.captured.last_hidden(batch, [1]) == [16]
+    assert len(bench.graphs.made) == 1
+
+
+def test_logits_of_an_earlier_pass_are_not_handed_out() -> None:
+    bench = Bench()
+    bench.decode([1, 1], bucket=2)
+    bench.captured.forward(bench.batch[2])  # nobody asks for its logits
+    prompt = FakePass([5, 6])
+    bench.captured.forward(prompt)
+    assert bench.captured.logits(prompt, [0]).written == [26]
+
+
+def test_where_none_can_be_made_a_sentence_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(room=1)
+    with caplog.at_level(logging.WARNING):
+        for tokens, bucket in (([2], 1), ([2, 3], 2), ([4, 5], 2), ([1, 2, 3], 4), ([7], 1)):
+            assert bench.decode(tokens, bucket) == [token * token + 1 for token in tokens]
+    assert bench.captured.captured == (1,) and bench.graphs.made[0].replays == 1
+    (said,) = caplog.messages
+    assert said.startswith("a pass of 2 rows could not be captured as a graph (out of memory)")
+    assert "--enforce-eager" in said
+
+
+def test_ahead_the_largest_come_first_until_time_is_up() -> None:
+    bench, now = Bench(), [0.0]
+
+    def run(size: int) -> None:
+        bench.decode([], size)
+        now[0] += 1
+
+    bench.captured.capture_ahead(run, 32, 2.0, lambda: now[0])
+    assert bench.captured.captured == (16, 32)
+    bench.captured.capture_ahead(run, 32, 0.0, lambda: now[0])
+    assert bench.captured.captured == (16, 32)
+    assert bench.decode([9], bucket=1) == [82] and bench.captured.captured == (1, 16, 32)
+
+
+def test_ahead_ends_where_none_can_be_made() -> None:
+    bench, tried = Bench(room=0), []
+
+    def run(size: int) -> None:
+        tried.append(size)
+        bench.decode([], size)
+
+    bench.captured.capture_ahead(run, 4, 60.0)
+    assert tried == [4]
+
+
+def test_ahead_no_size_is_captured_that_has_more_rows_than_logits() -> None:
+    bench, tried = Bench(), []
+    bench.captured.capture_ahead(tried.append, 512, 60.0)
+    assert max(tried) == bench.decoder.max_logit_rows

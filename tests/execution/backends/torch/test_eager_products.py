@@ -1,0 +1,117 @@
+"""Products in PyTorch's own operations against the definition in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from inflight.execution.backends import int8
+from inflight.execution.backends.bf16 import round_to_bf16
+from inflight.execution.backends.reference.functions import gated as gated_in_numpy
+from inflight.execution.backends.torch import eager
+from inflight.execution.backends.torch.eager.functions import gated
+from inflight.execution.backends.torch.eager.products import product, quantize_fp8, quantize_int8, widened
+from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads, DeviceLinear, HeldMatrix
+
+from ..material import normal
+from ..test_int4 import MXFP4, matrix, out_of_order
+from .matrices import in_fp8, in_int4, in_int8, linear, plain, stacked
+
+ROWS, COLUMNS = 24, 80
+
+
+def result(x: torch.Tensor, weight: DeviceLinear) -> np.ndarray:
+    out = torch.full((len(x), weight.rows), torch.nan)
+    eager.linear(x, weight, out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_products_have_float32_sums(dtype: torch.dtype) -> None:
+    x, values, bias = (round_to_bf16(one) for one in (normal(1, 5, COLUMNS), normal(2, ROWS, COLUMNS), normal(3, ROWS)))
+    found = result(torch.from_numpy(x).to(dtype), linear([plain(values, dtype)], COLUMNS, bias))
+    np.testing.assert_allclose(found, x @ values.T + bias, atol=2e-5)
+
+
+def test_parts_are_stacked_and_a_residual_is_added_to() -> None:
+    x, first, second = normal(1, 3, COLUMNS), normal(2, 7, COLUMNS), normal(3, 9, COLUMNS)
+    weight = linear([plain(first, torch.float32), in_int8(second)], COLUMNS)
+    out = torch.ones(3, 16)
+    eager.linear_residual(torch.from_numpy(x), weight, out)
+    want = np.concatenate([x @ first.T, int8.product(*int8.quantize(x), *int8.quantize(second))], axis=1) + 1
+    np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-31, 1e30])
+def test_int8_is_the_rule_to_the_last_bit(scale: float) -> None:
+    x, values = normal(1, 6, COLUMNS) * np.float32(scale), normal(2, ROWS, COLUMNS)
+    x[1] = 0
+    x[2, 3], x[3, 4] = np.inf, np.nan
+    codes, scales = quantize_int8(torch.from_numpy(x))
+    for found, want in zip((codes, scales), int8.quantize(x), strict=True):
+        np.testing.assert_array_equal(found.numpy(), want)
+    found = product(torch.from_numpy(x), in_int8(values)).numpy()
+    np.testing.assert_array_equal(found, int8.product(*int8.quantize(x), *int8.quantize(values)))
+
+
+def test_fp8_errs_as_little_as_three_bits_of_mantissa_allow() -> None:
+    x, values = normal(1, 6, COLUMNS), normal(2, ROWS, COLUMNS)
+    x[1], x[2, 3] = 0, np.nan
+    codes, scales = quantize_fp8(torch.from_numpy(x))
+    meant = codes.float().numpy() * scales.numpy()[:, None]
+    sound = [0, 1, 3, 4, 5]
+    least = np.abs(x[sound]).max(axis=1, keepdims=True) * 2**-15  # half a step between subnormals, of 448
+    assert np.all(np.abs(meant - x)[sound] <= np.maximum(np.abs(x[sound]) * 2**-4, least))
+    assert np.isnan(meant[2]).all() and codes[4].float().abs().max() == 448
+    found = product(torch.from_numpy(x), in_fp8(values)).numpy()[sound]
+    assert np.abs(found - x[sound] @ values.T).max() < 0.08 * COLUMNS**0.5
+
+
+@pytest.mark.parametrize("group", [16, 32, 64, 128])
+@pytest.mark.parametrize("kind", ["symmetric", "offsets", "mxfp4", "out of order"])
+def test_four_bits_are_widened_to_what_they_mean(group: int, kind: str) -> None:
+    """Of columns that fill their last group by half."""
+    columns = 2 * group + group // 2
+    source = matrix(ROWS, columns, group, kind == "offsets", MXFP4 if kind == "mxfp4" else np.arange(-8, 8))
+    held = out_of_order(source) if kind == "out of order" else source
+    found = widened(in_int4(held), columns, torch.float32)
+    np.testing.assert_allclose(found.numpy(), held.dequantized(), rtol=1e-5, atol=1e-6)
+    x = normal(4, 3, columns)
+    np.testing.assert_allclose(product(torch.from_numpy(x), in_int4(held)), x @ held.dequantized().T, atol=1e-3)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
+def test_gates_are_the_definition(activation: str) -> None:
+    gate, up = 6 * normal(1, 4, 10), 6 * normal(2, 4, 10)
+    found = gated(torch.from_numpy(np.concatenate([gate, up], axis=1)), activation)
+    np.testing.assert_allclose(found, gated_in_numpy(gate, up, activation), rtol=1e-5, atol=1e-5)
+
+
+def test_gate_and_up_are_one_product_that_is_rounded_once() -> None:
+    x, gate, up = normal(1, 3, COLUMNS), normal(2, 10, COLUMNS), normal(3, 10, COLUMNS)
+    x, gate, up = round_to_bf16(x), round_to_bf16(gate), round_to_bf16(up)
+    weight = DeviceGateUp(linear([plain(np.concatenate([gate, up]), torch.bfloat16)], COLUMNS))
+    out = torch.empty(3, 10, dtype=torch.bfloat16)
+    eager.gate_up(torch.from_numpy(x).bfloat16(), weight, "silu", out)
+    want = gated_in_numpy(x @ gate.T, x @ up.T, "silu")
+    np.testing.assert_allclose(out.float(), want, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize("hold", ["plain", "int8", "int4"])
+def test_each_head_has_its_matrix_and_writes_no_more_than_its_numbers(hold: str) -> None:
+    heads, columns, rows = 3, 32, 5
+    values = [normal(head, rows, columns) for head in range(heads)]
+    sources = [matrix(rows + head, columns, 32) for head in range(heads)]
+    packed: list[HeldMatrix] = [plain(one, torch.float32) for one in values]
+    if hold == "int8":
+        packed = [in_int8(one) for one in values]
+    if hold == "int4":
+        packed = [in_int4(matrix(rows, columns, 32)) for _ in sources]
+    weight = DeviceHeads(stacked(packed), heads, rows, columns, 0)
+    x, out = torch.from_numpy(normal(9, 4, heads * columns)), torch.full((4, heads * (rows + 2)), 7.0)
+    eager.by_head(x, weight, out)
+    for head in range(heads):
+        want = product(x[:, head * columns : (head + 1) * columns], packed[head])
+        found = out.view(4, heads, -1)[:, head]
+        assert torch.equal(found[:, :rows], want) and (found[:, rows:] == 7).all()

@@ -1,0 +1,224 @@
+"""Kernels of attention against PyTorch, the sameness of their bits, and what they take of a GPU.
+
+Tolerances: products and sums differ in the order of additions; over numbers in 8 bits a weight is rounded to `act` with
+its value's scale, on the other side not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from inflight.execution.backends.torch import eager
+from inflight.execution.backends.torch.kernels import attention_decode, attention_prefill
+from inflight.execution.backends.torch.kernels.attention import attention
+from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
+
+from ..material import normal
+from .cached_tensors import CachedTensors, Chunk, Held
+from .compiled import ARCHS, Compiler
+
+PADDING: Chunk = (-1, 0, 1)
+
+
+@pytest.fixture
+def small_splits(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """So that short sequences have many, and double them, where kernels are interpreted."""
+    if device.type == "cpu":
+        monkeypatch.setattr(attention_decode, "SPLIT", tl.constexpr(16))
+        monkeypatch.setattr(attention_decode, "SPLITS", tl.constexpr(8))
+
+
+def attended(
+    case: CachedTensors,
+    chunks: list[Chunk],
+    heads: int,
+    window: int = 0,
+    soft_cap: float = 0,
+    sinks: bool = False,
+    operation: Callable[..., None] = attention,
+    longest_context: int = 0,
+) -> Tensor:
+    own = torch.from_numpy(3 * normal(8, heads)).to(case.device) if sinks else None
+    q, pass_ = case.queries(chunks, heads), case.over(chunks, longest_context)
+    out = torch.full((len(q), heads * (case.value_dim or case.key_dim - 6)), torch.nan, dtype=case.act).to(case.device)
+    operation(q, case.layer, 0.3, window, soft_cap, own, pass_, out)
+    return out.cpu()
+
+
+def close(case: CachedTensors, chunks: list[Chunk], heads: int, **settings: object) -> Tensor:
+    found = attended(case, chunks, heads, **settings)
+    want = attended(case, chunks, heads, operation=eager.attention, **settings)
+    bound = dict(atol=4e-6, rtol=2e-5) if case.act == torch.float32 else dict(atol=4e-3, rtol=4e-3)
+    real = [at for at, (i, _, count) in enumerate(chunks) for _ in range(count) if i >= 0]
+    np.testing.assert_allclose(found[real].float(), want[real].float(), **bound)
+    return found
+
+
+def test_decodes(act: torch.dtype, device: torch.device) -> None:
+    lengths = [1, 16, 17, 70, 300]
+    case = CachedTensors(lengths, act=act, device=device)
+    close(case, [*((i, n - 1, 1) for i, n in enumerate(lengths)), PADDING], 8)
+
+
+@pytest.mark.parametrize(("kv_heads", "heads"), [(1, 1), (1, 7), (2, 16), (1, 40)])
+def test_heads_of_decodes(small_splits: None, device: torch.device, kv_heads: int, heads: int) -> None:
+    case = CachedTensors([17, 40], kv_heads, device=device)
+    close(case, [(1, 39, 1), (0, 16, 1)], heads)
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 100])
+def test_a_window_hides_what_lies_before_it_and_blocks_that_are_given_up(
+    small_splits: None, device: torch.device, window: int
+) -> None:
+    case = CachedTensors([70, 200], 1, device=device)
+    case.forget(1, (180 - window + 1) // 16)
+    close(case, [(1, 180, 1), (0, 69, 1), (0, 0, 1)], 2, window=window)
+    close(case, [(1, 180, 20), (0, 40, 18), (0, 69, 1)], 2, window=window)
+
+
+@pytest.mark.parametrize("held", ["int8", "fp8"])
+@pytest.mark.parametrize("dims", [(16, 16), (22, 0)])
+def test_over_8_bits(act: torch.dtype, device: torch.device, held: Held, dims: tuple[int, int]) -> None:
+    case = CachedTensors([17, 70], 1, *dims, held, act, device=device)
+    close(case, [(1, 69, 1), (0, 0, 17)], 4)
+
+
+@pytest.mark.parametrize("dims", [(80, 48), (10, 12), (54, 0), (38, 0)])
+def test_widths(device: torch.device, dims: tuple[int, int]) -> None:
+    """Of keys in two parts and one, filled up; and of values that are the keys' first numbers."""
+    case = CachedTensors([17, 40], 1, *dims, device=device)
+    close(case, [(1, 39, 1), (0, 0, 17)], 3)
+
+
+@pytest.mark.parametrize(("soft_cap", "sinks"), [(2.0, False), (0.0, True), (2.0, True)])
+def test_scores_are_capped_and_sinks_take_their_share(
+    small_splits: None, device: torch.device, soft_cap: float, sinks: bool
+) -> None:
+    case = CachedTensors([40, 70], device=device)
+    close(case, [(1, 69, 1), (0, 5, 35)], 4, soft_cap=soft_cap, sinks=sinks)
+
+
+def test_prompts_and_decodes_in_one_pass(act: torch.dtype, device: torch.device) -> None:
+    case = CachedTensors([1, 17, 70, 150], act=act, device=device, block_size=48)
+    close(case, [(2, 69, 1), (3, 100, 50), (0, 0, 1), (1, 0, 17), (2, 60, 3), PADDING], 4)
+
+
+@pytest.mark.parametrize(("kv_heads", "heads"), [(1, 2), (2, 16), (1, 7), (1, 24)])
+def test_heads_of_prompts(device: torch.device, kv_heads: int, heads: int) -> None:
+    case = CachedTensors([17, 40], kv_heads, device=device)
+    close(case, [(1, 39, 1), (0, 0, 17)], heads)
+
+
+def test_more_chunks_than_are_looked_at_together(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, small_splits: None
+) -> None:
+    together = 4 if device.type == "cpu" else 128
+    monkeypatch.setattr(attention_prefill, "_CHUNKS", tl.constexpr(together))
+    case = CachedTensors([20] * (together + 3), 1, device=device)
+    close(case, [*((i, 2, 1) for i in range(together)), (together, 0, 18), (together + 1, 2, 17), (0, 19, 1)], 1)
+
+
+# -- sameness ----------------------------------------------------------------------------------------------------------
+def test_who_else_is_there_changes_no_bit_of_a_decode(
+    monkeypatch: pytest.MonkeyPatch, small_splits: None, device: torch.device
+) -> None:
+    """Whoever else decodes, beside prompts, and in a graph for longer sequences and fewer programs for each."""
+    case = CachedTensors([40, 200, 70], 1, device=device)
+    alone = attended(case, [(1, 199, 1)], 4)
+    for others, longest in (([(0, 39, 1), (2, 1, 1)], 0), ([(0, 20, 20)], 0), ([PADDING] * 2, 4096)):
+        assert torch.equal(attended(case, [*others, (1, 199, 1)], 4, longest_context=longest)[-1:], alone)
+    monkeypatch.setattr(attention_decode, "PROGRAMS", 3)
+    assert torch.equal(attended(case, [(1, 199, 1)], 4), alone)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_drafts_have_the_bits_of_decodes(small_splits: None, device: torch.device, window: int) -> None:
+    """Over a block's border, and a split's."""
+    case = CachedTensors([70, 70], 1, device=device)
+    one_by_one = [attended(case, [(0, at, 1)], 2, window=window) for at in range(62, 67)]
+    assert torch.equal(attended(case, [(1, 3, 1), (0, 62, 5)], 2, window=window)[1:], torch.cat(one_by_one))
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_neither_company_nor_cuts_change_a_bit_of_a_prompt(device: torch.device, window: int) -> None:
+    case = CachedTensors([60, 40], 1, device=device)
+    whole = attended(case, [(0, 0, 60)], 4, window=window)
+    parts = [
+        attended(case, chunks, 4, window=window)[-count:]
+        for *chunks, count in ([(1, 3, 9), (0, 0, 27), 27], [(0, 27, 14), 14], [(1, 39, 1), (0, 41, 19), 19])
+    ]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_a_decode_may_have_the_bits_of_a_prompt(device: torch.device) -> None:
+    case = CachedTensors([60, 40], 1, device=device)
+    whole = attended(case, [(0, 0, 60)], 4)
+    chunks = [(0, 59, 1), (1, 3, 9)]
+    alone = attended(case, chunks, 4, operation=partial(attention, invariant=True))
+    assert torch.equal(alone[:1], whole[-1:])
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_garbage_beside_what_is_seen_changes_no_bit(device: torch.device, count: int) -> None:
+    """A sequence that ends where a longer one goes on with other numbers."""
+    long, short = CachedTensors([64], device=device), CachedTensors([21], device=device)
+    for ours, theirs in zip(long.layer[1:3], short.layer[1:3], strict=True):
+        blocks, others = long.table(0), short.table(0)
+        ours[blocks[:2]] = theirs[others[:2]]
+        ours[blocks[1], 5:] = torch.nan
+    q = short.queries([(0, 21 - count, count)], 4)
+    found = []
+    for case in (long, short):
+        found.append(torch.full_like(q, torch.nan))
+        attention(q, case.layer, 0.3, 0, 0.0, None, case.over([(0, 21 - count, count)]), found[-1])
+    assert torch.equal(*found)
+
+
+# -- what they take of a GPU -------------------------------------------------------------------------------------------
+def call_of(
+    tokens: int, heads: tuple[int, int], dims: tuple[int, int], held: Held, window: int, soft_cap: float, sinks: bool
+) -> Callable[[], None]:
+    """32 decodes or one prompt, over tensors without numbers. heads: of keys and values, and of queries."""
+    kind = {"act": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[held]
+    chunks, block, (kv_heads, query_heads) = 32 if tokens == 32 else 1, 16, heads
+
+    def empty(*shape: int, kind: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=kind, device="meta")
+
+    memory = empty(100, 2 * block * kv_heads * sum(dims), kind=kind)
+    scales = None if held == "act" else empty(100, block, kv_heads, kind=torch.float32)
+    keys, values = (memory[:, : block * kv_heads * dim].unflatten(1, (block, kv_heads, dim)) for dim in dims)
+    layer = LayerKV(0, keys, values, scales, scales) if dims[1] else LayerKV(0, keys, None, scales)
+    each, of_chunks = [empty(tokens) for _ in range(3)], [empty(chunks), empty(chunks + 1), empty(chunks)]
+    pass_ = PassTensors(*each, *of_chunks, empty(1, chunks + 1, 512), block, tokens // chunks, 8192)
+    q, out = (empty(tokens, query_heads * dim, kind=torch.bfloat16) for dim in (dims[0], dims[1] or 512))
+    of_heads = empty(query_heads, kind=torch.float32) if sinks else None
+    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, pass_, out)
+
+
+# Heads and their widths, how they are held, window, soft cap, sinks; of a decode registers, with which two programs or
+# more are on a multiprocessor where there are four warps, and bytes; of a prompt, bytes; which GPUs have the format.
+MODELS = {
+    "Llama": ((8, 32), (128, 128), "act", 0, 0.0, False, 208, 73_000, 135_000, ARCHS),
+    "DeepSeek": ((1, 16), (576, 0), "act", 0, 0.0, False, 255, 135_000, 115_000, ARCHS),
+    "Qwen2.5": ((2, 14), (64, 64), "act", 0, 0.0, False, 128, 55_000, 68_000, ARCHS),
+    "gpt-oss": ((8, 64), (64, 64), "act", 128, 0.0, True, 128, 55_000, 68_000, ARCHS),
+    "Gemma 2": ((8, 16), (256, 256), "act", 4096, 50.0, False, 240, 75_000, 166_000, ARCHS[1:]),
+    "Llama, int8": ((8, 32), (128, 128), "int8", 0, 0.0, False, 208, 73_000, 100_000, ARCHS[1:]),
+    "Llama, fp8": ((8, 32), (128, 128), "fp8", 0, 0.0, False, 208, 73_000, 100_000, ARCHS[1:]),
+}
+USUAL = "Llama", "DeepSeek"
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in USUAL else pytest.mark.wide) for one in MODELS])
+def test_what_they_take_of_a_gpu(compiler: Compiler, name: str) -> None:
+    *model, registers, of_decode, of_prompt, archs = MODELS[name]
+    compiler.fits(call_of(32, *model), registers, of_decode, archs)
+    compiler.fits(call_of(2048, *model), 255, of_prompt, archs)

@@ -1,0 +1,159 @@
+"""Kernels of routing and experts against their twins, in every company, and what they take of a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from inflight.execution.backends.protocol import Routing
+from inflight.execution.backends.torch import eager
+from inflight.execution.backends.torch.eager.routing import route as plainly_routed
+from inflight.execution.backends.torch.kernels import experts
+from inflight.execution.backends.torch.kernels.routing import route
+from inflight.execution.backends.torch.weights import DeviceExperts, Int4Matrix, RoutingTensors
+
+from ..material import normal
+from ..test_native_experts import ROUTINGS
+from .compiled import Compiler
+from .matrices import moved, plain, routing_tensors, stacked
+from .test_eager_experts import COUNT, HIDDEN, both
+from .test_kernels_products import assert_close, held, on
+
+TILE = 16
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
+
+
+def assert_sorted(picked: torch.Tensor, rows: torch.Tensor, of_tiles: torch.Tensor) -> None:
+    """Every pair has one place, in a tile of its expert; what is left over has nobody."""
+    places = rows.view(-1, TILE)
+    assert sorted(places[places > 0].tolist()) == list(range(1, picked.numel() + 1))
+    for pairs, expert in zip(places, of_tiles.tolist(), strict=True):
+        of_tile = picked.flatten()[pairs[pairs > 0].long() - 1]
+        assert (of_tile == expert - 1).all() and (len(of_tile) > 0) == (expert > 0)
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_routing_is_its_twins(name: str, tokens: int, device: torch.device) -> None:
+    logits, routing = on(device, 1, tokens, COUNT), moved(routing_tensors(ROUTINGS[name]), device)
+    logits[0] = 1  # a tie
+    weights, places = route(logits, routing, TILE)
+    picked, want = plainly_routed(logits, routing)
+    torch.testing.assert_close(weights, want, rtol=1e-5, atol=0)
+    assert_sorted(picked, places.rows, places.experts)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sparsemixer"])
+def test_broken_logits_pick_somebody(scores: Any, device: torch.device) -> None:
+    routing = routing_tensors(Routing(top_k=2, scores=scores, jitter=0.1))
+    weights, places = route(torch.full((1, 5), torch.nan, device=device), routing, TILE)
+    assert weights.isnan().all()
+    assert_sorted(torch.tensor([[0, 1]], device=device), places.rows, places.experts)
+
+
+def test_tiles_are_enough_when_every_expert_has_one_that_is_not_full(device: torch.device) -> None:
+    """And no more than that many."""
+    logits = torch.eye(COUNT, device=device).repeat(TILE + 1, 1) * 9
+    picked, _ = plainly_routed(logits, routing_tensors(Routing(top_k=1)))
+    _, places = route(logits, routing_tensors(Routing(top_k=1)), TILE)
+    assert_sorted(picked, places.rows, places.experts)
+    assert len(places.experts) <= 2 * COUNT + 1 and int((places.experts > 0).sum()) == 2 * COUNT
+
+
+@pytest.mark.parametrize(
+    ("hold", "gating", "biased"),
+    [("plain", "gelu_tanh", False), ("plain", "clamped_swiglu", True), ("int8", "silu", True)],
+)
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_experts_are_their_twins(hold: str, gating: str, biased: bool, tokens: int, device: torch.device) -> None:
+    _, weight = both(hold, gating, biased, Routing(top_k=3, renormalize=True))
+    weight = moved(weight, device)
+    x, logits = on(device, 1, tokens, HIDDEN), on(device, 2, tokens, COUNT)
+    found, want = torch.ones(2, tokens, HIDDEN, device=device)
+    experts(x, logits, weight, found)
+    eager.experts(x, logits, weight, want)
+    if hold == "int8":  # a gate that is a step of rounding aside is a code aside
+        assert float((found - want).abs().max()) < 1e-3 * float(want.abs().max())
+    else:
+        assert_close(found, want)
+
+
+def in_codes(kind: str, device: torch.device) -> DeviceExperts:
+    """Of 64 numbers and as many inner ones, each with other codes."""
+    gate_up = stacked([held(kind, 128, 64, torch.float32, e) for e in range(COUNT)])
+    down = stacked([held(kind, 64, 64, torch.float32, e) for e in range(COUNT)])
+    assert isinstance(gate_up, Int4Matrix) and isinstance(down, Int4Matrix)
+    for stack in (gate_up, down):
+        for expert in range(COUNT):
+            stack.codes[expert] = stack.codes[expert].roll(expert)
+    bias = torch.from_numpy(normal(5, COUNT, 128))
+    routing = routing_tensors(Routing(top_k=3, renormalize=True))
+    return moved(DeviceExperts(gate_up, down, bias, None, routing, "clamped_swiglu", COUNT, 0), device)
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "offsets", "out of order"])
+def test_experts_in_codes_are_their_twins(kind: str, device: torch.device) -> None:
+    weight, x, logits = in_codes(kind, device), on(device, 1, 5, 64), on(device, 2, 5, COUNT)
+    found, want = torch.ones(2, 5, 64, device=device)
+    experts(x, logits, weight, found)
+    eager.experts(x, logits, weight, want)
+    assert_close(found, want)
+
+
+def test_a_token_has_the_same_bits_among_any_others(device: torch.device) -> None:
+    _, weight = both("plain", "silu", False, Routing(top_k=3, renormalize=True))
+    weight, x, logits = moved(weight, device), on(device, 1, 80, HIDDEN), on(device, 2, 80, COUNT)
+    found = {}
+    for tokens in (1, 8, 80):
+        found[tokens] = torch.zeros(tokens, HIDDEN, device=device)
+        experts(x[:tokens], logits[:tokens], weight, found[tokens], invariant=True)
+    assert all(torch.equal(one, found[80][: len(one)]) for one in found.values())
+
+
+def test_half_precision_experts_are_their_twins(device: torch.device) -> None:
+    values = [normal(e, 40, HIDDEN) / 8 for e in range(COUNT)]
+    down = [normal(90 + e, HIDDEN, 20) / 8 for e in range(COUNT)]
+    weight = DeviceExperts(
+        stacked([plain(one, torch.float16) for one in values]),
+        stacked([plain(one, torch.float16) for one in down]),
+        None, None, routing_tensors(Routing(top_k=2)), "silu", COUNT, 0,
+    )  # fmt: skip
+    weight = moved(weight, device)
+    x, logits = on(device, 1, 6, HIDDEN, act=torch.float16), on(device, 2, 6, COUNT)
+    found, want = torch.zeros(2, 6, HIDDEN, device=device)
+    experts(x, logits, weight, found)
+    eager.experts(x, logits, weight, want)
+    assert_close(found, want, torch.float16)
+
+
+# -- on GPUs that are not there ---------------------------------------------------------------------------------------
+
+
+def nowhere(kind: str, count: int, hidden: int, width: int, top_k: int) -> DeviceExperts:
+    def stack(rows: int, columns: int) -> Any:
+        if kind == "plain":
+            return plain_nowhere(count, rows, columns)
+        scales = torch.empty(count, rows, columns // 32, device="meta")
+        codes = torch.empty(count, rows, columns // 2, dtype=torch.uint8, device="meta")
+        table = torch.empty(16, dtype=torch.bfloat16, device="meta")
+        return Int4Matrix(codes, scales, None, 32, None, table, True)
+
+    routing = RoutingTensors(top_k, "softmax", True, 0.0, 0.0, None, 1, 1, 2, 1.0, None)
+    return DeviceExperts(stack(2 * width, hidden), stack(hidden, width), None, None, routing, "silu", count, 0)
+
+
+def plain_nowhere(*shape: int) -> Any:
+    values = plain(np.zeros(1, np.float32), torch.bfloat16)
+    return type(values)(torch.empty(*shape, dtype=torch.bfloat16, device="meta"))
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("plain", 1), ("plain", 512), ("mxfp4", 4)])
+def test_what_experts_take(kind: str, tokens: int, compiler: Compiler) -> None:
+    """Of Qwen3-30B-A3B's shapes."""
+    weight = nowhere(kind, 128, 2048, 768, 8)
+    x = torch.empty(tokens, 2048, dtype=torch.bfloat16, device="meta")
+    logits, out = torch.empty(tokens, 128, device="meta"), torch.empty(tokens, 2048, device="meta")
+    compiler.fits(lambda: experts(x, logits, weight, out), registers=128 if tokens < 16 else 255, shared=73 << 10)

@@ -1,0 +1,225 @@
+"""Kernels of products against their twins, the same bits in every company, and what they take of a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from inflight.execution.backends import int8
+from inflight.execution.backends.torch.eager import products as eager
+from inflight.execution.backends.torch.kernels import by_head, gate_up, linear, linear_residual
+from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
+from inflight.execution.backends.torch.kernels.tiles import TILES
+from inflight.execution.backends.torch.weights import (
+    DeviceGateUp,
+    DeviceHeads,
+    DeviceLinear,
+    Fp8Matrix,
+    HeldMatrix,
+    Int4Matrix,
+    Int8Matrix,
+    PlainMatrix,
+)
+
+from ..material import normal
+from ..test_int4 import MXFP4, matrix, out_of_order
+from . import matrices
+from .compiled import Compiler
+from .matrices import in_fp8, in_int4, in_int8, moved, plain, stacked
+
+ROWS, COLUMNS = 50, 200  # neither fills a tile
+
+
+def held(kind: str, rows: int, columns: int, act: torch.dtype, seed: int = 2) -> HeldMatrix:
+    if kind == "plain":
+        return plain(normal(seed, rows, columns), act)
+    if kind in ("int8", "fp8"):
+        return (in_int8 if kind == "int8" else in_fp8)(normal(seed, rows, columns))
+    group = {"int4": 128, "offsets": 32, "mxfp4": 32, "out of order": 64, "group of 16": 16}[kind]
+    source = matrix(
+        rows, columns, group, kind in ("offsets", "group of 16"), MXFP4 if kind == "mxfp4" else np.arange(-8, 8)
+    )
+    return in_int4(out_of_order(source) if kind == "out of order" else source, act)
+
+
+KINDS = ["plain", "int8", "int4", "offsets", "mxfp4", "out of order", "group of 16"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
+
+
+def on(device: torch.device, seed: int, *shape: int, act: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.from_numpy(normal(seed, *shape)).to(device, act)
+
+
+def assert_close(found: torch.Tensor, want: torch.Tensor, act: torch.dtype = torch.float32) -> None:
+    """Sums of float32 in another order; of float16, rounded once more at the end."""
+    largest = float(want.float().abs().max())
+    assert torch.isfinite(found).all() and largest > 0
+    assert float((found.float() - want.float()).abs().max()) <= largest * (2e-6 if act == torch.float32 else 2**-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [1, 5, 20, 70])
+def test_a_product_is_its_twins(kind: str, tokens: int, act: torch.dtype, device: torch.device) -> None:
+    x = on(device, 1, tokens, COLUMNS, act=act)
+    weight = moved(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS, normal(3, ROWS)), device)
+    found, want = torch.full((2, tokens, ROWS), torch.nan, device=device)
+    linear(x, weight, found)
+    eager.linear(x, weight, want)
+    if kind == "int8":
+        assert torch.equal(found, want)
+    elif act == torch.float16 and kind != "plain":
+        assert_close(found, want, act)  # the twin rounds weights to float16, the kernel does not
+    else:
+        assert_close(found, want)
+
+
+def test_codes_of_fp8_are_multiplied_with_float32_sums(device: torch.device) -> None:
+    """Numbers that the format holds, since Triton's interpreter does not round to it."""
+    x = on(device, 1, 5, COLUMNS).to(torch.float8_e4m3fn).float()
+    x[:, 0] = 448
+    weight = moved(matrices.linear([held("fp8", ROWS, COLUMNS, torch.float32)], COLUMNS), device)
+    found, want = torch.full((2, 5, ROWS), torch.nan, device=device)
+    linear(x, weight, found)
+    eager.linear(x, weight, want)
+    assert_close(found, want)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-31, 1e30])
+def test_rows_in_int8_are_the_rule_to_the_last_bit(scale: float, device: torch.device) -> None:
+    x = normal(1, 6, COLUMNS) * np.float32(scale)
+    x[0, :5] = np.array([254, 127.0, 1.0, 3.0, 5.0], np.float32) * np.abs(x).max() / 127  # ties: halves of steps
+    x[1] = 0
+    x[2, 3], x[3, 4] = np.inf, np.nan
+    found = quantize_rows(torch.from_numpy(x).to(device), torch.int8)
+    for one, want in zip(found, int8.quantize(x), strict=True):
+        np.testing.assert_array_equal(one.cpu().numpy(), want)
+
+
+def test_rows_in_fp8_are_its_twins(device: torch.device) -> None:
+    """Numbers that the format holds once they are scaled, since Triton's interpreter does not round to it."""
+    x = on(device, 1, 6, COLUMNS).to(torch.float8_e4m3fn).float()
+    x[:, 0] = 448
+    x *= torch.tensor([1, 0, 2.0**-20, 2.0**30, 0.5, 1], device=device)[:, None]
+    x[5, 3] = torch.nan
+    (codes, scales), (want, want_scales) = quantize_rows(x, torch.float8_e4m3fn), eager.quantize_fp8(x)
+    assert torch.equal(scales.nan_to_num(-1), want_scales.nan_to_num(-1))
+    assert torch.equal(codes.float(), want.float()) and codes[2].float().abs().max() == 448
+
+
+@pytest.mark.parametrize("kind", ["plain", "int8", "int4"])
+def test_a_long_sum_is_shared_by_programs_and_added_up(kind: str, device: torch.device) -> None:
+    columns = 8192 + 128
+    x, bias = on(device, 1, 3, columns), normal(3, 20)
+    weight = moved(matrices.linear([held(kind, 20, columns, torch.float32)], columns, bias), device)
+    found, want = torch.ones(2, 3, 20, device=device)
+    linear_residual(x, weight, found)
+    eager.linear_residual(x, weight, want)
+    assert_close(found, want)
+    assert kind != "int8" or torch.equal(found, want)
+
+
+def test_parts_lie_beside_each_other_and_are_added_to_what_is_there(device: torch.device) -> None:
+    parts = [held("plain", 7, COLUMNS, torch.float32), held("int8", 9, COLUMNS, torch.float32, seed=5)]
+    weight = moved(matrices.linear(parts, COLUMNS, normal(3, 16)), device)
+    x, found, want = on(device, 1, 3, COLUMNS), torch.ones(3, 16, device=device), torch.ones(3, 16, device=device)
+    linear_residual(x, weight, found)
+    eager.linear_residual(x, weight, want)
+    assert_close(found, want)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "int4", "two parts"])
+def test_gates_meet_ups_where_they_are_summed(
+    kind: str, activation: str, act: torch.dtype, device: torch.device
+) -> None:
+    if kind == "two parts":
+        parts = [held("plain", 25, COLUMNS, act), held("int8", 25, COLUMNS, act, seed=5)]
+    else:
+        parts = [held(kind, ROWS, COLUMNS, act)]
+    weight = moved(DeviceGateUp(matrices.linear(parts, COLUMNS, normal(3, ROWS))), device)
+    x = on(device, 1, 5, COLUMNS, act=act) / 4
+    found, want = torch.full((2, 5, ROWS // 2), torch.nan, device=device, dtype=act)
+    gate_up(x, weight, activation, found)  # type: ignore[arg-type]
+    eager.gate_up(x, weight, activation, want)  # type: ignore[arg-type]
+    assert_close(found, want, act)
+
+
+@pytest.mark.parametrize("kind", ["plain", "int8", "offsets"])
+def test_each_head_has_its_matrix_and_writes_no_more_than_its_numbers(kind: str, device: torch.device) -> None:
+    heads, columns, rows = 3, 40, 5
+    stack = stacked([held(kind, rows, columns, torch.float32, seed) for seed in range(heads)])
+    weight = moved(DeviceHeads(stack, heads, rows, columns, 0), device)
+    x, (found, want) = on(device, 9, 4, heads * columns), torch.full((2, 4, heads * (rows + 2)), 7.0, device=device)
+    by_head(x, weight, found)
+    eager.by_head(x, weight, want)
+    assert_close(found, want)
+    assert (found.view(4, heads, -1)[..., rows:] == 7).all()
+
+
+def test_nothing_is_launched_for_no_rows(device: torch.device) -> None:
+    weight = moved(matrices.linear([held("int8", ROWS, COLUMNS, torch.float32)], COLUMNS), device)
+    linear(torch.empty(0, COLUMNS, device=device), weight, torch.empty(0, ROWS, device=device))
+
+
+@pytest.mark.parametrize("kind", ["plain", "int8", "int4", "offsets"])
+def test_a_row_has_the_same_bits_among_any_others(kind: str, act: torch.dtype, device: torch.device) -> None:
+    x = on(device, 1, 70, COLUMNS, act=act)
+    weight = moved(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS), device)
+    found = {}
+    for tokens in (1, 8, 64, 70):
+        found[tokens] = torch.full((tokens, ROWS), torch.nan, device=device)
+        linear(x[:tokens], weight, found[tokens], invariant=True)
+    assert all(torch.equal(one, found[70][: len(one)]) for one in found.values())
+
+
+def test_tiles_that_may_meet_the_same_row_add_up_alike() -> None:
+    """Blocks of inputs of one size, by a warp group each (64 rows and more for 4 warps)."""
+    for kind in ("plain", "fp8", "int4"):
+        _, some, many = TILES[kind]  # type: ignore[index]
+        assert some.inputs == many.inputs and some.rows >= 64 and many.rows >= 64
+        assert some.warps % 4 == 0 and many.warps % 4 == 0
+
+
+# -- on GPUs that are not there ---------------------------------------------------------------------------------------
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
+    """A matrix without numbers, beside activations in bfloat16."""
+    scales = empty(rows, dtype=torch.float32)
+    group = 128 if kind == "int4" else 32
+    of_groups = empty(rows, columns // group, dtype=torch.float32)
+    codes = empty(rows, columns // 2, dtype=torch.uint8)
+    found: dict[str, HeldMatrix] = {
+        "plain": PlainMatrix(empty(rows, columns)),
+        "int8": Int8Matrix(empty(rows, columns, dtype=torch.int8), scales),
+        "fp8": Fp8Matrix(empty(rows, columns, dtype=torch.float8_e4m3fn), scales),
+        "int4": Int4Matrix(codes, of_groups, None, group),
+        "offsets": Int4Matrix(codes, of_groups, of_groups, group),
+        "mxfp4": Int4Matrix(codes, of_groups, None, group, None, empty(16), True),
+        "table": Int4Matrix(codes, of_groups, None, group, None, empty(16)),
+    }
+    return DeviceLinear((found[kind],), rows, columns, 0)
+
+
+_FEW, _SOME, _MANY = (4, 168, 72 << 10), (64, 255, 68 << 10), (256, 255, 132 << 10)
+_USUAL = [("plain", _FEW), ("plain", _MANY), ("int8", _FEW), ("fp8", _FEW), ("int4", _FEW), ("int4", _MANY)]
+_KINDS = ("plain", "int8", "fp8", "int4", "offsets", "mxfp4", "table")
+_EVERY = [(kind, bounds) for kind in _KINDS for bounds in (_FEW, _SOME, _MANY)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"), [pytest.param(*one, marks=() if one in _USUAL else pytest.mark.wide) for one in _EVERY]
+)
+def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler: Compiler) -> None:
+    """Of few rows three programs fit a multiprocessor at a time, of many one."""
+    tokens, registers, shared = bounds
+    x, out = empty(tokens, 4096), empty(tokens, 8192, dtype=torch.float32)
+    archs = (90, 100) if kind == "fp8" else (80, 90, 100)  # fp8 is sm_89's and later
+    weight = nowhere(kind, 8192, 4096)
+    compiler.fits(lambda: linear_residual(x, weight, out, invariant=tokens > 64), registers, shared, archs)

@@ -1,0 +1,261 @@
+"""Slots on a device, beside those of the host: the same plans leave the same tokens, tables and settings."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
+from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.backends.torch.eager import begin
+from inflight.execution.backends.torch.slots import DeviceSlots, PassStart
+from inflight.execution.backends.torch.upload import Upload, bits
+
+from ..test_slots import new_row
+
+CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
+TWO_GROUPS = Capacity(64, 16, 4, 100, 50, windows=(0, 24))
+PADDING = CAPACITY.num_blocks
+CPU = torch.device("cpu")
+
+
+def made(capacity: Capacity = CAPACITY, buckets: tuple[int, ...] = ()) -> DeviceSlots:
+    return DeviceSlots(capacity, capacity.num_blocks, None, CPU, Upload(CPU), buckets)
+
+
+def prepared(
+    slots: DeviceSlots, *chunks: Chunk, new: tuple[NewRow, ...] = (), freed: tuple[int, ...] = ()
+) -> PassStart:
+    start = slots.prepare(chunks, CAPACITY.num_blocks + 1, new, freed)
+    begin(start.appended, slots.tokens, start.tensors)
+    return start
+
+
+def array(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int32)
+
+
+def draw(slots: DeviceSlots, row: int, position: int, token: int) -> None:
+    slots.keep(slots.draws(array(row), array(position)), torch.tensor([token], dtype=torch.int32))
+
+
+def test_a_pass_finds_the_chunks_of_many_rows() -> None:
+    slots = made()
+    chunks = [Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)]
+    found = prepared(slots, *chunks, new=(new_row(2, list(range(40))), new_row(0, [7, 8, 9]))).tensors
+    assert found.token_ids.tolist() == [*range(20), 7, 8, 9]
+    assert found.positions.tolist() == [*range(20), 0, 1, 2]
+    assert found.chunk_of.tolist() == [0] * 20 + [1] * 3 and found.rows.tolist() == [2, 0]
+    assert (found.query_start.tolist(), found.context_len.tolist()) == ([0, 20, 23], [0, 0])
+    assert (found.longest_chunk, found.longest_context) == (20, 20)
+    assert found.block_tables[0, 2, :2].tolist() == [5, 3] and found.block_tables[0, 0, 0] == 9
+    draw(slots, 0, 2, 30)
+    found = prepared(slots, Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)).tensors
+    assert found.token_ids.tolist() == [30, *range(20, 40)]
+    assert found.block_tables[0, 2, :3].tolist() == [5, 3, 8]
+
+
+def test_a_decode_reads_what_was_drawn_whether_the_host_knows_it_or_not() -> None:
+    slots = made()
+    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_row(1, [1, 2, 3]),))
+    for position, token in enumerate((41, 42, 43), 2):
+        draw(slots, 1, position, token)
+        assert prepared(slots, Chunk(1, 1, position + 1, 1, (), True)).tensors.token_ids.tolist() == [token]
+
+
+def test_wrong_drafts_are_written_over_by_what_was_drawn() -> None:
+    slots = made()
+    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_row(1, [1, 2, 3]),))
+    draw(slots, 1, 2, 10)
+    chunk = Chunk(1, 1, 3, 3, (), 3, draft_token_ids=(11, 12))
+    assert prepared(slots, chunk).tensors.token_ids.tolist() == [10, 11, 12]
+    draws = slots.draws(array(1, 1, 1), array(3, 4, 5))
+    assert draws.num_tokens.tolist() == [4, 5, 6]
+    slots.keep(
+        draws, torch.tensor([11, 20, 33], dtype=torch.int32)
+    )  # the second draft was wrong: 33 counts for nothing
+    assert prepared(slots, Chunk(1, 1, 5, 1, (), 1)).tensors.token_ids.tolist() == [20]
+    draw(slots, 1, 5, 21)
+    assert slots.tokens[1, :7].tolist() == [1, 2, 3, 10, 11, 20, 21]
+
+
+def test_what_was_discarded_writes_to_the_padding_block_until_it_is_taken_anew() -> None:
+    slots = made()
+    prepared(slots, Chunk(1, 1, 0, 20, (4, 5), True), new=(new_row(1, list(range(20))),))
+    slots.discard([1])
+    found = prepared(slots, Chunk(1, 1, 20, 20, (6,), True)).tensors  # of a step that was planned before
+    assert found.token_ids.tolist() == [0] * 20 and (found.block_tables[:, 1] == PADDING).all()
+    found = prepared(slots, Chunk(2, 1, 0, 2, (7,), True), new=(new_row(1, [8, 9]),)).tensors
+    assert found.token_ids.tolist() == [8, 9] and found.block_tables[0, 1, 0] == 7
+
+
+def test_padding_goes_to_its_block() -> None:
+    slots = made()
+    found = prepared(
+        slots, Chunk(-1, CAPACITY.max_rows, 0, 30, (), 0), Chunk(-1, CAPACITY.max_rows, 0, 4, (), 0)
+    ).tensors
+    assert (found.block_tables[:, CAPACITY.max_rows] == PADDING).all()
+    assert found.token_ids.tolist() == [0] * 34 and found.positions.tolist() == [*range(30), *range(4)]
+
+
+def test_each_group_of_layers_has_a_table() -> None:
+    slots = made(TWO_GROUPS)
+    chunk = Chunk(1, 3, 0, 40, (5, 3, 1), True, window_blocks=((9, 8, 7),))
+    found = prepared(slots, chunk, new=(new_row(3, list(range(40))),)).tensors
+    assert found.block_tables[:, 3, :3].tolist() == [[5, 3, 1], [9, 8, 7]]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "message"),
+    [
+        (Chunk(1, 0, 0, 17, (1,), True), "row 0 computes up to position 17, which needs 2 blocks; its table has 1"),
+        (Chunk(1, 0, 0, 3, (65,), True), "block 65 is not in the KV cache, which has 65"),
+        (Chunk(1, 0, 0, 3, (-1,), True), "block -1 is not in the KV cache"),
+        (Chunk(1, 0, -1, 3, (1,), True), "positions -1 to 2, but those of a sequence are 0 to 100"),
+        (Chunk(1, 0, 90, 11, tuple(range(7)), True), "positions 90 to 101"),
+        (Chunk(1, 0, 0, 3, tuple(range(8)), True), "a table of 8 blocks is longer than the 7 of 100 tokens"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_device_is_asked(chunk: Chunk, message: str) -> None:
+    slots = made()
+    before = slots.tokens.clone(), slots.block_tables.clone()
+    with pytest.raises(ValueError, match=message):
+        slots.prepare([chunk], 65, [new_row(0, list(range(17)))], ())
+    assert torch.equal(before[0], slots.tokens) and torch.equal(before[1], slots.block_tables)
+
+
+def test_more_tokens_than_whole_numbers_count_are_refused() -> None:
+    with pytest.raises(ValueError, match="lower --max-num-seqs or --max-model-len"):
+        made(Capacity(1, 16, 2048, 2**20, 50))
+
+
+def test_settings_of_the_rows_that_draw_in_their_order() -> None:
+    slots, host = made(), RequestSlots(CAPACITY, PADDING)
+    new = (
+        new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}),
+        new_row(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=3, allowed_token_ids=(1, 40)),
+        new_row(1, [4], temperature=0.0, min_tokens=3, banned=(9, 11)),
+    )
+    prepared(slots, new=new)
+    for one in new:
+        host.start(one)
+    rows, positions = array(3, 1, 0), array(4, 0, 2)
+    ours, theirs = slots.draws(rows, positions), host.sampling(rows, positions)
+    at = ours.rows.long()
+    for name in (
+        "temperature",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "top_k",
+        "sample_index",
+    ):
+        assert getattr(ours.settings, name)[at].tolist() == getattr(theirs, name).tolist(), name
+    assert ours.settings.seed[at].tolist() == theirs.seed.astype(np.int64).tolist()
+    assert (ours.num_tokens - ours.settings.prompt_length[at]).tolist() == theirs.draw_index.tolist()
+    assert ours.bias is not None and ours.allowed is not None and ours.bad is None
+    assert ours.bias.start.tolist() == theirs.bias_offsets.tolist()
+    assert ours.bias.token_ids.tolist() == theirs.bias_ids.tolist()
+    assert ours.bias.values.tolist() == theirs.bias_values.tolist()
+    assert ours.allowed[0].tolist() == theirs.allowed[0].view(np.int32).tolist()  # type: ignore[union-attr]
+    assert (ours.allowed[1:] == -1).all()
+    assert ours.needs_history and ours.filters and not ours.greedy
+    assert (ours.want_logprobs, ours.top_logprobs, ours.longest_history) == (True, 3, 5)
+
+
+def test_what_no_draw_needs_is_left_out() -> None:
+    slots = made()
+    prepared(slots, new=(new_row(0, [1, 2], temperature=0.0), new_row(1, [1], temperature=0.9, top_k=3, logprobs=2)))
+    plain = slots.draws(array(0), array(1))
+    assert plain.greedy and not (plain.filters or plain.needs_history or plain.want_logprobs)
+    assert plain.bias is plain.bad is plain.allowed is None
+    assert slots.draws(array(1), array(0)).filters
+
+
+def test_bad_sequences_come_with_those_that_may_have_begun() -> None:
+    slots = made()
+    new = NewRow(0, (1, 2), 2, SamplingParams(), 0, 0, bad_token_ids=((5,), (6, 7), (6, 8, 9)))
+    prepared(slots, new=(new_row(1, [3]), new))
+    assert slots.draws(array(0), array(1)).bad is None  # nothing has been said
+    one = slots.draws(array(1, 0), array(0, 2)).bad
+    assert one is not None and one.start.tolist() == [0, 0, 1] and one.token_ids.tolist() == [6, 7]
+    two = slots.draws(array(0, 1), array(3, 0)).bad
+    assert two is not None and two.start.tolist() == [0, 2, 2]
+    assert (two.offsets.tolist(), two.token_ids.tolist()) == ([0, 2, 5], [6, 7, 6, 8, 9])
+
+
+def test_forced_tokens_are_all_that_is_allowed_by_count() -> None:
+    slots = made()
+    new = NewRow(0, (1, 2), 2, SamplingParams(logit_bias={3: 1.0}), 0, 0, forced_token_ids=(33, 34))
+    prepared(slots, new=(new,))
+    for count, token in enumerate((33, 34)):
+        draws = slots.draws(array(0), array(1 + count))
+        assert draws.allowed is not None and draws.bias is None
+        assert [int(word) & 0xFFFFFFFF for word in draws.allowed[0]] == [0, 1 << (token - 32)]
+    draws = slots.draws(array(0), array(3))
+    assert draws.allowed is None and draws.bias is not None and draws.bias.token_ids.tolist() == [3]
+
+
+def test_the_token_that_is_scored_is_the_one_that_follows() -> None:
+    slots = made()
+    prepared(slots, new=(new_row(0, [1, 2, 3, 4]), new_row(3, [11, 12, 13, 14, 15])))
+    assert slots.following(array(3, 3, 0), array(1, 3, 2)).tolist() == [13, 15, 4]
+
+
+@pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
+def test_every_seed_that_is_allowed_keeps_its_bits(seed: int) -> None:
+    slots = made()
+    prepared(slots, new=(NewRow(2, (1,), 1, SamplingParams(), seed, 1023),))
+    settings = slots.draws(array(2), array(0)).settings
+    assert (int(settings.seed[2]) % 2**64, int(settings.sample_index[2])) == (seed % 2**64, 1023)
+
+
+def test_random_plans_against_the_slots_of_the_host() -> None:
+    chance = random.Random(4)
+    slots, host = made(), RequestSlots(CAPACITY, PADDING)
+    known: dict[int, tuple[int, int, int]] = {}  # row → known tokens, computed, blocks
+    for _ in range(150):
+        new = []
+        for row in range(CAPACITY.max_rows):
+            if row not in known or known[row][0] > 90 or chance.random() < 0.05:
+                tokens = [chance.randrange(50) for _ in range(chance.randrange(1, 60))]
+                new.append(new_row(row, tokens))
+                host.start(new[-1])
+                known[row] = (len(tokens), 0, 0)
+        chunks, sampled = [], []
+        for row, (count, computed, held) in list(known.items()):
+            length = chance.randrange(1, count - computed + 1)
+            blocks = tuple(chance.randrange(64) for _ in range(-(-(computed + length) // 16) - held))
+            chunks.append(Chunk(row, row, computed, length, blocks, computed + length == count))
+            sampled += [row] * (computed + length == count)
+            known[row] = (count + (computed + length == count), computed + length, held + len(blocks))
+        inputs, found = host.gather(chunks), prepared(slots, *chunks, new=tuple(new)).tensors
+        assert found.token_ids.tolist() == inputs.token_ids.tolist()
+        for index, chunk in enumerate(chunks):
+            used = -(-(chunk.start + chunk.length) // 16)
+            ours = found.block_tables[0, chunk.row, :used].tolist()
+            assert ours == inputs.metadata.block_tables[0, index, :used].tolist()
+        drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
+        host.append(np.array(sampled, np.int32), drawn)
+        draws = slots.draws(np.array(sampled, np.int32), np.array([known[row][1] - 1 for row in sampled], np.int32))
+        slots.keep(draws, torch.from_numpy(drawn))
+
+
+def test_one_copy_takes_arrays_of_every_kind() -> None:
+    """Long ones too, which do not fit where memory stays; that is another's after the next call."""
+    upload = Upload(CPU)
+    floats, longs = np.array([1.5, -np.inf], np.float32), np.array([2**62, -3], np.int64)
+    ints, none, long = array(1, 2, 3), array(), np.arange(1 << 17, dtype=np.int32)
+    sent = upload.send([ints, none, bits(floats), bits(longs), long], keep=1)
+    assert sent[0].tolist() == [1, 2, 3] and len(sent[1]) == 0 and sent[4].tolist() == long.tolist()
+    assert sent[2].view(torch.float32).tolist() == floats.tolist()
+    assert sent[3].view(torch.int64).tolist() == longs.tolist()
+    assert all(one.data_ptr() % 16 == 0 for one in (sent[0], sent[2], sent[3]))
+    (again,) = upload.send([array(7, 8)], keep=1)
+    assert again.data_ptr() == sent[0].data_ptr() and sent[0][:2].tolist() == [7, 8]

@@ -1,0 +1,60 @@
+"""Warming up: steps of padding alone, for decoders that gain by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult, Transferred
+from inflight.execution.warm_up import warm_up
+
+
+class Noting:
+    """An executor that computes nothing. error: what its steps fail with."""
+
+    capacity = Capacity(4, 16, 6, 64, 100)
+
+    def __init__(self, error: str | None = None) -> None:
+        self.plans: list[BatchPlan] = []
+        self._error = error
+
+    def submit(self, plan: BatchPlan) -> Noting:
+        self.plans.append(plan)
+        return self
+
+    def result(self) -> StepResult:
+        return StepResult(0, (), 0.0, self._error)
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+class Capturing:
+    asked: tuple[int, float] | None = None
+
+    def capture_ahead(self, run: Callable[[int], None], most: int, seconds: float) -> None:
+        self.asked = most, seconds
+        for rows in (most, 2):
+            run(rows)
+
+
+def test_it_computes_steps_of_padding_alone() -> None:
+    decoder, executor = Capturing(), Noting()
+    warm_up(decoder, executor, 3.0)
+    assert decoder.asked == (6, 3.0)
+    assert [plan.padding for plan in executor.plans] == [(1,) * 6, (1,) * 2]
+    assert not any(plan.chunks or plan.new_rows for plan in executor.plans)
+
+
+def test_who_captures_nothing_is_not_run() -> None:
+    executor = Noting()
+    warm_up(object(), executor)
+    assert not executor.plans
+
+
+def test_a_device_that_computes_no_step_is_told_of_at_the_start() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"):
+        warm_up(Capturing(), Noting("Step 0 failed: out of memory"))
