@@ -41,7 +41,7 @@ def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: 
 @pytest.mark.wide
 def test_kernels_are_compared_with_their_twins(capsys: pytest.CaptureFixture[str]) -> None:
     page = ran(capsys, "--part", "kernels")
-    assert "29 of 29 kernels compute what PyTorch's own operations do." in page
+    assert "27 of 27 kernels compute what PyTorch's own operations do." in page
 
 
 @pytest.fixture(params=GPU_SHAPES)
