@@ -24,7 +24,7 @@ from inflight.execution.backends.torch.kernels.draw_functions import (
 from inflight.execution.backends.torch.kernels.logit_blocks import Blocks
 from inflight.execution.backends.torch.sampling_tensors import Draws
 
-BLOCK = 1024  # logits that a program looks at together
+BLOCK = 512  # logits that a program looks at together
 _SMALLEST = tl.constexpr(1e-300)  # a limit that any mass passes
 
 
