@@ -230,3 +230,13 @@ def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler:
     compiler.fits(call, registers, shared, (90, 100))
     if kind != "fp8":  # which is sm_89's and later
         compiler.fits(call, registers, min(shared, _DESKTOP), (80,))
+
+
+def test_what_heads_and_shared_sums_take(compiler: Compiler) -> None:
+    """Of few outputs, whose inputs several programs share: a kernel more adds up."""
+    heads = DeviceHeads(PlainMatrix(empty(16, 512, 128)), 16, 512, 128, 0)
+    compiler.fits(lambda: by_head(empty(4, 16 * 128), heads, empty(4, 16 * 576)), registers=64, shared=64 << 10)
+    x, weight, out = empty(4, 4096), nowhere("int8", 1024, 4096), empty(4, 1024, dtype=torch.float32)
+    compiler.fits(lambda: linear(x, weight, out), registers=72, shared=64 << 10)
+    names = [one.name for one in compiler.compile(lambda: linear(x, weight, out), 90)]
+    assert names == ["quantize_kernel", "multiply", "finish"]
