@@ -29,6 +29,8 @@ LONG = (
     "execution/backends/test_native_blocks.py",
     "simulate/test_replay.py",
     "execution/test_depth.py",
+    "execution/backends/torch/test_families.py",
+    "execution/backends/torch/test_engine.py",
     "server/batch/test_crashes.py",
     "models/test_families.py",
     "execution/transformers/test_transformers.py",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.gpu.device import Rates
+from inflight.execution.backends.protocol import Quantization
 from inflight.models.arithmetic import (
     cached_elements,
     expert_weights,
@@ -24,7 +25,8 @@ from inflight.models.arithmetic import (
 )
 from inflight.models.spec import LayerSpec, ModelSpec, MoE
 
-_ITEM = 2  # bytes, of weights, keys and values in bf16
+_ITEM = 2  # bytes, of keys and values, of the output projection, and of weights in bf16
+_WEIGHT: dict[Quantization, float] = {"none": _ITEM, "int8": 1, "int4": 0.5 + 4 / 32}  # of layers, scales included
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +61,31 @@ class StepShape:
         return self.rows * self.length * (first + self.context) / 2
 
 
-def step_seconds(model: ModelSpec, step: StepShape, rates: Rates) -> float:
-    return sum(cost.seconds(rates) for cost in step_costs(model, step))
+def step_seconds(model: ModelSpec, step: StepShape, rates: Rates, held: Quantization = "none") -> float:
+    """held: how the layers' matrices are. Whole numbers count at the rate of bf16, though a device may multiply them
+    faster."""
+    return sum(cost.seconds(rates) for cost in step_costs(model, step, held))
 
 
-def step_costs(model: ModelSpec, step: StepShape) -> Iterator[Cost]:
+def step_costs(model: ModelSpec, step: StepShape, held: Quantization = "none") -> Iterator[Cost]:
     for layer, count in kinds_of_layers(model):
-        yield from _layer_costs(model, layer, step, count)
+        yield from _layer_costs(model, layer, step, count, _WEIGHT[held])
     head = table_parameters(model)
     yield Cost("logits", head * _ITEM, 2.0 * head * step.rows)
     if state := state_bytes(model):
         yield Cost("states", 2.0 * state * step.rows, 0)
 
 
-def _layer_costs(model: ModelSpec, layer: LayerSpec, step: StepShape, count: int) -> Iterator[Cost]:
+def _layer_costs(
+    model: ModelSpec, layer: LayerSpec, step: StepShape, count: int, weight_bytes: float
+) -> Iterator[Cost]:
     hidden, tokens = model.hidden_size, step.tokens
     of_mixer, of_mlp = mixer_weights(layer.mixer, hidden).matrices, mlp_weights(layer.mlp, hidden).matrices
     for outputs, inputs in (*of_mixer, *of_mlp):
-        yield Cost("products", outputs * inputs * _ITEM, 2.0 * outputs * inputs * tokens, count)
+        yield Cost("products", outputs * inputs * weight_bytes, 2.0 * outputs * inputs * tokens, count)
     if isinstance(layer.mlp, MoE):
         expert = expert_weights(layer.mlp, hidden).elements
-        read = touched_experts(layer.mlp, tokens) * expert * _ITEM
+        read = touched_experts(layer.mlp, tokens) * expert * weight_bytes
         yield Cost("experts", read, 2.0 * expert * layer.mlp.top_k * tokens, count)
     if cached := cached_elements(layer.mixer):
         read = step.rows * step.context * cached * _ITEM

@@ -19,7 +19,7 @@ def decoding(device: MeasuredDevice, model: DrawnModel, rows: Sequence[int], con
     stepper, cells = Stepper(model), []
     for count in rows:
         seconds = stepper.decode_seconds(count, context, steps)
-        best = step_seconds(model.spec, StepShape(count, 1, context), device.rates)
+        best = step_seconds(model.spec, StepShape(count, 1, context), device.rates, model.quantization)
         cells.append(
             [count, f"{count / seconds:,.0f}", f"{seconds * 1e3:.2f}", f"{best * 1e3:.2f}", f"{best / seconds:.2f}"]
         )
@@ -30,7 +30,7 @@ def prompts(device: MeasuredDevice, model: DrawnModel, lengths: Sequence[int]) -
     stepper, cells = Stepper(model), []
     for tokens in lengths:
         seconds = stepper.prompt_seconds(tokens)
-        best = step_seconds(model.spec, StepShape(1, tokens, tokens), device.rates)
+        best = step_seconds(model.spec, StepShape(1, tokens, tokens), device.rates, model.quantization)
         cells.append(
             [
                 f"{tokens:,}",

@@ -166,7 +166,7 @@ def _computed(files: Path | GGUFModel, settings: EngineSettings, device: str) ->
         spec = read_folder(files, to_run=True, family=family)
         group = settings.quantization_group_size
         captures = device != "cpu" and not settings.enforce_eager
-        graph_rows = min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS) if captures else 0
+        graph_rows = _graph_rows(settings) if captures else 0
         return KernelModel(
             spec, files, settings.load_format, settings.quantization, group, settings.seed, device, graph_rows
         )
@@ -333,6 +333,7 @@ def _in_force(
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
+        **_graphs(limits.device, settings),
         "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if on_gpu else settings.backend]),
         "threads": limits.threads,
         "pin_threads": Resolved(
@@ -358,6 +359,20 @@ def _in_force(
         ),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
+
+
+def _graphs(device: Resolved, settings: EngineSettings) -> dict[str, Resolved]:
+    """Of a GPU."""
+    if device.value == "cpu":
+        return {}
+    if settings.enforce_eager:
+        return {"graph_rows": Resolved(0, "as --enforce-eager asks, no step is replayed as a graph")}
+    return {"graph_rows": Resolved(_graph_rows(settings), "steps of up to so many rows that only decode are graphs")}
+
+
+def _graph_rows(settings: EngineSettings) -> int:
+    """Rows of the largest graph: those whose logits are computed at once."""
+    return min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
 
 
 def _text(files: Path | GGUFModel, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:

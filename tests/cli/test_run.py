@@ -184,6 +184,7 @@ def test_doctor_as_json(inflight: Caller) -> None:
     assert report["read_bytes_per_s"] > 0 and report["model"]["parameters"] > 0
     assert report["model"]["decode"][0]["tokens_per_s"] > 0
     assert report["model"]["quantization"] == "none"
+    assert report["device"] in ("cpu", "cuda:0") and report["device_reason"]
     smaller = json.loads(inflight("doctor", "--json", "--quantization", "int8-all", "--kv-cache-dtype", "int8").out)
     assert 1.5 < report["model"]["kv_bytes_per_token"] / smaller["model"]["kv_bytes_per_token"] < 2
     assert 1.5 < report["model"]["weight_bytes"] / smaller["model"]["weight_bytes"] < 2

@@ -19,6 +19,8 @@ from inflight.execution.backends.protocol import Backend, Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.parallel.partial_sums import with_partial_sums
+from inflight.execution.parallel.shards import Shard
 from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -48,10 +50,13 @@ class Driver:
         num_blocks: int = 64,
         quantization: Quantization = "none",
         quantized_kv: bool = False,
+        shard: Shard | None = None,
     ) -> None:
-        self.config = read_folder(folder, to_run=True)
+        whole = read_folder(folder, to_run=True)
+        self.config = whole if shard is None else shard.spec
         length = max(self.config.default_model_len, self.config.max_position_embeddings)  # longrope: the long factors
-        weights = load_weights(self.config, Checkpoint(folder), backend, length, quantization=quantization)
+        weights = load_weights(whole, Checkpoint(folder), backend, length, quantization=quantization, shard=shard)
+        weights = weights if shard is None else with_partial_sums(weights)
         self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self._backend = backend
         self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv), num_blocks)

@@ -70,7 +70,7 @@ class Remembering:
 class Rig:
     def __init__(self, folder: Path, isa: str, dtype: Any = "float32", max_tokens: int = 128, blocks: int = 96) -> None:
         self.model = model = read_folder(folder, to_run=True)
-        backend = open_backend(dtype, 2, isa)
+        backend = open_backend(dtype, 1 if isa == "torch" else 2, isa)
         self.capacity = Capacity(blocks, BLOCK, 8, 160, model.vocab_size, embedding_size=model.hidden_size)
         weights = load_weights(model, Checkpoint(folder), backend, 160)
         self._make = lambda: ModelRunner(

@@ -68,6 +68,7 @@ def command(
 
 def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
     from inflight.execution.backends import native
+    from inflight.execution.backends.torch.device import choose
     from inflight.execution.memory import machine_memory
     from inflight.execution.roofline import Machine
     from inflight.simulate.sources import cores
@@ -76,8 +77,10 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
     bandwidth = max(native.read_bandwidth_bytes_per_s(threads) for _ in range(3))
     kinds: dict[str, Literal["bf16", "f32", "int8"]] = {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}
     peaks = {name: max(native.peak_flops(kind, threads) for _ in range(3)) for name, kind in kinds.items()}
-    memory = machine_memory()
+    memory, device = machine_memory(), choose("auto")
     report = {
+        "device": device.name,
+        "device_reason": device.reason,
         "cpu": (cores() or [platform.processor() or platform.machine()])[0],
         "threads": threads,
         "instruction_sets": native.available_isas(),
@@ -138,6 +141,7 @@ def _print(report: dict[str, Any]) -> None:
     free = report["memory_available_bytes"]
     isas = report["instruction_sets"]
     print(f"CPU             {report['cpu']}, {counted(report['threads'], 'thread')}")
+    print(f"device          {report['device']}: {report['device_reason']}")
     print(f"kernels         {isas[0]} (also here: {', '.join(isas[1:]) or 'none'})")
     print(f"memory          {gib(free)} free of {gib(report['memory_total_bytes'])}")
     print(f"read bandwidth  {report['read_bytes_per_s'] / 1e9:,.1f} GB/s")

@@ -106,13 +106,26 @@ class EngineSettings:
             raise SettingsError(
                 f"--device is {self.device!r}; known are auto, cpu, cuda and cuda:N, N the number of a GPU."
             )
+        if self.device == "cpu" and self.enforce_eager:
+            raise SettingsError("--enforce-eager is about graphs of a GPU, and --device is cpu; leave one of them out.")
+        if self.device.startswith("cuda") and self.pin_threads:
+            raise SettingsError(
+                f"--pin-threads is about threads of the CPU's kernels, and --device is {self.device}; leave one of them "
+                "out."
+            )
         if self.backend == "transformers":
             self._check_transformers()
         if self.kv_cache_dtype not in ("auto", "int8"):
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto and int8.")
 
     def _check_transformers(self) -> None:
-        ours = {"family": None, "quantization": "none", "kv_cache_dtype": "auto", "pin_threads": False}
+        ours = {
+            "family": None,
+            "quantization": "none",
+            "kv_cache_dtype": "auto",
+            "pin_threads": False,
+            "enforce_eager": False,
+        }
         for name, unset in ours.items():
             if getattr(self, name) != unset:
                 raise SettingsError(

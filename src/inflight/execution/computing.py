@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
 from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
-from inflight.execution.packer import Progress
+from inflight.execution.packer import Progress, TensorSource
+from inflight.execution.parallel.member import Member
 from inflight.execution.runner import PassDecoder
-from inflight.execution.weights import load_weights
+from inflight.execution.weights import ModelWeights, load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from inflight.execution.parallel.ranks import Ranks
 
 LoadFormat = Literal["auto", "dummy"]
 
@@ -55,13 +60,24 @@ class KernelModel:
     seed: int
     device: str = "cpu"  # or "cuda:0" and the like
     graph_rows: int = 0  # on a GPU: steps of up to so many rows that only decode are replayed as graphs
+    member: Member | None = None  # of several processes that compute it together
+    ranks: Ranks | None = None  # these, once they have met
+
+    @property
+    def held(self) -> ModelSpec:
+        """What of it this process computes: all, or the shard of one of several devices."""
+        return self.spec if self.member is None else self.member.shard.spec
 
     @property
     def parameters(self) -> int:
         return parameters(self.spec)
 
     def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
-        return open_backend(dtype, threads, cores=cores, device=self.device, graph_rows=self.graph_rows)
+        if self.ranks is None:
+            return open_backend(dtype, threads, cores=cores, device=self.device, graph_rows=self.graph_rows)
+        from inflight.execution.backends.torch.opening import open_device
+
+        return open_device(dtype, self.device, threads, self.graph_rows, self.ranks)
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
@@ -71,10 +87,22 @@ class KernelModel:
         source = (
             DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.files)
         )
-        weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization, self.group_size)
-        decoder = Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)
+        weights = self._weights(source, backend, max_positions, progress)
+        decoder = Decoder(self.held, weights, backend, max_tokens, max_logit_rows)
         if not self.graph_rows:
             return decoder
         from inflight.execution.backends.torch.opening import captured
 
         return captured(decoder, backend)
+
+    def _weights(
+        self, source: TensorSource, backend: Backend, max_positions: int, progress: Progress | None
+    ) -> ModelWeights:
+        shard = None if self.member is None else self.member.shard
+        load = partial(load_weights, self.spec, source, backend, max_positions, progress)
+        weights = load(self.quantization, self.group_size, shard=shard)
+        if shard is None:
+            return weights
+        from inflight.execution.parallel.partial_sums import with_partial_sums
+
+        return with_partial_sums(weights)

@@ -56,8 +56,8 @@ class ModelRunner:
     def capacity(self) -> Capacity:
         return self._capacity
 
-    def submit(self, plan: BatchPlan) -> _InFlight:
-        flight = _InFlight(self, plan)
+    def submit(self, plan: BatchPlan) -> InFlight:
+        flight = InFlight(self, plan)
         try:
             self._run(plan, flight.passes)
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
@@ -113,7 +113,7 @@ class ModelRunner:
             copy(self._kv_cache, [first_host + host for _, host in loaded], [block for block, _ in loaded])
 
 
-class _InFlight:
+class InFlight:
     """A step that was submitted. fault: what broke it off before all of it was, if anything did."""
 
     def __init__(self, runner: ModelRunner, plan: BatchPlan):

@@ -21,6 +21,8 @@ from inflight.execution.layers.short_convolution import ShortConvolutionWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
 from inflight.execution.packer import Packer, Progress, TensorSource
+from inflight.execution.parallel.sharded import ShardedTensors
+from inflight.execution.parallel.shards import Shard
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
@@ -68,22 +70,25 @@ def load_weights(
     quantization: Quantization = "none",
     group_size: int = 32,
     memory: MachineMemory | None = None,
+    shard: Shard | None = None,
 ) -> ModelWeights:
     """Packs every tensor of the model once and lets its source go.
 
     `max_positions` is the longest sequence that will be computed, in tokens. `progress` is called after each tensor.
     `quantization` says which plain matrices are quantized, in int4 with a scale for each `group_size` inputs; those
-    that come quantized are packed as they are. `memory` defaults to the backend's. Raises ModelError for a missing or
-    misshapen tensor, for more positions than the model's embedding makes sense, and, before anything is allocated, for
-    a model that this memory cannot hold.
+    that come quantized are packed as they are. `memory` defaults to the backend's. `shard`, of this model: what is
+    packed is that part of it. Raises ModelError for a missing or misshapen tensor, for more positions than the model's
+    embedding makes sense, and, before anything is allocated, for a model that this memory cannot hold.
     """
     if not 1 <= max_positions <= model.longest_model_len:
         raise ModelError(
             f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
+    named: TensorSource = ExpertNames(FamilyTensors(model, source), model)
+    if shard is not None:
+        named, model = ShardedTensors(named, shard), shard.spec
     _check_memory(model, backend, max_positions, quantization, group_size, (memory or memory_of(backend)).total)
-    named = ExpertNames(FamilyTensors(model, source), model)
     packer = Packer(model, named, backend, progress, quantization, group_size)
     tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}

@@ -41,7 +41,7 @@ def arguments(method: Any) -> list[tuple[str, Any]]:
     return [(one.name, one.default) for one in inspect.signature(method).parameters.values()]
 
 
-@pytest.mark.parametrize("isa", [*backends(), "null"])
+@pytest.mark.parametrize("isa", [*backends(), "torch", "null"])
 def test_a_backend_and_its_passes_have_all_that_the_protocol_names(isa: str) -> None:
     backend = open_backend("float32", threads=1, isa=isa)
     assert isinstance(backend, Backend)

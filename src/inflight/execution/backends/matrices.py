@@ -9,6 +9,7 @@ lie, so that a backend that reads them itself need not wait for what they stand 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,6 +159,48 @@ def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
         return Int8Matrix(matrix.values[chosen], matrix.scales[chosen])
     offsets = None if matrix.offsets is None else matrix.offsets[chosen]
     return replace(matrix, codes=matrix.codes[chosen], scales=matrix.scales[chosen], offsets=offsets)
+
+
+def columns_of(matrix: Matrix, chosen: slice) -> Matrix:
+    """Some of the inputs, `chosen` by their first and last. A group that is cut by the first becomes smaller groups
+    with the same scale; inputs that are out of order are held in int8. Raises ValueError where the first is no multiple
+    of 16 inputs of a group."""
+    matrix = in_order(_whole_blocks(matrix, chosen))
+    if isinstance(matrix, BlockMatrix):
+        return _columns_of_blocks(matrix, chosen)
+    if isinstance(matrix, np.ndarray):
+        return np.asarray(matrix[:, chosen])
+    if isinstance(matrix, Int8Matrix):
+        return Int8Matrix(matrix.values[:, chosen], matrix.scales)
+    assert isinstance(matrix, Int4Matrix)
+    divides = math.gcd(chosen.start, matrix.group)
+    group = next((one for one in GROUPS if not divides % one), None)
+    if group is None:
+        raise ValueError(
+            f"it has groups of {matrix.group} inputs, and is cut at input {chosen.start:,}, which is no multiple of "
+            f"{GROUPS[-1]}"
+        )
+    times, of_group = matrix.group // group, slice(chosen.start // group, -(-chosen.stop // group))
+
+    def of(numbers: Array) -> Array:
+        return np.repeat(numbers, times, axis=1)[:, of_group]
+
+    offsets = None if matrix.offsets is None else of(matrix.offsets)
+    return replace(matrix, codes=matrix.codes[:, chosen], scales=of(matrix.scales), offsets=offsets, group=group)
+
+
+def _whole_blocks(matrix: Matrix, chosen: slice) -> Matrix:
+    """Blocks as what they stand for, where one of them would be cut."""
+    if isinstance(matrix, BlockMatrix) and (chosen.start % matrix.block_values or chosen.stop % matrix.block_values):
+        return matrix.unpacked()
+    return matrix
+
+
+def _columns_of_blocks(matrix: BlockMatrix, chosen: slice) -> BlockMatrix:
+    nbytes = matrix.rows.shape[1] * matrix.block_values // matrix.columns
+    first, last = (at // matrix.block_values * nbytes for at in (chosen.start, chosen.stop))
+    rows = np.ascontiguousarray(matrix.rows[:, first:last])
+    return replace(matrix, rows=rows, columns=chosen.stop - chosen.start)
 
 
 def in_order(matrix: Matrix) -> Matrix:

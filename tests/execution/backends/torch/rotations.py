@@ -66,7 +66,8 @@ ROTATIONS = [
     Rotation(q_norm="head", k_norm="head", norms_last=True, scales_queries=True),
     Rotation(q_norm="head", k_norm="head", v_norm=True, written=1),
     Rotation(q_norm="head", written=0),
-    Rotation(heads=3, kv_heads=3, width=512, rotated=128, k_norm="head"),  # more heads than one program has
+    Rotation(heads=3, kv_heads=3, width=512, rotated=128, k_norm="head"),  # more numbers than one program has
+    Rotation(heads=3, kv_heads=2, width=512, rotated=64, q_norm="all", k_norm="all"),  # unless one norm is of them
 ]
 
 

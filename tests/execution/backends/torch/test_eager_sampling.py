@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import draws
 from inflight.execution.backends.reference import sampling as reference
 from inflight.execution.backends.token_bias import bits
 from inflight.execution.backends.torch.eager.logprobs import score
@@ -193,3 +194,26 @@ def test_any_settings(data):
         want_logprobs=True,
         top_logprobs=data.draw(st.integers(0, 9)),
     )
+
+
+@pytest.mark.parametrize("kind", draws.KINDS, ids=lambda kind: kind.name)
+def test_draws_are_the_kernels_of_the_cpus(kind):
+    """A few of the million that the program counts."""
+    found = draws.agreement(sample, CPU, kind, 1280, 300)
+    assert found.draws == 1280 and found.is_kept
+
+
+def test_what_counts_as_a_tie():
+    """A draw of exactly a quarter falls between tokens 0 and 1 of four alike; so does where top-p of a half ends."""
+    alike, kind = np.zeros(4, np.float32), draws.Kind("")
+    assert [draws.is_tie(alike, kind, 0.25, token) for token in range(4)] == [True, True, False, False]
+    half = kind._replace(top_p=0.5)
+    assert [draws.is_tie(alike, half, 0.9, token) for token in range(4)] == [False, True, True, False]
+    assert not draws.is_tie(alike, kind._replace(temperature=0.0), 0.25, 1)
+
+
+def test_other_draws_are_noticed():
+    def likeliest(logits, of):
+        return sample(logits, of._replace(greedy=True))
+
+    assert not draws.agreement(likeliest, CPU, draws.KINDS[1], 256, 300).is_kept

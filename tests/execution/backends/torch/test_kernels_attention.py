@@ -203,16 +203,16 @@ def call_of(
     return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, pass_, out)
 
 
-# Heads and their widths, how they are held, window, soft cap, sinks; of a decode registers, with which two programs or
-# more are on a multiprocessor where there are four warps, and bytes; of a prompt, bytes; which GPUs have the format.
+# Heads and their widths, how they are held, window, soft cap, sinks; of a decode, registers (168 let three programs of
+# four warps be on a multiprocessor) and bytes; of a prompt, bytes; GPUs that have the format and registers enough.
 MODELS = {
-    "Llama": ((8, 32), (128, 128), "act", 0, 0.0, False, 208, 73_000, 135_000, ARCHS),
+    "Llama": ((8, 32), (128, 128), "act", 0, 0.0, False, 168, 73_000, 135_000, ARCHS),
     "DeepSeek": ((1, 16), (576, 0), "act", 0, 0.0, False, 255, 135_000, 115_000, ARCHS),
     "Qwen2.5": ((2, 14), (64, 64), "act", 0, 0.0, False, 128, 55_000, 68_000, ARCHS),
     "gpt-oss": ((8, 64), (64, 64), "act", 128, 0.0, True, 128, 55_000, 68_000, ARCHS),
     "Gemma 2": ((8, 16), (256, 256), "act", 4096, 50.0, False, 240, 75_000, 166_000, ARCHS[1:]),
-    "Llama, int8": ((8, 32), (128, 128), "int8", 0, 0.0, False, 208, 73_000, 100_000, ARCHS[1:]),
-    "Llama, fp8": ((8, 32), (128, 128), "fp8", 0, 0.0, False, 208, 73_000, 100_000, ARCHS[1:]),
+    "Llama, int8": ((8, 32), (128, 128), "int8", 0, 0.0, False, 168, 73_000, 100_000, ARCHS[1:]),
+    "Llama, fp8": ((8, 32), (128, 128), "fp8", 0, 0.0, False, 168, 73_000, 100_000, ARCHS[1:]),
 }
 USUAL = "Llama", "DeepSeek"
 

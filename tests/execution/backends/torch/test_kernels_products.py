@@ -10,7 +10,7 @@ from inflight.execution.backends import int8
 from inflight.execution.backends.torch.eager import products as eager
 from inflight.execution.backends.torch.kernels import by_head, gate_up, linear, linear_residual
 from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
-from inflight.execution.backends.torch.kernels.tiles import TILES
+from inflight.execution.backends.torch.kernels.tiles import TILES, splits_for, tiles_for
 from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
     DeviceHeads,
@@ -110,9 +110,10 @@ def test_rows_in_fp8_are_its_twins(device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "int8", "int4"])
 def test_a_long_sum_is_shared_by_programs_and_added_up(kind: str, device: torch.device) -> None:
-    columns = 8192 + 128
+    columns = 8424  # which the last program has less of
     x, bias = on(device, 1, 3, columns), normal(3, 20)
     weight = moved(matrices.linear([held(kind, 20, columns, torch.float32)], columns, bias), device)
+    assert splits_for(tiles_for(weight.parts[0], x.dtype, 3, False), 20, columns, False) > 1
     found, want = torch.ones(2, 3, 20, device=device)
     linear_residual(x, weight, found)
     eager.linear_residual(x, weight, want)
@@ -207,7 +208,8 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
     return DeviceLinear((found[kind],), rows, columns, 0)
 
 
-_FEW, _SOME, _MANY = (4, 168, 72 << 10), (64, 255, 68 << 10), (256, 255, 132 << 10)
+_FEW, _SOME, _MANY = (4, 168, 72 << 10), (64, 255, 68 << 10), (256, 255, 112 << 10)
+_DESKTOP = 99 << 10  # shared memory of a program on sm_86, 89 and 120, whose tensor cores are told as sm_80's are
 _USUAL = [("plain", _FEW), ("plain", _MANY), ("int8", _FEW), ("fp8", _FEW), ("int4", _FEW), ("int4", _MANY)]
 _KINDS = ("plain", "int8", "fp8", "int4", "offsets", "mxfp4", "table")
 _EVERY = [(kind, bounds) for kind in _KINDS for bounds in (_FEW, _SOME, _MANY)]
@@ -220,6 +222,21 @@ def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler:
     """Of few rows three programs fit a multiprocessor at a time, of many one."""
     tokens, registers, shared = bounds
     x, out = empty(tokens, 4096), empty(tokens, 8192, dtype=torch.float32)
-    archs = (90, 100) if kind == "fp8" else (80, 90, 100)  # fp8 is sm_89's and later
     weight = nowhere(kind, 8192, 4096)
-    compiler.fits(lambda: linear_residual(x, weight, out, invariant=tokens > 64), registers, shared, archs)
+
+    def call() -> None:
+        linear_residual(x, weight, out, invariant=tokens > 4)
+
+    compiler.fits(call, registers, shared, (90, 100))
+    if kind != "fp8":  # which is sm_89's and later
+        compiler.fits(call, registers, min(shared, _DESKTOP), (80,))
+
+
+def test_what_heads_and_shared_sums_take(compiler: Compiler) -> None:
+    """Of few outputs, whose inputs several programs share: a kernel more adds up."""
+    heads = DeviceHeads(PlainMatrix(empty(16, 512, 128)), 16, 512, 128, 0)
+    compiler.fits(lambda: by_head(empty(4, 16 * 128), heads, empty(4, 16 * 576)), registers=64, shared=64 << 10)
+    x, weight, out = empty(4, 4096), nowhere("int8", 1024, 4096), empty(4, 1024, dtype=torch.float32)
+    compiler.fits(lambda: linear(x, weight, out), registers=72, shared=64 << 10)
+    names = [one.name for one in compiler.compile(lambda: linear(x, weight, out), 90)]
+    assert names == ["quantize_kernel", "multiply", "finish"]

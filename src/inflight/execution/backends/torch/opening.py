@@ -16,23 +16,31 @@ from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import bucket_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPassDecoder
 from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.summing import Summing, SummingOperations
 
 if TYPE_CHECKING:
     from inflight.execution.backends.protocol import Backend
 
 
-def open_device(dtype: DType, device: str, threads: int = 1, graph_rows: int = 0) -> TorchBackend:
-    """device: "cpu", or the name of a GPU that is there. Arguments as of `backends.open_backend`."""
+def open_device(
+    dtype: DType, device: str, threads: int = 1, graph_rows: int = 0, ranks: Summing | None = None
+) -> TorchBackend:
+    """device: "cpu", or the name of a GPU that is there. ranks: of devices that compute a model together.
+    Other arguments as of `backends.open_backend`."""
     if device == "cpu":
         torch.set_num_threads(threads)
-        return TorchBackend(dtype, torch.device(device), eager, threads)
+        return TorchBackend(dtype, torch.device(device), _summing(cast(DeviceOperations, eager), ranks), threads)
     from inflight.execution.backends.torch import kernels
     from inflight.execution.backends.torch.fallback import WithTwins
 
     torch.cuda.set_device(device)
-    operations = cast(DeviceOperations, WithTwins(kernels, eager))
+    operations = _summing(cast(DeviceOperations, WithTwins(kernels, eager)), ranks)
     buckets = bucket_sizes(graph_rows) if graph_rows else ()
     return TorchBackend(dtype, torch.device(device), operations, threads, depth=2, buckets=buckets)
+
+
+def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOperations:
+    return operations if ranks is None else cast(DeviceOperations, SummingOperations(operations, ranks))
 
 
 def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:

@@ -75,6 +75,8 @@ class DeviceSlots:
     # -- between passes ---------------------------------------------------------------------------------------------
     def discard(self, rows: Sequence[int]) -> None:
         """What is computed for these rows from now on is padding, until they are taken anew."""
+        if not rows:
+            return
         self._void.update(rows)
         self.block_tables[:, list(rows)] = self._padding_block
         self.tokens[list(rows)] = 0

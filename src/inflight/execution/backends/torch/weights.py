@@ -63,13 +63,15 @@ HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | Int4Matrix
 
 @dataclass(frozen=True, slots=True)
 class DeviceLinear:
-    """parts: stacked along N; one where all are held alike."""
+    """parts: stacked along N; one where all are held alike. is_partial: other devices have the matrix's other columns,
+    and what it yields is a part of a sum (`summing`)."""
 
     parts: tuple[HeldMatrix, ...]
     rows: int
     columns: int
     nbytes: int
     bias: Tensor | None = None  # float32[N]
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class RoutingTensors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceExperts:
-    """Every tensor has the experts before its other dimensions: gate_up of [X, 2 · F, E], down of [X, E, F]."""
+    """Every tensor has the experts before its other dimensions: gate_up of [X, 2 · F, E], down of [X, E, F].
+    is_partial: other devices have the other of each expert's F."""
 
     gate_up: HeldMatrix
     down: HeldMatrix
@@ -119,6 +122,7 @@ class DeviceExperts:
     gating: Gating
     count: int
     nbytes: int
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,18 +28,25 @@ COLUMNS = 128  # of a value, that one program combines
 
 
 class Tile(NamedTuple):
-    """How many positions are loaded at once, by how many warps, and how many tiles ahead."""
+    """How many positions are loaded at once, by how many warps, how many tiles ahead, and in how many registers of a
+    thread at most: 168 let three programs of four warps be on a multiprocessor."""
 
     positions: int
     warps: int
     stages: int
+    registers: int
 
 
 # By the bytes of a key as it is multiplied, up to; numbers in 8 bits are widened on the way, which takes registers; and
 # float32 has no tensor cores.
-TILES = {128: Tile(64, 4, 4), 256: Tile(64, 4, 3), 512: Tile(32, 4, 3), 1280: Tile(32, 8, 4)}
-TILES_OF_8_BITS = {128: Tile(64, 4, 4), 256: Tile(32, 4, 4), 512: Tile(32, 8, 4), 1280: Tile(32, 8, 4)}
-TILE_OF_FLOAT32 = Tile(16, 4, 2)
+TILES = {128: Tile(64, 4, 4, 128), 256: Tile(64, 4, 3, 168), 512: Tile(32, 4, 3, 255), 1280: Tile(32, 8, 4, 255)}
+TILES_OF_8_BITS = {
+    128: Tile(64, 4, 4, 168),
+    256: Tile(32, 4, 4, 168),
+    512: Tile(32, 8, 4, 255),
+    1280: Tile(32, 8, 4, 255),
+}
+TILE_OF_FLOAT32 = Tile(16, 4, 2, 255)
 
 
 def short_tokens(group: int) -> int:
@@ -73,6 +80,7 @@ def attend_short(call: AttentionCall) -> None:
         **constants,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        maxnreg=tile.registers,
         enable_fp_fusion=True,
     )
     columns = min(COLUMNS, triton.next_power_of_2(call.value_dim))

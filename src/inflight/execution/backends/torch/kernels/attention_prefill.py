@@ -27,7 +27,8 @@ class Tile(NamedTuple):
     stages: int
 
 
-# By the bytes of a key as it is multiplied, up to; float32 has no tensor cores.
+# By the bytes of a key as it is multiplied, up to; numbers in 8 bits are widened on the way, which takes registers; and
+# float32 has no tensor cores.
 TILES = {
     128: Tile(128, 64, 8, 3),
     256: Tile(128, 64, 8, 3),
@@ -35,12 +36,17 @@ TILES = {
     512: Tile(128, 32, 8, 3),
     1280: Tile(32, 32, 8, 3),
 }
+TILES_OF_8_BITS = {
+    256: Tile(128, 32, 8, 3),
+    512: Tile(64, 32, 8, 2),
+    1280: Tile(32, 32, 8, 3),
+}
 TILE_OF_FLOAT32 = Tile(16, 16, 4, 2)
 
 
 def attend_long(call: AttentionCall, longer_than: int) -> None:
     """Chunks of more than so many tokens; others are left alone."""
-    tile = TILE_OF_FLOAT32 if call.q.dtype == torch.float32 else call.by_key_bytes(TILES)
+    tile = _tile(call)
     tiles = len(call.q) * call.group // tile.rows + call.chunks
     prefill_kernel[call.kv_heads, tiles](
         call.q,
@@ -58,6 +64,12 @@ def attend_long(call: AttentionCall, longer_than: int) -> None:
         num_stages=tile.stages,
         enable_fp_fusion=True,
     )
+
+
+def _tile(call: AttentionCall) -> Tile:
+    if call.q.dtype == torch.float32:
+        return TILE_OF_FLOAT32
+    return call.by_key_bytes(TILES if call.cached.key_scales is None else TILES_OF_8_BITS)
 
 
 @triton.jit

@@ -87,13 +87,9 @@ def multiply(
         places = (split * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
         tl.store(partial + places, sums, mask=is_row[:, None] & is_output[None, :])
     else:
-        if x_scales is not None:
-            sums = sums.to(tl.float32) * tl.load(x_scales + x_rows, mask=is_row, other=0.0)[:, None]
-            sums = sums * tl.load(scales + matrix * N + held)[None, :]
-        if bias is not None:
-            sums += tl.load(bias + matrix * N + held)[None, :]
+        meant = _meant(sums, x_scales, x_rows, is_row, scales, bias, matrix * N + held)
         out_at = out + head * head_stride + rows.to(tl.int64) * out_stride
-        _write(sums, out_at, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
+        _write(meant, out_at, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -123,12 +119,8 @@ def finish(
     for split in tl.static_range(1, SPLITS):
         places = (split * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
         sums += tl.load(partial + places, mask=mask, other=0)
-    if x_scales is not None:
-        sums = sums.to(tl.float32) * tl.load(x_scales + rows, mask=is_row, other=0.0)[:, None]
-        sums = sums * tl.load(scales + held)[None, :]
-    if bias is not None:
-        sums += tl.load(bias + held)[None, :]
-    _write(sums, out + rows.to(tl.int64) * out_stride, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
+    meant = _meant(sums, x_scales, rows, is_row, scales, bias, held)
+    _write(meant, out + rows.to(tl.int64) * out_stride, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
@@ -242,6 +234,17 @@ def _sums_of_codes(
                 else:
                     together = (tl.sum(of_low.to(tl.float32), axis=1) + tl.sum(of_high.to(tl.float32), axis=1))[:, None]
                 sums += together * tl.load(offsets_at + group)[None, :]
+    return sums
+
+
+@triton.jit
+def _meant(sums, x_scales, rows, is_row, scales, bias, outputs):
+    """Sums → numbers float32: of 8 bits times the scales of row and output; plus the bias where there is one."""
+    if x_scales is not None:
+        sums = sums.to(tl.float32) * tl.load(x_scales + rows, mask=is_row, other=0.0)[:, None]
+        sums = sums * tl.load(scales + outputs)[None, :]
+    if bias is not None:
+        sums += tl.load(bias + outputs)[None, :]
     return sums
 
 

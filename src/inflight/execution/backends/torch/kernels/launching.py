@@ -91,6 +91,7 @@ def launch(
         partial = torch.empty(splits, shape.rows, shape.outputs, dtype=kind, device=out.device)
     blocks = {"BLOCK_M": tiles.rows, "BLOCK_N": tiles.outputs}
     ends = {"GATING": ending.gating or "", "ADD": ending.add, "SPLITS": splits}
+    options = {"enable_fp_fusion": of.x.dtype != torch.int8}  # what is exact is rounded where the definition rounds
     multiply[count, max(shape.heads, 1), splits](
         *of,
         ending.bias,
@@ -109,11 +110,12 @@ def launch(
         num_stages=tiles.stages,
         **ends,
         **blocks,
+        **options,
     )
     if partial is not None:
         finish[(count,)](
             partial, of.x_scales, of.scales if of.x_scales is not None else None, ending.bias, out,
-            shape.rows, shape.outputs, shape.out_stride, **ends, **blocks,
+            shape.rows, shape.outputs, shape.out_stride, **ends, **blocks, **options,
         )  # fmt: skip
 
 

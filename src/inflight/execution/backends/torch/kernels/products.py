@@ -14,7 +14,7 @@ from inflight.execution.backends.protocol import Nonlinearity
 from inflight.execution.backends.torch.eager import products as eager
 from inflight.execution.backends.torch.kernels.gemm import gate_kernel
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
-from inflight.execution.backends.torch.kernels.tiles import SOME, splits_for, tiles_for
+from inflight.execution.backends.torch.kernels.tiles import FEW, splits_for, tiles_for
 from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads, DeviceLinear, HeldMatrix, PlainMatrix
 
 _GATED = 1024  # outputs of one program that gates
@@ -78,7 +78,7 @@ def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant
 def _is_cublas(x: Tensor, weight: DeviceLinear, invariant: bool) -> bool:
     return (
         not invariant
-        and len(x) > SOME
+        and len(x) > FEW
         and x.dtype != torch.float32
         and all(isinstance(part, PlainMatrix) for part in weight.parts)
     )

@@ -24,7 +24,7 @@ from inflight.execution.backends.torch.kernels.draw_functions import (
 from inflight.execution.backends.torch.kernels.logit_blocks import Blocks
 from inflight.execution.backends.torch.sampling_tensors import Draws
 
-BLOCK = 256  # logits that a program looks at together
+BLOCK = 512  # logits that a program looks at together
 _SMALLEST = tl.constexpr(1e-300)  # a limit that any mass passes
 
 
@@ -34,7 +34,7 @@ def draw_remaining(scaled: Tensor, blocks: Blocks, draws: Draws, token_ids: Tens
     _draw[len(scaled),](
         scaled, draws.rows, settings.temperature, settings.top_k, settings.top_p, settings.min_p, blocks.best,
         draws.num_tokens, settings.seed, settings.sample_index, settings.prompt_length, token_ids, scaled.shape[1],
-        blocks.per_row, blocks.tile, BLOCK, num_warps=8, enable_fp_fusion=False,
+        blocks.per_row, blocks.tile, BLOCK, num_warps=16, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -112,9 +112,10 @@ def _select(logits, vocabulary, peak, floor, least, limit, COUNTS: tl.constexpr,
             places = _place(values)
             distance = values.to(tl.float64) - peak.to(tl.float64)
             counts = (ids < vocabulary) & (distance >= floor) & (places >= least) & ((places >> shift >> 4) == place)
-            weights = tl.where(counts, 1.0 if COUNTS else tl.exp(distance), 0.0)
-            is_digit = ((places >> shift) & 15)[None, :] == digits[:, None]
-            sums += tl.where(is_digit, weights[None, :], 0.0)
+            if tl.max(counts.to(tl.int32), axis=0) > 0:  # after a few digits most blocks have none
+                weights = tl.where(counts, 1.0 if COUNTS else tl.exp(distance), 0.0)
+                is_digit = ((places >> shift) & 15)[None, :] == digits[:, None]
+                sums += tl.where(is_digit, weights[None, :], 0.0)
         of_digits = tl.sum(sums, axis=1)
         reached = above + tl.sum(tl.where(digits[None, :] >= digits[:, None], of_digits[None, :], 0.0), axis=1)
         passing = tl.max(tl.where((reached > limit) & (of_digits > 0), digits, -1), axis=0)

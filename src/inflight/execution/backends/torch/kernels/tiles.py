@@ -2,7 +2,7 @@
 
 Knows what a matrix is held in and how many rows meet it. Few rows are bound by the bytes of the weights, so tiles are
 narrow, for all multiprocessors to read, and many blocks are on their way at a time; many rows are bound by tensor
-cores.
+cores. None takes more than the 99 KiB of shared memory that a program has on a GPU for desktops.
 
 invariant: the same row has the same bits among any number of rows. What decides them is how inputs are added up: by one
 program, in blocks of one size, by one kind of instruction. From 64 rows on a tile uses a warp group's, below a warp's,
@@ -34,13 +34,13 @@ Kind = Literal["plain", "float32", "int8", "fp8", "int4"]
 
 #   at most 16 rows               at most 64 rows              more rows
 TILES: dict[Kind, tuple[Tiles, Tiles, Tiles]] = {
-    "plain": (Tiles(16, 32, 128, 4, 6), Tiles(64, 64, 64, 4, 4), Tiles(128, 128, 64, 8, 4)),
+    "plain": (Tiles(16, 32, 128, 4, 6), Tiles(64, 64, 64, 4, 4), Tiles(128, 128, 64, 8, 3)),
     "float32": (Tiles(16, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3)),
     "int8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
     "fp8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
     "int4": (Tiles(16, 32, 256, 2, 4), Tiles(64, 64, 16, 4, 3), Tiles(128, 64, 16, 8, 3)),
 }
-FEW, SOME = 16, 64  # the rows of the first two
+FEW, SOME = 16, 64  # rows of the first two
 _WARPS = 512  # that keep the memory of a large GPU busy
 _LEAST_INPUTS = 2048  # of one of several programs that share an output: fewer are not worth adding up
 _MOST_SPLITS = 8
@@ -51,17 +51,25 @@ def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool
     few, some, many = TILES[_kind(matrix, dtype)]
     exact = isinstance(matrix, Int8Matrix)
     tiles = few if rows <= FEW and (exact or not invariant) else some if rows <= SOME else many
-    if not isinstance(matrix, Int4Matrix):
-        return tiles
-    return tiles._replace(inputs=max(matrix.group, min(tiles.inputs, 4 * matrix.group)))
+    return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, Int4Matrix) else tiles
 
 
 def splits_for(tiles: Tiles, outputs: int, columns: int, invariant: bool) -> int:
-    """How many programs share the inputs of an output: some, where outputs alone give too few programs."""
-    if tiles.rows > FEW or invariant:
+    """How many programs share the inputs of an output, equal parts of its blocks: some, where outputs alone give too
+    few programs to keep the memory busy."""
+    if tiles.rows > SOME or invariant:
         return 1
     warps: int = triton.cdiv(outputs, tiles.outputs) * tiles.warps
-    return max(1, min(_WARPS // warps, columns // _LEAST_INPUTS, _MOST_SPLITS))
+    blocks: int = triton.cdiv(columns, tiles.inputs)
+    most = min(_WARPS // warps, columns // _LEAST_INPUTS, _MOST_SPLITS)
+    return next((count for count in range(most, 1, -1) if blocks % count == 0), 1)
+
+
+def _of_groups(matrix: Int4Matrix, most: int) -> int:
+    """Inputs of a block of whole groups: as many as divide a row's, so that no block has less than the others."""
+    groups = matrix.scales.shape[-1]
+    counts = (count for count in (4, 2) if groups % count == 0 and count * matrix.group <= most)
+    return matrix.group * next(counts, 1)
 
 
 def _kind(matrix: HeldMatrix, dtype: torch.dtype) -> Kind:

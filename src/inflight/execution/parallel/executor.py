@@ -1,0 +1,82 @@
+"""The executor of a model that several processes compute: a plan goes to all of them, the first one's result back.
+
+Knows the runner of this process, the workers, and that all must be at the same step. Every rank has all logits, with
+the same bits, and draws the same tokens from them, so that nothing waits for the first rank's draws to come round; what
+ranks have drawn is compared when a step is done, and where it differs they stop.
+"""
+
+from __future__ import annotations
+
+from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transferred
+from inflight.execution.parallel.faults import PeerLost, RanksLost, WorkerFault
+from inflight.execution.parallel.worker import token_ids
+from inflight.execution.parallel.workers import Workers
+from inflight.execution.runner import InFlight, ModelRunner
+
+_AGAIN = "Ranks are no longer at the same step; start the engine anew."
+_PATIENCE = 5.0  # seconds for the others to say what they know, once this rank has failed
+
+
+class ParallelExecutor:
+    """Of the first rank. Where a rank is lost, or a step fails on one, that step's `result` raises RanksLost, and so
+    does every `submit` after it: this is no failed step but the executor's end, and the engine ends with the
+    sentence."""
+
+    def __init__(self, runner: ModelRunner, workers: Workers) -> None:
+        self._runner, self._workers = runner, workers
+        self.lost: str | None = None
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._runner.capacity
+
+    def submit(self, plan: BatchPlan) -> Pending:
+        if self.lost is not None:
+            raise RanksLost(self.lost)
+        self._workers.step(plan)
+        return _InFlight(self, self._runner.submit(plan))
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        """Transfers are done within their step."""
+        return None
+
+    def close(self) -> None:
+        self._workers.close()
+        self._runner.close()
+
+    def finished(self, result: StepResult, fault: Exception | None) -> StepResult:
+        """A step of this rank, once the others are done with it, too. fault: what it failed by. Raises RanksLost."""
+        if self.lost is not None:  # it was under way beside the one that has raised
+            return StepResult(result.step, (), result.seconds, error=self.lost)
+        self.lost = self._mismatch(result, fault)
+        if self.lost is not None:
+            raise RanksLost(self.lost)
+        return result
+
+    def _mismatch(self, result: StepResult, fault: Exception | None) -> str | None:
+        """Why the ranks cannot go on; None: they can."""
+        if fault is not None and not isinstance(fault, PeerLost):
+            return f"{result.error} {_AGAIN}"
+        try:
+            others = self._workers.computed(_PATIENCE if fault else self._workers.seconds)
+        except WorkerFault as cause:
+            return f"{cause} {_AGAIN}"
+        if fault is not None:
+            return f"{result.error} {_AGAIN}"
+        drawn = token_ids(result)
+        for rank, other in enumerate(others, start=1):
+            if (other.step, other.token_ids) != (result.step, drawn):
+                return (
+                    f"Rank {rank} has drawn other tokens than rank 0, {len(other.token_ids)} in step {other.step} and "
+                    f"{len(drawn)} in step {result.step}: their devices do not compute the same bits. {_AGAIN}"
+                )
+        return None
+
+
+class _InFlight:
+    def __init__(self, executor: ParallelExecutor, flight: InFlight) -> None:
+        self._executor, self._flight = executor, flight
+
+    def result(self) -> StepResult:
+        result = self._flight.result()
+        return self._executor.finished(result, self._flight.fault)

@@ -1,0 +1,69 @@
+"""How processes become one group of ranks, and what they compute becomes a sum: over NCCL on GPUs, gloo on CPUs.
+
+Knows `torch.distributed`. Its groups are used as they are, without the one that it keeps for a whole process, so that a
+process may be in several, and in none again after one that failed. Every wait for another rank ends: with its answer,
+by an error once that one is gone, or after the seconds that were agreed on.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from inflight.execution.parallel.faults import PeerLost
+from inflight.execution.parallel.member import Member
+
+
+class Ranks:
+    """The group, from one of its ranks."""
+
+    def __init__(self, member: Member, device: str) -> None:
+        """Waits for all others. Raises PeerLost."""
+        self._rank, self._count = member.shard.rank, member.shard.ranks
+        self._on_gpu = device != "cpu"
+        limit = timedelta(seconds=member.seconds)
+        self._group: Any  # what both kinds offer is not typed
+        try:
+            store = dist.FileStore(str(Path(member.folder) / "store"), self._count)  # type: ignore[attr-defined]
+            store.set_timeout(limit)
+            if self._on_gpu:
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = limit
+                self._group = dist.ProcessGroupNCCL(store, self._rank, self._count, options)
+            else:
+                self._group = dist.ProcessGroupGloo(store, self._rank, self._count, limit)
+        except RuntimeError as error:
+            raise PeerLost(f"{self._count} processes did not find each other: {_first_line(error)}") from error
+
+    def sum_of(self, part: Tensor) -> Tensor:
+        """float32[S, N] of each rank → their sum: the first rank's, plus the second's, and so on.
+
+        Everybody gets all parts and adds them up in this order, so that ranks have the same bits, and a row has the
+        same whatever else is in the batch: a ring, as an all-reduce may run it, adds in an order that depends on where
+        a number lies in the tensor. That costs N - 1 parts to receive for a ring's 2 · (N - 1) / N: no more for two
+        ranks, and twice as many for four. Raises PeerLost; on a GPU whoever waits for the device learns it."""
+        parts = torch.empty((self._count, *part.shape), dtype=part.dtype, device=part.device)
+        try:
+            self._group.allgather([list(parts.unbind())], [part]).wait()
+        except RuntimeError as error:
+            raise PeerLost(_first_line(error)) from error
+        total = parts[0]
+        for one in parts[1:]:
+            total += one
+        return total
+
+    def abandon(self) -> None:
+        """Ends what this rank is waiting for on a GPU: another one is gone, which kernels would wait for without end.
+        (gloo sees that by itself.)"""
+        if self._on_gpu:
+            self._group.abort()
+
+
+def _first_line(error: Exception) -> str:
+    """Without the place in a file that gloo begins with."""
+    return (str(error).splitlines() or ["no reason given"])[0].rpartition("] ")[2][:300]

@@ -1,0 +1,120 @@
+"""A worker: `python -m inflight.execution.parallel.worker PIPE`, an open descriptor.
+
+Holds a shard of the model and runs every plan that comes over PIPE on it, as the engine's process does on its own, so
+that both meet in the same sums. Obeys the pipe instead of signals, and ends at once when that does, whatever it is
+waiting for.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from inflight.core.types.plan import StepResult
+from inflight.execution.backends.protocol import Backend
+from inflight.execution.memory import memory_of
+from inflight.execution.parallel.faults import PeerLost
+from inflight.execution.parallel.messages import (
+    Begin,
+    Computed,
+    Failed,
+    FromWorker,
+    Joining,
+    Loaded,
+    Ready,
+    Setup,
+    Step,
+    ToWorker,
+    decode_to_worker,
+    encode,
+)
+from inflight.execution.parallel.ranks import Ranks
+from inflight.execution.runner import InFlight, ModelRunner
+from inflight.execution.states import states_of
+from inflight.models.gguf.gguf_model import gguf_at
+
+Inbox = queue.SimpleQueue[ToWorker]
+Tell = Callable[[FromWorker], None]
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    pipe = Connection(int(sys.argv[1]))
+    setup: Setup = pipe.recv()
+    inbox = Inbox()
+    threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
+
+    def tell(message: FromWorker) -> None:
+        pipe.send_bytes(encode(message))
+
+    try:
+        work(setup, inbox, tell)
+    except Exception as error:
+        sentence = str(error) if str(error) else type(error).__name__
+        tell(Failed(sentence, isinstance(error, PeerLost)))
+    os._exit(1)  # at once: others may be waiting for this one
+
+
+def work(setup: Setup, inbox: Inbox, tell: Tell) -> None:
+    """Until a step fails: then ranks are no longer at the same place, and none of them can go on."""
+    model = setup.model
+    assert isinstance(model.files, Path)
+    model = replace(model, files=gguf_at(model.files) or model.files)
+    tell(Joining())
+    assert model.member is not None
+    model = replace(model, ranks=Ranks(model.member, model.device))
+    backend = model.open_backend(setup.dtype, setup.threads, ())
+    assert isinstance(backend, Backend)
+    decoder = model.decoder(backend, setup.max_positions, setup.max_tokens, setup.max_logit_rows, None)
+    tell(Loaded(memory_of(backend).available))
+    begin = inbox.get()
+    assert isinstance(begin, Begin)
+    capacity, kinds = begin.capacity, states_of(model.held)
+    kv_cache = backend.kv_cache(setup.kv_shape, capacity.num_blocks + 1, capacity.host_blocks)
+    states = backend.state_cache(kinds, capacity.max_rows + 1, capacity.state_snapshots) if kinds else None
+    runner = ModelRunner(decoder, backend, kv_cache, capacity, states)
+    tell(Ready())
+    compute(runner, backend.depth, inbox, tell)
+
+
+def compute(runner: ModelRunner, depth: int, inbox: Inbox, tell: Tell) -> None:
+    """Plans as they come, up to `depth` of them under way. Raises what a step failed by."""
+    flights = deque[InFlight]()
+    while True:
+        if flights and (len(flights) == depth or inbox.empty()):
+            flight = flights.popleft()
+            result = flight.result()
+            if flight.fault is not None:
+                raise flight.fault
+            tell(Computed(result.step, token_ids(result)))
+        else:
+            message = inbox.get()
+            assert isinstance(message, Step)
+            flights.append(runner.submit(message.plan))
+
+
+def token_ids(result: StepResult) -> tuple[int, ...]:
+    """All that a step has drawn."""
+    return tuple(token for one in result.sampled for token in one.token_ids)
+
+
+def _listen(pipe: Connection, inbox: Inbox) -> None:
+    """The pipe's end is the process's: nobody needs what it computes."""
+    try:
+        while True:
+            inbox.put(decode_to_worker(pipe.recv_bytes()))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The worker processes, from the engine's side: started, set up, asked, and ended.
+
+Knows processes and messages; not what is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING, TypeVar
+
+from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.execution.computing import KernelModel
+from inflight.execution.parallel.faults import WorkerFault
+from inflight.execution.parallel.member import SECONDS, Member, device_of
+from inflight.execution.parallel.messages import (
+    Begin,
+    Computed,
+    Failed,
+    FromWorker,
+    Joining,
+    Loaded,
+    Ready,
+    Setup,
+    Step,
+    decode_from_worker,
+    encode,
+)
+from inflight.execution.parallel.shards import Shard
+from inflight.models.gguf.gguf_model import GGUFModel
+
+if TYPE_CHECKING:
+    from inflight.execution.parallel.ranks import Ranks
+
+START_SECONDS = 120.0  # to import PyTorch
+LOAD_SECONDS = 3600.0  # to load a shard, from a slow disk
+_CLOSE_SECONDS = 5.0
+
+Message = TypeVar("Message", bound=FromWorker)
+
+
+class Worker:
+    """One process, and the pipe that is its life."""
+
+    def __init__(self, rank: int, setup: Setup) -> None:
+        self.rank = rank
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-m", "inflight.execution.parallel.worker", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        with contextlib.suppress(OSError):  # it has ended: whoever asks it for something is told
+            self._pipe.send(setup)
+
+    def tell(self, message: Begin | Step) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe.send_bytes(encode(message))
+
+    def told(self, kind: type[Message], seconds: float) -> Message:
+        """Its next message. Raises WorkerFault where that is another one, or none comes within so many seconds."""
+        try:
+            if not self._pipe.poll(seconds):
+                raise WorkerFault(f"Rank {self.rank} has not answered for {seconds:g} s.")
+            message = decode_from_worker(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise WorkerFault(f"Rank {self.rank} {self._end()}.") from None
+        if isinstance(message, Failed):
+            raise WorkerFault(f"Rank {self.rank} failed: {message.sentence}", message.by_peer)
+        if not isinstance(message, kind):
+            raise WorkerFault(f"Rank {self.rank} says {type(message).__name__} where {kind.__name__} was due.")
+        return message
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def end(self, seconds: float) -> None:
+        """Its pipe is closed, at which it ends; else it is killed after so many seconds."""
+        self._pipe.close()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _end(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_CLOSE_SECONDS)
+            if code < 0:
+                return f"was killed ({signal.Signals(-code).name}); if nobody did that, memory may have run out"
+            return f"has ended with exit code {code}; what it said stands above"
+        return "has closed its pipe"
+
+
+class Workers:
+    """All ranks but the first, which is this process."""
+
+    def __init__(self, setup: Setup, ranks: int, seconds: float = SECONDS) -> None:
+        """setup: of the whole model, whose device is the first rank's. They load while this process does. seconds: as
+        of `Member`."""
+        model, self.seconds, self._closed = setup.model, seconds, False
+        self._folder = tempfile.mkdtemp(prefix="inflight-ranks-")
+        files = model.files.path if isinstance(model.files, GGUFModel) else model.files
+        models = [
+            replace(
+                model,
+                device=device_of(model.device, rank),
+                member=Member(Shard(model.spec, rank, ranks), self._folder, seconds),
+            )
+            for rank in range(ranks)
+        ]
+        self._first = models[0]  # of this process
+        self._ranks: Ranks | None = None
+        self._workers = [
+            Worker(rank, replace(setup, model=replace(one, files=files)))
+            for rank, one in enumerate(models[1:], start=1)
+        ]
+        for worker in self._workers:
+            threading.Thread(target=self._watch, args=(worker,), daemon=True, name="rank watcher").start()
+
+    def join(self) -> KernelModel:
+        """Waits until all are about to join the group, and joins it: the model as this process computes it. Raises
+        WorkerFault or PeerLost."""
+        from inflight.execution.parallel.ranks import Ranks  # PyTorch, while they bring theirs
+
+        for worker in self._workers:
+            worker.told(Joining, START_SECONDS)
+        assert self._first.member is not None
+        self._ranks = Ranks(self._first.member, self._first.device)
+        return replace(self._first, ranks=self._ranks)
+
+    def await_loaded(self) -> int:
+        """Bytes that are free on the one that has least, when all have loaded. Raises WorkerFault."""
+        return min(worker.told(Loaded, LOAD_SECONDS).available for worker in self._workers)
+
+    def begin(self, capacity: Capacity) -> None:
+        """Raises WorkerFault."""
+        for worker in self._workers:
+            worker.tell(Begin(capacity))
+        for worker in self._workers:
+            worker.told(Ready, START_SECONDS)
+
+    def step(self, plan: BatchPlan) -> None:
+        message = Step(plan)
+        for worker in self._workers:
+            worker.tell(message)
+
+    def computed(self, seconds: float) -> list[Computed]:
+        """What each has made of the oldest step that was not asked for. Raises WorkerFault, of the one that is the
+        cause."""
+        found, faults = [], []
+        last = time.monotonic() + seconds
+        for worker in self._workers:
+            try:
+                found.append(worker.told(Computed, max(0.0, last - time.monotonic())))
+            except WorkerFault as fault:
+                faults.append(fault)
+        if faults:
+            raise min(faults, key=lambda fault: fault.by_peer)
+        return found
+
+    def close(self) -> None:
+        self._closed = True
+        for worker in self._workers:
+            worker.end(_CLOSE_SECONDS)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _watch(self, worker: Worker) -> None:
+        """Until it has ended: by itself, others may wait for it where nothing tells them."""
+        worker.wait()
+        if not self._closed and self._ranks is not None:
+            self._ranks.abandon()

@@ -1,0 +1,68 @@
+"""Sums over ranks, by gloo between threads: the same bits on each, in the order of ranks, whatever else is added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+
+from inflight.execution.parallel.faults import PeerLost
+from inflight.execution.parallel.member import Member, device_of
+from inflight.execution.parallel.ranks import Ranks
+from inflight.execution.parallel.shards import Shard
+
+from .test_shards import llama
+
+T = TypeVar("T")
+
+
+def each(ranks: int, folder: Path, run: Callable[[int, Ranks], T], seconds: float = 60.0) -> list[T]:
+    """Of every rank, what `run` makes of it."""
+
+    def one(rank: int) -> T:
+        return run(rank, Ranks(Member(Shard(llama(), rank, ranks), str(folder), seconds), "cpu"))
+
+    with ThreadPoolExecutor(ranks) as threads:
+        return list(threads.map(one, range(ranks)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_row_has_the_same_sum_alone_and_among_others(ranks: int, tmp_path: Path) -> None:
+    parts = torch.randn(ranks, 33, 40, generator=torch.Generator().manual_seed(ranks))
+
+    def run(rank: int, group: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+        among = group.sum_of(parts[rank])
+        return among, torch.cat([group.sum_of(parts[rank, row : row + 1]) for row in range(33)])
+
+    wanted = parts[0].clone()
+    for part in parts[1:]:
+        wanted += part
+    for among, alone in each(ranks, tmp_path, run):
+        assert torch.equal(among, wanted)
+        assert torch.equal(alone, wanted)
+
+
+def test_a_rank_that_does_not_come_is_lost(tmp_path: Path) -> None:
+    def run(rank: int, group: Ranks) -> str | None:
+        if rank == 1:
+            return None
+        with pytest.raises(PeerLost) as lost:
+            group.sum_of(torch.zeros(2, 3))
+        return str(lost.value)
+
+    told, _ = each(2, tmp_path, run, seconds=1.0)
+    assert told
+
+
+def test_a_group_that_nobody_joins_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PeerLost, match="2 processes did not find each other"):
+        Ranks(Member(Shard(llama(), 0, 2), str(tmp_path), 0.5), "cpu")
+
+
+def test_ranks_have_gpus_side_by_side() -> None:
+    assert [device_of("cuda:2", rank) for rank in range(3)] == ["cuda:2", "cuda:3", "cuda:4"]
+    assert device_of("cpu", 1) == "cpu"
