@@ -57,7 +57,7 @@ class Model:
 
     def copy_seconds(self) -> float:
         """Of one block, either way."""
-        return copy_seconds(self._backend, self._kv_cache)
+        return copy_seconds(self._backend, self._kv_cache, self._num_blocks // 2)
 
     def loop(
         self,
@@ -88,7 +88,7 @@ class Model:
             max_model_len=settings.max_model_len,
             vocab_size=self.vocab_size,
             host_blocks=host_blocks,
-            copy_seconds=copy_seconds(self._backend, self._kv_cache) if host_blocks else 0.0,
+            copy_seconds=copy_seconds(self._backend, self._kv_cache, host_blocks) if host_blocks else 0.0,
         )
         tokens = pass_tokens or budget(settings, scheduling)
         decoder = Decoder(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)

@@ -162,9 +162,7 @@ def resolve_rows(settings: EngineSettings, on_gpu: bool = False) -> Resolved:
     if settings.max_num_seqs is not None:
         return Resolved(settings.max_num_seqs, "as set")
     if on_gpu:
-        return Resolved(
-            GPU_ROWS, "so many that reading weights is not what a step takes"
-        )
+        return Resolved(GPU_ROWS, "so many that reading weights is not what a step takes")
     return Resolved(DEFAULT_ROWS, "enough to reuse each weight read from memory until the cores are the limit")
 
 

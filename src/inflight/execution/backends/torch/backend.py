@@ -151,6 +151,9 @@ class TorchBackend:
         size = int(values.nbytes + scales.nbytes)
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
 
+    def finish_packing(self) -> None:
+        pass
+
     def bytes_per_block(self, shape: KVShape) -> int:
         return memory.bytes_per_block(shape, self._act)
 
