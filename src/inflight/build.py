@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inflight.config.assembly import longest_chunk, make_rules, make_scheduler
 from inflight.config.engine import (
@@ -37,11 +38,22 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Backend, Device, DType, KVShape, LayerState
-from inflight.execution.backends.torch.device import DeviceError, choose
+from inflight.execution.backends.torch.device import DeviceError, check_ranks, choose
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import KVSize, StateSize, kv_shape, kv_size, memory_of, state_size, swap_blocks
+from inflight.execution.memory import (
+    KVSize,
+    MachineMemory,
+    StateSize,
+    kv_shape,
+    kv_size,
+    memory_of,
+    state_size,
+    swap_blocks,
+)
+from inflight.execution.parallel.faults import PeerLost, WorkerFault
+from inflight.execution.parallel.shards import cut_model, kept_whole
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
 from inflight.execution.warm_up import warm_up
@@ -51,6 +63,10 @@ from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+
+if TYPE_CHECKING:
+    from inflight.execution.parallel.executor import ParallelExecutor
+    from inflight.execution.parallel.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +148,11 @@ class _Limits:
     budget: Resolved
     length: Resolved
 
+    @property
+    def logit_rows(self) -> int:
+        """Most rows of logits at once."""
+        return LOGIT_ROWS if self.device.value == "cpu" else GPU_LOGIT_ROWS
+
 
 def _build(
     settings: EngineSettings,
@@ -212,7 +233,11 @@ def _assemble(
     )
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value))
-    backend = _open_backend(computed, _dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
+    ranks = settings.tensor_parallel_size
+    held = model if ranks == 1 else cut_model(model, ranks)
+    groups = kv_groups(held, settings.block_size, int(limits.length.value))
+    shape = kv_shape(held, settings.block_size, limits.kv_cache.value == "int8", groups)
+    workers = None if ranks == 1 else _workers(computed, shape, limits, ranks)
 
     def packed(done: int, total: int) -> None:
         if text.done():
@@ -220,9 +245,12 @@ def _assemble(
         if progress is not None:
             progress(done, total)
 
-    groups = kv_groups(model, settings.block_size, int(limits.length.value))
-    shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8", groups)
-    executor, size, states = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
+    with _closed_by_a_fault(workers):
+        computed = computed if workers is None else workers.join()
+        backend = _open_backend(computed, _dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
+        executor, size, states = _executor(
+            computed, shape, groups.windows, settings, scheduling, limits, backend, workers, packed
+        )
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
     in_force = _in_force(settings, scheduling, limits, computed, backend, size, states)
@@ -258,13 +286,14 @@ def _executor(
     scheduling: SchedulingSettings,
     limits: _Limits,
     backend: Device,
+    workers: Workers | None,
     progress: Progress | None,
-) -> tuple[ModelRunner, KVSize, StateSize]:
-    """Weights, then recurrent states and the KV cache in what memory they leave, then a decoder over all."""
+) -> tuple[ModelRunner | ParallelExecutor, KVSize, StateSize]:
+    """Weights, then recurrent states and the KV cache in what memory they leave, then a decoder over all. workers: of
+    the other ranks, who do the same."""
     length, rows, budget = int(limits.length.value), int(limits.rows.value), int(limits.budget.value)
-    logit_rows = LOGIT_ROWS if limits.device.value == "cpu" else GPU_LOGIT_ROWS
-    decoder = computed.decoder(backend, length, budget, logit_rows, progress)
-    kinds, memory = states_of(computed.spec), memory_of(backend)
+    decoder = computed.decoder(backend, length, budget, limits.logit_rows, progress)
+    kinds, memory = states_of(computed.spec), _memory(backend, workers, settings)
     states = state_size(_bytes_per_state(backend, kinds), rows, settings.state_memory, memory)
     bytes_per_block = backend.bytes_per_block(shape)
     size = kv_size(
@@ -296,12 +325,67 @@ def _executor(
     if kinds:
         assert isinstance(backend, Backend)
         cache = backend.state_cache(kinds, rows + 1, capacity.state_snapshots)  # one more, for padding
-    runner = ModelRunner(decoder, backend, kv_cache, capacity, cache)
+    executor = _with_workers(ModelRunner(decoder, backend, kv_cache, capacity, cache), workers)
     try:
-        warm_up(decoder, runner)
+        warm_up(decoder, executor)
     except RuntimeError as error:
         raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
-    return runner, size, states
+    return executor, size, states
+
+
+# -- several devices ---------------------------------------------------------------------------------------------------
+def _workers(computed: ComputedModel, shape: KVShape, limits: _Limits, ranks: int) -> Workers:
+    """The processes of the other ranks, which begin to load."""
+    from inflight.execution.parallel.messages import Setup
+    from inflight.execution.parallel.workers import Workers
+
+    assert isinstance(computed, KernelModel)
+    device = str(limits.device.value)
+    if device == "cpu" and os.environ.get("INFLIGHT_ISA") != "torch":
+        raise SettingsError(
+            f"--tensor-parallel-size is {ranks}, which is for GPUs, but the device is the CPU "
+            f"({limits.device.reason}); leave it out."
+        )
+    if device != "cpu":
+        try:
+            check_ranks(device, ranks)
+        except DeviceError as error:
+            raise SettingsError(str(error)) from None
+    length, budget, threads = int(limits.length.value), int(limits.budget.value), int(limits.threads.value)
+    return Workers(Setup(computed, _dtype_of(limits.dtype), threads, length, budget, limits.logit_rows, shape), ranks)
+
+
+@contextmanager
+def _closed_by_a_fault(workers: Workers | None) -> Iterator[None]:
+    """Whatever ends the start of an engine ends its workers. Raises SettingsError where they are the cause."""
+    try:
+        yield
+    except BaseException as fault:
+        if workers is not None:
+            workers.close()
+        if isinstance(fault, WorkerFault | PeerLost):
+            raise SettingsError(f"The model could not be loaded by all ranks. {fault}") from fault
+        raise
+
+
+def _memory(backend: Device, workers: Workers | None, settings: EngineSettings) -> MachineMemory:
+    """What the rank that has least may use, once all have loaded."""
+    memory = memory_of(backend)
+    if workers is None:
+        return memory
+    available = min(memory.available, workers.await_loaded())
+    if backend.own_memory() is None:  # all have the machine's
+        available //= settings.tensor_parallel_size
+    return replace(memory, available=available)
+
+
+def _with_workers(runner: ModelRunner, workers: Workers | None) -> ModelRunner | ParallelExecutor:
+    if workers is None:
+        return runner
+    from inflight.execution.parallel.executor import ParallelExecutor
+
+    workers.begin(runner.capacity)
+    return ParallelExecutor(runner, workers)
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:
@@ -330,6 +414,7 @@ def _in_force(
             settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
         ),
         "device": limits.device,
+        **_ranks(settings, computed.spec),
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
@@ -359,6 +444,15 @@ def _in_force(
         ),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
+
+
+def _ranks(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
+    """Of several devices."""
+    if settings.tensor_parallel_size == 1:
+        return {}
+    whole = (*kept_whole(model), "tables and the output projection")
+    reason = f"as set: heads and widths of matrices are cut; on each device whole are {', '.join(whole)}"
+    return {"tensor_parallel_size": Resolved(settings.tensor_parallel_size, reason)}
 
 
 def _graphs(device: Resolved, settings: EngineSettings) -> dict[str, Resolved]:

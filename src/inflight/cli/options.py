@@ -134,6 +134,13 @@ engine_options = grouped(
         help="cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight[gpu]').",
     ),
     click.option("--enforce-eager", is_flag=True, help="On a GPU, replay no step as a graph."),
+    click.option(
+        "--tensor-parallel-size",
+        type=int,
+        default=1,
+        show_default=True,
+        help="GPUs that share the model, a process for each.",
+    ),
     click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
     click.option(
         "--quantization",

@@ -33,7 +33,7 @@ class EngineSettings:
     of a family of models that is not ours.
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
     device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
-    is replayed as a graph.
+    is replayed as a graph. tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
     (and a tied table) too. quantization_group_size: inputs that share a scale in int4.
     kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
@@ -50,6 +50,7 @@ class EngineSettings:
     backend: BackendChoice = "auto"
     device: str = "auto"
     enforce_eager: bool = False
+    tensor_parallel_size: int = 1
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"
@@ -69,7 +70,8 @@ class EngineSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads"):
+        counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
+        for name in (*counts, "tensor_parallel_size"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and 1 <= value <= MOST):
                 raise SettingsError(f"{option(name)} is {value!r}; give a whole number from 1 to {MOST:,}.")
@@ -110,8 +112,8 @@ class EngineSettings:
             raise SettingsError("--enforce-eager is about graphs of a GPU, and --device is cpu; leave one of them out.")
         if self.device.startswith("cuda") and self.pin_threads:
             raise SettingsError(
-                f"--pin-threads is about threads of the CPU's kernels, and --device is {self.device}; leave one of them "
-                "out."
+                f"--pin-threads is about threads of the CPU's kernels, and --device is {self.device}; leave one of "
+                "them out."
             )
         if self.backend == "transformers":
             self._check_transformers()
@@ -125,6 +127,7 @@ class EngineSettings:
             "kv_cache_dtype": "auto",
             "pin_threads": False,
             "enforce_eager": False,
+            "tensor_parallel_size": 1,
         }
         for name, unset in ours.items():
             if getattr(self, name) != unset:
@@ -207,6 +210,9 @@ def resolve_threads(settings: EngineSettings) -> Resolved:
                 f"--threads is {settings.threads}, but this process may use {cores} cores; give at most {4 * cores}."
             )
         return Resolved(settings.threads, "as set")
+    if settings.tensor_parallel_size > 1:
+        each = max(1, usable // settings.tensor_parallel_size)
+        return Resolved(each, f"the cores this process may use, shared by {settings.tensor_parallel_size} ranks")
     return Resolved(usable, "the cores this process may use")
 
 

@@ -48,6 +48,16 @@ def choose(asked: str, root: Path = Path("/")) -> Chosen:
     return _gpu(asked, "as set")
 
 
+def check_ranks(first: str, ranks: int) -> None:
+    """Raises DeviceError where there are not so many GPUs from the first one on."""
+    number, count = int(first.partition(":")[2]), int(_cuda(first).device_count())
+    if number + ranks > count:
+        raise DeviceError(
+            f"--tensor-parallel-size {ranks} takes GPUs {number} to {number + ranks - 1}, and PyTorch sees {count}, "
+            "numbered from 0; take fewer, or look at CUDA_VISIBLE_DEVICES."
+        )
+
+
 def has_driver(root: Path = Path("/")) -> bool:
     return any((root / path).exists() for path in _DRIVERS)
 
