@@ -31,6 +31,7 @@ LONG = (
     "execution/test_depth.py",
     "execution/backends/torch/test_families.py",
     "execution/backends/torch/test_engine.py",
+    "execution/parallel/test_executor.py",
     "server/batch/test_crashes.py",
     "models/test_families.py",
     "execution/transformers/test_transformers.py",

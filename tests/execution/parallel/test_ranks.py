@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
 import torch
 
+from inflight.execution.backends.torch import device
 from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.member import Member, device_of
 from inflight.execution.parallel.ranks import Ranks
@@ -66,3 +68,10 @@ def test_a_group_that_nobody_joins_is_told(tmp_path: Path) -> None:
 def test_ranks_have_gpus_side_by_side() -> None:
     assert [device_of("cuda:2", rank) for rank in range(3)] == ["cuda:2", "cuda:3", "cuda:4"]
     assert device_of("cpu", 1) == "cpu"
+
+
+def test_gpus_that_are_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_cuda", lambda asked: SimpleNamespace(device_count=lambda: 3))
+    device.check_ranks("cuda:1", 2)
+    with pytest.raises(device.DeviceError, match="--tensor-parallel-size 4 takes GPUs 0 to 3, and PyTorch sees 3"):
+        device.check_ranks("cuda:0", 4)

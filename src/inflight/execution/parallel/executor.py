@@ -13,7 +13,7 @@ from inflight.execution.parallel.worker import token_ids
 from inflight.execution.parallel.workers import Workers
 from inflight.execution.runner import InFlight, ModelRunner
 
-_AGAIN = "Ranks are no longer at the same step; start the engine anew."
+_AGAIN = "Ranks are no longer at the same step; start the engine anew"  # whoever tells it ends the sentence
 _PATIENCE = 5.0  # seconds for the others to say what they know, once this rank has failed
 
 
