@@ -29,14 +29,7 @@ class PackingQueue {
   PackingQueue() = default;
   PackingQueue(const PackingQueue&) = delete;
   // Jobs that have not begun are left undone: nobody is there to read what they would pack.
-  ~PackingQueue() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
+  ~PackingQueue() { end_thread(); }
 
   // In the order of calls. sources: what the job reads, of so many bytes. Returns when not too many of them are left;
   // throws what a job threw.
@@ -53,13 +46,11 @@ class PackingQueue {
     if (fault) std::rethrow_exception(fault);
   }
 
-  // Returns when all jobs are done; throws what one of them threw.
+  // Returns when all jobs are done, and the thread with them; throws what one of them threw.
   void finish() {
-    {
-      std::lock_guard lock(mutex_);  // never for long, so that the interpreter lock may be kept
-      if (unfinished_ == 0 && read_.empty()) return;
-    }
+    if (!thread_.joinable()) return;  // as for every step of an engine: nothing has been added since
     const std::exception_ptr fault = wait([this] { return unfinished_ == 0; });
+    if (is_idle()) end_thread();  // or another caller has added something while the interpreter lock was let go
     if (fault) std::rethrow_exception(fault);
   }
 
@@ -80,6 +71,23 @@ class PackingQueue {
     changed_.wait(lock, until);
     read.swap(read_);
     return std::exchange(fault_, nullptr);
+  }
+
+  bool is_idle() {
+    std::lock_guard lock(mutex_);
+    return unfinished_ == 0;
+  }
+
+  // The caller has the interpreter lock, so that no two of them are here; the thread never waits for it.
+  void end_thread() {
+    if (!thread_.joinable()) return;
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+    stopping_ = false;
   }
 
   void go_through() {
