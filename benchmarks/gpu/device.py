@@ -37,10 +37,8 @@ class MeasuredDevice:
 
     def __init__(self, name: str) -> None:
         """Raises RuntimeError where there is no such device."""
-        self.device = torch.device(name)
+        self.device = numbered(torch.device(name))
         self.is_gpu = self.device.type == "cuda"
-        if self.is_gpu and not torch.cuda.is_available():
-            raise RuntimeError("PyTorch finds no GPU here: see nvidia-smi, or take --device cpu to see it run")
         self.act = torch.bfloat16 if self.is_gpu else torch.float32
         if not self.is_gpu:
             torch.set_num_threads(1)
@@ -102,6 +100,16 @@ class MeasuredDevice:
         started = time.perf_counter()
         run()
         return time.perf_counter() - started
+
+
+def numbered(device: torch.device) -> torch.device:
+    """With the number of the GPU, which a backend makes the one of its thread. Raises RuntimeError where there is
+    none."""
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise RuntimeError("PyTorch finds no GPU here: see nvidia-smi, or take --device cpu to see it run")
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 
 def _event() -> torch.cuda.Event:
