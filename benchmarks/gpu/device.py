@@ -15,7 +15,9 @@ from functools import cached_property
 
 import torch
 
-_FLUSHED = 256 << 20  # bytes: several times the second-level cache of any GPU of today
+# Bytes: many times the second-level cache of any GPU of today, and a quarter of a millisecond to write, in which the
+# host launches what is measured: an operation of several kernels would else be as slow as its launches.
+_FLUSHED = 1 << 30
 _PROBED = 4 << 30  # bytes that the reading probe goes through
 _SIDE = 8192  # of the matrices that the multiplying probe takes
 
