@@ -15,7 +15,9 @@ from functools import cached_property
 
 import torch
 
-_FLUSHED = 256 << 20  # bytes: several times the second-level cache of any GPU of today
+# Bytes: many times the second-level cache of any GPU of today, and a quarter of a millisecond to write, in which the
+# host launches what is measured: an operation of several kernels would else be as slow as its launches.
+_FLUSHED = 1 << 30
 _PROBED = 4 << 30  # bytes that the reading probe goes through
 _SIDE = 8192  # of the matrices that the multiplying probe takes
 
@@ -37,10 +39,8 @@ class MeasuredDevice:
 
     def __init__(self, name: str) -> None:
         """Raises RuntimeError where there is no such device."""
-        self.device = torch.device(name)
+        self.device = numbered(torch.device(name))
         self.is_gpu = self.device.type == "cuda"
-        if self.is_gpu and not torch.cuda.is_available():
-            raise RuntimeError("PyTorch finds no GPU here: see nvidia-smi, or take --device cpu to see it run")
         self.act = torch.bfloat16 if self.is_gpu else torch.float32
         if not self.is_gpu:
             torch.set_num_threads(1)
@@ -102,6 +102,16 @@ class MeasuredDevice:
         started = time.perf_counter()
         run()
         return time.perf_counter() - started
+
+
+def numbered(device: torch.device) -> torch.device:
+    """With the number of the GPU, which a backend makes the one of its thread. Raises RuntimeError where there is
+    none."""
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise RuntimeError("PyTorch finds no GPU here: see nvidia-smi, or take --device cpu to see it run")
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 
 def _event() -> torch.cuda.Event:

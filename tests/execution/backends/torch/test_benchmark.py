@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.ceiling import StepShape, step_costs, step_seconds
-from benchmarks.gpu.device import Rates
+from benchmarks.gpu.device import Rates, numbered
 from benchmarks.gpu.gaps import Span, merged
 from benchmarks.shapes import GPU_SHAPES, write_config
 from inflight.execution.sizes import context_bytes, step_weight_bytes
@@ -42,6 +43,15 @@ def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: 
 def test_kernels_are_compared_with_their_twins(capsys: pytest.CaptureFixture[str]) -> None:
     page = ran(capsys, "--part", "kernels")
     assert "27 of 27 kernels compute what PyTorch's own operations do." in page
+
+
+def test_a_gpu_without_a_number_is_that_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch makes none without a number the current one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    assert numbered(torch.device("cuda")) == torch.device("cuda:2")
+    assert numbered(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert numbered(torch.device("cpu")) == torch.device("cpu")
 
 
 @pytest.fixture(params=GPU_SHAPES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,16 @@ def test_a_pytorch_for_cpus_is_told(driven: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(DeviceError, match="needs a PyTorch with CUDA"):
         choose("cuda:0", driven)
+
+
+def test_without_a_compiler_of_kernels_the_cpu_computes(
+    driven: Path, two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeviceError, match="needs Triton"):
+        choose("cuda", driven)
+    name, reason = choose("auto", driven)
+    assert name == "cpu" and "needs Triton" in reason
 
 
 def test_a_gpu_that_pytorch_cannot_use_is_told(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
 from ..material import normal
 from .cached_tensors import CachedTensors, Chunk, Held
 from .compiled import ARCHS, Compiler
+from .launches import launches
 
 PADDING: Chunk = (-1, 0, 1)
 
@@ -183,11 +184,21 @@ def test_garbage_beside_what_is_seen_changes_no_bit(device: torch.device, count:
 
 # -- what they take of a GPU -------------------------------------------------------------------------------------------
 def call_of(
-    tokens: int, heads: tuple[int, int], dims: tuple[int, int], held: Held, window: int, soft_cap: float, sinks: bool
+    tokens: int,
+    heads: tuple[int, int],
+    dims: tuple[int, int],
+    held: Held,
+    window: int,
+    soft_cap: float,
+    sinks: bool,
+    chunks: int | None = None,
+    longest: int = 8192,
 ) -> Callable[[], None]:
-    """32 decodes or one prompt, over tensors without numbers. heads: of keys and values, and of queries."""
+    """32 decodes or one prompt, if nobody says how many chunks, over tensors without numbers. heads: of keys and
+    values, and of queries. longest: context."""
     kind = {"act": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[held]
-    chunks, block, (kv_heads, query_heads) = 32 if tokens == 32 else 1, 16, heads
+    block, (kv_heads, query_heads) = 16, heads
+    chunks = chunks or (32 if tokens == 32 else 1)
 
     def empty(*shape: int, kind: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=kind, device="meta")
@@ -197,7 +208,7 @@ def call_of(
     keys, values = (memory[:, : block * kv_heads * dim].unflatten(1, (block, kv_heads, dim)) for dim in dims)
     layer = LayerKV(0, keys, values, scales, scales) if dims[1] else LayerKV(0, keys, None, scales)
     each, of_chunks = [empty(tokens) for _ in range(3)], [empty(chunks), empty(chunks + 1), empty(chunks)]
-    pass_ = PassTensors(*each, *of_chunks, empty(1, chunks + 1, 512), block, tokens // chunks, 8192)
+    pass_ = PassTensors(*each, *of_chunks, empty(1, chunks + 1, 512), block, tokens // chunks, longest)
     q, out = (empty(tokens, query_heads * dim, kind=torch.bfloat16) for dim in (dims[0], dims[1] or 512))
     of_heads = empty(query_heads, kind=torch.float32) if sinks else None
     return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, pass_, out)
@@ -222,3 +233,14 @@ def test_what_they_take_of_a_gpu(compiler: Compiler, name: str) -> None:
     *model, registers, of_decode, of_prompt, archs = MODELS[name]
     compiler.fits(call_of(32, *model), registers, of_decode, archs)
     compiler.fits(call_of(2048, *model), 255, of_prompt, archs)
+
+
+def test_a_kernel_is_compiled_once_for_any_number_of_chunks_and_splits() -> None:
+    """To compile one anew takes seconds, which all requests would wait."""
+    model = MODELS["Llama"][:6]
+    passes = [(chunks, longest) for chunks in (1, 3, 16) for longest in (200, 1000, 4096)]  # 1, 4 and 16 splits
+    for length in (1, 100):
+        found = [launches(call_of(chunks * length, *model, chunks, longest)) for chunks, longest in passes]
+        compiled = {(one.name, tuple(one.arguments.items())) for launched in found for one in launched}
+        names = {"split_kernel", "combine_kernel"} | ({"prefill_kernel"} if length > 1 else set())
+        assert sorted(name for name, _ in compiled) == sorted(names)

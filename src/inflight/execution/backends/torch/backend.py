@@ -152,7 +152,8 @@ class TorchBackend:
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
 
     def finish_packing(self) -> None:
-        pass
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what packing needed beside is in many pieces, and the KV cache is one
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return memory.bytes_per_block(shape, self._act)

@@ -6,6 +6,7 @@ takes a second: only where a driver is found, or a GPU is asked for, is it asked
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -98,4 +99,6 @@ def _cuda(asked: str) -> Any:
             f"--device {asked}: PyTorch {torch.__version__} finds no GPU that it can use; nvidia-smi tells whether the "
             f"driver runs, and whether it is new enough for CUDA {torch.version.cuda}."
         )
+    if importlib.util.find_spec("triton") is None:
+        raise DeviceError(f"--device {asked} needs Triton, which compiles our kernels and is not here; {INSTALL}.")
     return torch.cuda

@@ -28,7 +28,13 @@ _LARGEST_FP8 = 448.0  # of float8_e4m3fn
 
 def linear(x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
     """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
-    out.copy_(_of_parts(x, weight))
+    (first, *others) = weight.parts
+    if others or not isinstance(first, PlainMatrix) or not _is_cublas(x):
+        out.copy_(_of_parts(x, weight))
+        return
+    torch.mm(x, first.values.T, out_dtype=torch.float32, out=out)  # logits, gates and ups are large: no copy of them
+    if weight.bias is not None:
+        out += weight.bias
 
 
 def linear_residual(x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
@@ -59,7 +65,7 @@ def product(x: Tensor, matrix: HeldMatrix) -> Tensor:
         codes, scales = quantize_fp8(x)
         return codes.float() @ matrix.codes.float().T * scales[:, None] * matrix.scales
     values = matrix.values if isinstance(matrix, PlainMatrix) else widened(matrix, x.shape[1], x.dtype)
-    if x.is_cuda and x.dtype != torch.float32:
+    if _is_cublas(x):
         return torch.mm(x, values.T, out_dtype=torch.float32)
     return x.float() @ values.float().T
 
@@ -129,8 +135,14 @@ def outputs_of(matrix: HeldMatrix) -> int:
 
 def _of_parts(x: Tensor, weight: DeviceLinear) -> Tensor:
     """float32[S, N]."""
-    found = torch.cat([product(x, part) for part in weight.parts], dim=1)
+    products = [product(x, part) for part in weight.parts]
+    found = products[0] if len(products) == 1 else torch.cat(products, dim=1)  # which copies one, too
     return found if weight.bias is None else found + weight.bias
+
+
+def _is_cublas(x: Tensor) -> bool:
+    """Whether products of this x are cuBLAS's with float32 sums, which PyTorch has on GPUs alone."""
+    return x.is_cuda and x.dtype != torch.float32
 
 
 def _inverse(largest: Tensor, most: float) -> Tensor:

@@ -130,7 +130,7 @@ def splits_of(context, count, WINDOW: tl.constexpr):
     return size, first, (context + count - 1) // size + 1 - first
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])  # which follow from the longest sequence of a step
 def split_kernel(
     q,
     keys,
@@ -220,7 +220,7 @@ def split_kernel(
         tl.store(sums_out + at[:, None] * VALUE + column[None, :], sums, mask=within)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def combine_kernel(
     sums,
     norms,

@@ -87,7 +87,7 @@ def tile_of(number, query_start, chunks, GROUP: tl.constexpr, ROWS: tl.constexpr
     return before - 1, number - begin
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])  # which differ from step to step, and compiling it takes seconds
 def prefill_kernel(
     q,
     keys,

@@ -35,7 +35,7 @@ def report(logits: Tensor, blocks: Blocks, token_ids: Tensor, top: int) -> Score
     return Scores(logprobs, top_ids, top_logprobs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top"])
 def _report(
     logits, best, mass, token_ids, logprobs, top_ids, top_logprobs, vocabulary, top,
     COUNT: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, BLOCKS_TILE: tl.constexpr, TOP: tl.constexpr,

@@ -335,7 +335,7 @@ def _token(
     return q, k, v, b, a
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def norm_and_gate_kernel(
     found,
     projected,

@@ -132,7 +132,7 @@ def route_kernel(
     tl.store(places + pairs, place, mask=is_rank)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def sort_kernel(
     experts, places, counts, rows, tile_experts, pairs, count, TILE: tl.constexpr, PAIRS: tl.constexpr, X: tl.constexpr
 ):
