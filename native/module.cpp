@@ -1,4 +1,5 @@
-// The Python face of the kernels: which classes and functions Python sees, and what they are called there.
+// The Python face of the kernels, and of the index that drafts: which classes and functions Python sees, and what they
+// are called there.
 //
 // What is behind a name is in the header of its noun. They check numpy's arrays (array.h) once: weights and activations
 // when they are made, the tokens, positions and block tables of a pass when it is prepared, so that a call in a layer
@@ -22,6 +23,7 @@
 #include "pass_states.h"
 #include "prepared_pass.h"
 #include "state_cache.h"
+#include "suffix_drafts.h"
 
 NB_MODULE(_native, m) {
   using namespace inflight;
@@ -57,6 +59,19 @@ NB_MODULE(_native, m) {
       .def_ro("array", &Activation::object)
       .def_ro("rows", &Activation::rows)
       .def_prop_ro("nbytes", [](const Activation& a) { return a.array.nbytes(); });
+
+  nb::class_<SuffixIndex>(m, "SuffixIndex")
+      .def(nb::init<>())
+      .def_ro_static("bytes_per_token", &SuffixIndex::bytes_per_token)
+      .def_ro_static("bytes_alone", &SuffixIndex::bytes_alone)
+      .def_ro_static("most_positions", &SuffixIndex::most_positions)
+      .def_prop_ro("nbytes", &SuffixIndex::bytes)
+      .def_prop_ro("room", &SuffixIndex::room)
+      .def("__len__", &SuffixIndex::size)
+      .def("append", &append_tokens)
+      .def("end_text", &SuffixIndex::end_text)
+      .def("drop_text", &SuffixIndex::drop_text)
+      .def("propose", &propose_tokens, nb::arg("others").none(), nb::arg("most"));
 
   nb::class_<Backend>(m, "Backend")
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),

@@ -38,6 +38,8 @@ LONG = (
     "cli/test_simulate.py",
     "bench/test_client.py",
     "execution/test_drafts.py",
+    "execution/drafters/test_heads_in_steps.py",
+    "execution/drafters/test_heads.py",
     "cli/test_run_lines.py",
     "text/test_detokenizer.py",
     "execution/test_scoring.py",

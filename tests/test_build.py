@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import gc
+import logging
 from pathlib import Path
 
 import pytest
 
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
+
+
+def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "inflight.build"):
+        engine = build_engine(EngineSettings(threads=1))
+    engine.loop.close()
+    assert engine.start.weights > 0 and engine.start.memory > 0 and engine.start.warm_up >= 0
+    (told,) = (one for one in caplog.messages if "warm-up" in one)
+    assert told.startswith(f"weights {engine.start.weights:.1f} s, memory for keys and values ")
 
 
 @pytest.mark.parametrize("enabled", [True, False])

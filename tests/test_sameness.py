@@ -332,7 +332,7 @@ def test_layers_that_keep_only_their_window_say_the_same(
     of_folders = {windowed: (0, 24, 24, 24, 24, 24), folders["mistral"]: (40,), folders["gemma4"]: (0, 40)}
     for folder, windows in of_folders.items():
         with monkeypatch.context() as patch:
-            patch.setattr("inflight.build.kv_groups", in_one_group)
+            patch.setattr("inflight.build.engine.kv_groups", in_one_group)
             expected = alone(folder, cases)
         with opened(folder) as engine:
             assert engine.capacity.windows == windows

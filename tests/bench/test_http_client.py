@@ -74,7 +74,8 @@ def test_tokens_that_come_together_have_one_time(
     sent = play(stub, [{**STREAM, "per_frame": 3, "gap_s": 0.3, **script}])
     (seen,) = sent.observations
     assert (sent.frames, sent.token_counts, seen.output_tokens) == (frames, told, 6)
-    assert [gap > 0 for gap in seen.gaps] == [False, False, True, False, False]
+    (gap,) = seen.gaps
+    assert seen.tpot == pytest.approx(gap / 5)
 
 
 def test_frames_stand_for_tokens_where_nothing_else_is_told(stub: StubServer) -> None:

@@ -64,4 +64,4 @@ def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: 
                 for line in lines
                 if line.startswith(f"  {parameter.opts[-1]} ") or line == f"  {parameter.opts[-1]}"
             ]
-            assert len(shown) == 1, parameter.opts
+            assert len(shown) == (not parameter.hidden), parameter.opts

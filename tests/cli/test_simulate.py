@@ -132,7 +132,7 @@ def test_a_gpu_by_its_data_sheet(capsys: pytest.CaptureFixture[str]) -> None:
     """What it rests on is told, and how far off it may be."""
     out, err = said(capsys, *LLAMA, *LITTLE, "--json")
     assert "a100-80 × 4, data sheet and published efficiencies, not calibrated on your hardware" in err
-    assert "256 sequences, steps of 2,048 tokens" in err
+    assert "256 sequences, steps of 2,304 tokens" in err
     result = json.loads(out)
     assert result["calibrated"] is False
     slow, usual, fast = (
@@ -377,3 +377,66 @@ def test_calibrate_refuses_settings_of_an_engine_that_it_does_not_start(
         _, err = said(capsys, "calibrate", source, record, "--max-num-seqs", "4", "--no-prefix-caching", code=2)
         assert f"{source} fits what was measured already" in err
         assert "--max-num-seqs, --no-prefix-caching would change nothing" in err
+
+
+SPECULATING = ("simulate", "--rate", "2", "--requests", "40", "--json")
+
+
+def tpot(capsys: pytest.CaptureFixture[str], model: str, *options: str) -> float:
+    out, _ = said(capsys, *SPECULATING, "--step-model", model, *options)
+    return float(json.loads(out)["summary"]["tpot"]["mean"])
+
+
+def test_drafts_are_simulated_where_it_is_said_how_often_they_are_right(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    plain = tpot(capsys, model)
+    assert tpot(capsys, model, "--speculation", "auto") == plain, "nothing was said of how often they are right"
+    record = tmp_path / "drafted.jsonl"
+    cheap = ("--max-num-seqs", "1", "--speculation-max-tokens", "4")
+    drafted = tpot(capsys, model, "--speculation", "suffix", "--speculation-acceptance", "0.95", *cheap)
+    assert drafted < tpot(capsys, model, "--max-num-seqs", "1")
+    again = (*cheap, "--speculation", "suffix", "--speculation-acceptance", "0.95", "--record", str(record))
+    _, err = said(capsys, *SPECULATING, "--step-model", model, *again)
+    assert re.search(
+        r"drafts       [\d,]+ in \d\d% of the steps, \d\d% of them right; \d\.\d\d tokens of a step", err
+    ), err
+    said(capsys, "replay", str(record), "--step-model", model)
+    recorded = tpot(capsys, model, "--speculation", "auto", "--speculation-record", str(record), *cheap)
+    assert recorded == pytest.approx(drafted, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ("--speculation", "off", "--speculation-acceptance", "0.7"),
+            "--speculation-acceptance has no effect with --speculation off",
+        ),
+        (
+            ("--speculation", "off", "--speculation-draft-ms", "2"),
+            "--speculation-draft-ms has no effect with --speculation off",
+        ),
+        (("--speculation", "suffix"), "How often drafts are right, no simulation can know; give --speculation-accep"),
+        (("--speculation", "suffix", "--speculation-acceptance", "1.5"), "--speculation-acceptance is '1.5'; give"),
+        (("--speculation", "draft:x", "--speculation-acceptance", "1"), "nothing says what that takes; give --specul"),
+        (
+            ("--speculation", "suffix", "--speculation-acceptance", "1", "--speculation-draft-ms", "1"),
+            "--speculation suffix looks drafts up, but --speculation-draft-ms, or the record, is of drafts that a",
+        ),
+        (
+            ("--speculation", "heads", "--speculation-acceptance", "1", "--speculation-draft-ms", "-1"),
+            "--speculation-draft-ms is -1; give milliseconds, above 0.",
+        ),
+    ],
+)
+def test_what_is_said_of_drafts_must_go_together(
+    capsys: pytest.CaptureFixture[str], model: str, options: tuple[str, ...], sentence: str
+) -> None:
+    _, err = said(capsys, "simulate", "--step-model", model, "--rate", "1", "--requests", "5", *options, code=1)
+    assert sentence in err
+
+
+def test_calibrate_measures_no_drafts(capsys: pytest.CaptureFixture[str], bare: Path) -> None:
+    _, err = said(capsys, "calibrate", "--model", str(bare), "--speculation", "suffix", code=1)
+    assert "--speculation suffix has no effect on what steps are measured with; leave it out." in err

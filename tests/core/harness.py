@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from typing import Any, Literal
 
 import pytest
 
-from inflight.core.estimation import drafter as drafting
-from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
@@ -35,6 +34,11 @@ from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.speculation import drafter as drafting
+from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Proposal
+from inflight.core.speculation.eager import EagerSpeculation
+from inflight.core.speculation.measured import MeasuredSpeculation
+from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, Strategy
 from inflight.core.strategies.adaptive import Adaptive
@@ -105,6 +109,9 @@ class PluginPolicy(Ordered):
         return waiting.prompt_tokens < running.prompt_tokens
 
 
+Drafting = Literal["planned", "executor", "fickle", "measured", "measured executor"]
+
+
 @dataclass(frozen=True)
 class Setup:
     """An engine in miniature. Few blocks and rows, so that everything runs out all the time."""
@@ -130,6 +137,7 @@ class Setup:
     oracle: bool = False
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
+    drafting: Drafting = "planned"
     transfer_polls: tuple[int, ...] = ()  # by ticket, in turn: how often asynchronous transfers are asked for in vain
     lost_transfers: int = 0  # of so many one fails; 0: none
     windows: tuple[int, ...] = (0,)
@@ -166,11 +174,11 @@ class Setup:
     def lane(self, name: str) -> LaneSetup:
         return next(lane for lane in self.lanes if lane.name == name)
 
-    def scheduler(self, stop_text: StopTextFactory | None = None, drafter: Drafter | None = None) -> Scheduler:
-        """drafter: None: as the setup says."""
-        if drafter is None and self.right_drafts is not None:
-            drafter = drafting.Guarded(Drafts(self.right_drafts), VOCABULARY, pytest.fail)
+    def scheduler(self, stop_text: StopTextFactory | None = None, speculation: Speculation | None = None) -> Scheduler:
+        """speculation: None: as the setup says."""
         latency = LatencyModel()
+        if speculation is None and self.right_drafts is not None:
+            speculation = self._speculation(self.right_drafts, latency)
         return Scheduler(
             self.capacity,
             self._strategy(latency),
@@ -188,10 +196,23 @@ class Setup:
             predictor=Oracle() if self.oracle else Quantiles(),
             latency=latency,
             lane_floor=self.lane_floor,
-            drafter=drafter,
+            speculation=speculation,
             longest_chunk=self.longest_chunk,
             spacing=self.spacing,
         )
+
+    def _speculation(self, right: float, latency: LatencyModel) -> Speculation:
+        drafter: Drafter | ExecutorDrafter = drafting.Guarded(Drafts(right), VOCABULARY, pytest.fail)
+        if "executor" in self.drafting:
+            drafter = ExecutorDrafter("executor", 6)
+        if "measured" in self.drafting:
+            return MeasuredSpeculation(drafter, latency)
+        return Fickle(drafter) if self.drafting == "fickle" else EagerSpeculation(drafter)
+
+    def draft(self) -> Callable[[NewRow, int], tuple[int, ...]]:
+        """What the executor drafts, as the plans' drafts are."""
+        drafts = Drafts(self.right_drafts or 0.0)
+        return lambda new, count: drafts.behind(replace(new, row=0), count)
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
         match self.strategy:
@@ -206,7 +227,7 @@ class Setup:
         return Chunked(self.token_budget, self.early_end)
 
     def loop(self, depth: int | None = None) -> EngineLoop:
-        executor = NullExecutor(self.capacity, lambda plan: 0.01 * plan.tokens, self.fate)
+        executor = NullExecutor(self.capacity, lambda plan: 0.01 * plan.tokens, self.fate, self.draft())
         return EngineLoop(self.scheduler(), executor, VirtualClock(), depth=depth or self.depth)
 
 
@@ -242,17 +263,38 @@ class Letters(StopText):
 class Drafts:
     """Drafts of all lengths. Each is right as often as said, or anything."""
 
+    name = "drafts"
+
     def __init__(self, right: float):
         self._right = right
         self._random = random.Random(0)
 
-    def propose(self, view: SequenceView, most: int) -> list[int]:
+    def propose(self, view: SequenceView, most: int) -> Proposal:
+        token_ids = self.behind(inside.row_of(view), most)
+        return Proposal(token_ids, (self._right,) * len(token_ids))
+
+    def behind(self, new: NewRow, most: int) -> tuple[int, ...]:
         count = self._random.randint(0, min(most, 6))
-        new = inside.row_of(view)
-        return [
+        return tuple(
             token if self._random.random() < self._right else self._random.randrange(VOCABULARY)
             for token in next_tokens(new, count)
-        ]
+        )
+
+    def finished(self, view: SequenceView) -> None:
+        """Nothing was kept."""
+
+
+class Fickle(EagerSpeculation):
+    """Switched on and off, and of two minds about whom to plan ahead; the same in each run."""
+
+    def waits(self, step: int) -> bool:
+        return step % 5 == 0
+
+    def turns(self, step: int, running: int, ahead: bool) -> set[int] | None:  # type: ignore[override]
+        return None if step % 7 > 4 else {number for number in range(1000) if (number + step // 3) % 2}
+
+    def holds(self, step: int, view: SequenceView) -> bool:
+        return (view.number * 7 + step) % 3 > 0
 
 
 def next_tokens(new: NewRow, count: int) -> list[int]:
@@ -267,24 +309,26 @@ def next_tokens(new: NewRow, count: int) -> list[int]:
 
 
 class FaultyExecutor(NullExecutor):
-    """A null executor whose steps can break half-way: what they should have written is garbage, nothing is sampled."""
+    """A null executor whose steps can break half-way: what they should have written is garbage, nothing is sampled.
+    fail_next: "memory" if that was short."""
 
-    fail_next = False
+    fail_next: bool | str = False
 
     def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
         done = super().submit(plan)
         if not self.fail_next:
             return done
-        self.fail_next = False
+        short, self.fail_next = self.fail_next == "memory", False
         size = self.capacity.block_size
         for chunk in plan.chunks:
             for table in self._rows[chunk.row].tables:
                 for position in range(chunk.start, chunk.start + chunk.length):
-                    self._slots[table[position // size] * size + position % size] ^= 0xDEAD
+                    slot = table[position // size] * size + position % size
+                    self._slots[slot] = self._slots.get(slot, 0) ^ 0xDEAD  # the executor may have drafted less
             for _, slot in chunk.snapshots:
                 self._snapshots[slot] ^= 0xDEAD
             self._rows[chunk.row].state ^= 0xDEAD
-        result = StepResult(plan.step, (), done.result().seconds, error=f"Step {plan.step} broke.")
+        result = StepResult(plan.step, (), done.result().seconds, error=f"Step {plan.step} broke.", out_of_memory=short)
         return type(done)(result)
 
 
@@ -338,7 +382,7 @@ class Harness:
 
     def __post_init__(self) -> None:
         self.scheduler = self.setup.scheduler()
-        self.executor = FaultyExecutor(self.setup.capacity, seconds, self.setup.fate)
+        self.executor = FaultyExecutor(self.setup.capacity, seconds, self.setup.fate, self.setup.draft())
         self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by ticket
         self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
         self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
@@ -402,7 +446,7 @@ class Harness:
         self._take(events)
         return events
 
-    def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | WaitForTransfers | None:
+    def plan(self, fail: bool | str = False) -> BatchPlan | WaitUntil | WaitForTransfers | None:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
         held, alive = inside.held, inside.alive(self.scheduler)
@@ -410,7 +454,8 @@ class Harness:
         kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
         before, wanting = list(inside.running(self.scheduler)), inside.wanting(self.scheduler)
         plan = self.scheduler.plan(self.now)
-        self._check_preempted(plan, [one for one in before if one.row is None and one.finish is None], wanting)
+        joined = {one.number for one in inside.running(self.scheduler) if one not in before}
+        self._check_preempted(plan, [one for one in before if one.row is None and one.finish is None], wanting, joined)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
             # Whoever gave way to others has given its blocks up, and so has a window that slid: theirs to write.
@@ -439,11 +484,16 @@ class Harness:
         at_risk = set().union(*(self._unfinished_in(plan) for plan, _ in self.flights))
         together = inside.batches_together(self.scheduler)
         clients = dict(self.alive)
+        is_lost = self._is_lost(self.flights[0][0])
         plan, result = self.flights.popleft()
         result = replace(result, transferred=self._poll())
         if result.error is not None:
             self.freed_again |= set(plan.freed_rows)
             self.states = {slot: one for slot, one in self.states.items() if one.step < plan.step}
+        if result.out_of_memory and not together:
+            for chunk in chain.from_iterable(one.chunks for one in (plan, *(later for later, _ in self.flights))):
+                compute = self.compute[chunk.sequence_id]
+                compute.scored = min(compute.scored, chunk.score.start) if chunk.score else compute.scored
         self._verify(plan, result)
         events = self.scheduler.commit(plan, result, self.now)
         broken = {
@@ -455,6 +505,9 @@ class Harness:
         if together:
             assert not events or not inside.running(self.scheduler), "told before the batch has ended"
             self.doomed |= hit if result.error is not None else set()
+        elif result.out_of_memory:
+            assert broken <= at_risk, "who was not in flight goes on"
+            assert not broken if is_lost else broken, "somebody ends, for the others to have room, and only once"
         else:
             assert not broken if result.error is None else hit <= broken <= at_risk
         self._take(events)
@@ -466,7 +519,7 @@ class Harness:
         self.scheduler.transferred(self._poll(), self.now)
         self.check()
 
-    def step(self, fail: bool = False) -> list[Event]:
+    def step(self, fail: bool | str = False) -> list[Event]:
         """One round of the engine's loop."""
         while len(self.flights) < self.setup.depth and isinstance(self.plan(fail), BatchPlan):
             fail = False
@@ -507,6 +560,11 @@ class Harness:
         unfinished = {sequence.number for sequence in inside.alive(self.scheduler) if sequence.finish is None}
         return {id(self.owners[chunk.sequence_id][0]) for chunk in plan.chunks if chunk.sequence_id in unfinished}
 
+    def _is_lost(self, plan: BatchPlan) -> bool:
+        """Whether nothing of the plan counts any more: all of it has ended, or is computed anew."""
+        counts = {one.number for one in inside.alive(self.scheduler) if one.finish is None and not one.recomputes}
+        return not any(chunk.sequence_id in counts for chunk in plan.chunks)
+
     def _samples(self, request_id: str) -> list[Any]:
         try:
             return inside.samples(self.scheduler, request_id)
@@ -520,16 +578,18 @@ class Harness:
         by the tokens that come."""
         sampled = {one.sequence_id: one.token_ids for one in result.sampled}
         for chunk in plan.chunks:
-            if not chunk.draft_token_ids or result.error is not None:
+            if not chunk.num_drafts or result.error is not None:
                 continue
             tokens = sampled[chunk.sequence_id]
-            assert tokens[:-1] == chunk.draft_token_ids[: len(tokens) - 1]
-            assert chunk.draft_token_ids[len(tokens) - 1 : len(tokens)] != tokens[-1:]
+            assert 1 <= len(tokens) <= 1 + chunk.num_drafts
+            if chunk.draft_token_ids:  # those of the executor nobody else sees
+                assert tokens[:-1] == chunk.draft_token_ids[: len(tokens) - 1]
+                assert chunk.draft_token_ids[len(tokens) - 1 : len(tokens)] != tokens[-1:]
             assert self._rows[chunk.row].sequence == chunk.sequence_id
             self._rows[chunk.row].num_computed = chunk.start + len(tokens)
             self.compute[chunk.sequence_id].high_water = chunk.start + len(tokens)
             self.drafted[0] += len(tokens) - 1
-            self.drafted[1] += len(chunk.draft_token_ids)
+            self.drafted[1] += chunk.num_drafts
 
     def _poll(self) -> tuple[Transferred, ...]:
         ended = self.executor.poll() or ()
@@ -583,7 +643,7 @@ class Harness:
                 assert not loading & set(table[seen:]), "it is computed on a block that is being loaded"
                 assert row.num_computed == sequence.num_computed <= len(table) * size
                 touched |= set(table[chunk.start // size : -(-row.num_computed // size)])
-            drafts = len(chunk.draft_token_ids)
+            drafts = chunk.num_drafts
             assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
             is_prompt = self._is_prompt(chunk, {new.row for new in plan.new_rows})
             assert not drafts or not (is_prompt or self.setup.together), "drafts behind a prompt, or in a padded batch"
@@ -618,8 +678,9 @@ class Harness:
             for position, slot in chunk.snapshots:
                 self.states[slot] = StateCopy(by_number[chunk.sequence_id], position, plan.step)
 
-    def _check_preempted(self, plan: object, victims: list[Any], wanting: set[int]) -> None:
-        """Invariant 9: nobody is preempted in vain, but somebody else gets blocks; or a victim itself needed one."""
+    def _check_preempted(self, plan: object, victims: list[Any], wanting: set[int], joined: set[int]) -> None:
+        """Invariant 9: nobody is preempted in vain, but somebody else gets blocks (whoever joined has, also where its
+        first chunk waits for what is loaded into them); or a victim itself needed one."""
         numbers = {one.number for one in victims}
         if inside.is_storing(self.scheduler):
             return  # the blocks are there when that has ended
@@ -628,7 +689,7 @@ class Harness:
         chunks = plan.chunks if isinstance(plan, BatchPlan) else ()
         gained = {chunk.sequence_id for chunk in chunks if chunk.new_blocks or chunk.window_blocks}
         gained |= inside.with_untold_blocks(self.scheduler)
-        assert gained - numbers, "preempted in vain"
+        assert (gained | joined) - numbers, "preempted in vain"
 
     def _check_floor(self, plan: BatchPlan, kept: set[int], overdue: set[str]) -> None:
         """Nobody pushes out what is kept for a background lane, unless nothing else is left; and a lane that was owed
@@ -653,14 +714,14 @@ class Harness:
             if left is not None and is_prompt:
                 left -= chunk.length
                 assert left >= 0, "a first token waits for other prompts"
-            tokens += chunk.length - len(chunk.draft_token_ids)
+            tokens += chunk.length - chunk.num_drafts
             if left is None and is_prompt and chunk.sample and index == 0:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
                     floors += Floor(self.setup.lane_floor).most(self.setup.token_budget) if self.setup.lane_floor else 0
                     left = max(0, self.setup.early_end - tokens) + floors
-        drafts = any(chunk.draft_token_ids for chunk in plan.chunks)
+        drafts = any(chunk.num_drafts for chunk in plan.chunks)
         assert left is None or not drafts or plan.tokens <= self.setup.early_end, "a first token waits for drafts"
 
     def _check_limits(self, plan: BatchPlan) -> None:
@@ -697,16 +758,16 @@ class Harness:
     def _is_whole(self, chunk: Chunk) -> bool:
         """Whether a chunk of the last plan computes all that its sequence has (`promised` counts what it samples)."""
         sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
-        drafts = len(chunk.draft_token_ids)
+        drafts = chunk.num_drafts
         before = sequence.num_tokens + sequence.num_pending - (drafts or chunk.sample)
         return chunk.start + chunk.length - drafts == before
 
     def _is_prompt(self, chunk: Chunk, new: set[int]) -> bool:
-        return chunk.length - len(chunk.draft_token_ids) > 1 or chunk.row in new or not self._is_whole(chunk)
+        return chunk.length - chunk.num_drafts > 1 or chunk.row in new or not self._is_whole(chunk)
 
     def _count(self, chunk: Chunk) -> None:
         compute = self.compute.setdefault(chunk.sequence_id, Compute())
-        start, end = chunk.start, chunk.start + chunk.length - len(chunk.draft_token_ids)
+        start, end = chunk.start, chunk.start + chunk.length - chunk.num_drafts
         if compute.first_start is None:
             compute.first_start = start
         compute.recomputed += max(0, min(end, compute.high_water) - start)

@@ -264,8 +264,8 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
     in_flight = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks)
     promised, drafted = Counter[int](), Counter[int]()
     for chunk in (chunk for plan in flights for chunk in plan.chunks):
-        drafted[chunk.sequence_id] += len(chunk.draft_token_ids)
-        promised[chunk.sequence_id] += len(chunk.draft_token_ids) or chunk.sample
+        drafted[chunk.sequence_id] += chunk.num_drafts
+        promised[chunk.sequence_id] += chunk.num_drafts or chunk.sample
     for sequence in alive(scheduler):
         assert sequence.in_flight == in_flight[sequence.number]
         assert 0 <= sequence.num_computed <= sequence.num_tokens + sequence.num_pending

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from inflight.core.estimation.drafter import Guarded
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import NOTHING, Guarded, Proposal
+from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.types.events import Finish, TokensEvent
 from inflight.core.types.plan import BatchPlan
 
@@ -20,8 +21,29 @@ ROOMY = Setup(num_blocks=60, block_size=4, max_rows=4, token_budget=16, right_dr
 CROWDED = replace(ROOMY, num_blocks=8, block_size=2, max_rows=3, token_budget=8)
 
 
+class Answers:
+    """A drafter that answers so, one after the other; the last answer again and again."""
+
+    name = "answers"
+
+    def __init__(self, *answers: Any):
+        self.answers = list(answers)
+        self.ended: list[int] = []
+
+    def propose(self, view: SequenceView, most: int) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer(view, most) if callable(answer) else answer
+
+    def finished(self, view: SequenceView) -> None:
+        self.ended.append(view.number)
+
+
+def drafts(token_id: int, count: int) -> Proposal:
+    return Proposal((token_id,) * count, (0.5,) * count)
+
+
 def drafts_of(plans: Iterable[BatchPlan]) -> list[int]:
-    return [len(chunk.draft_token_ids) for plan in plans for chunk in plan.chunks]
+    return [chunk.num_drafts for plan in plans for chunk in plan.chunks]
 
 
 def drained(setup: Setup, *requests: Any) -> Harness:
@@ -42,12 +64,11 @@ def test_right_drafts_bring_several_tokens_a_step() -> None:
 
 
 def test_wrong_drafts_bring_one_token_a_step_and_are_computed_again() -> None:
-    class Wrong:
-        def propose(self, view: SequenceView, most: int) -> list[int]:
-            return [VOCABULARY - 1] * min(3, most)  # an end token, which this request never draws
+    def wrong(view: SequenceView, most: int) -> Proposal:
+        return drafts(VOCABULARY - 1, min(3, most))  # an end token, which this request never draws
 
     harness = Harness(replace(ROOMY, right_drafts=None))
-    harness.scheduler = harness.setup.scheduler(drafter=Wrong())
+    harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(Answers(wrong)))
     harness.add(request(output=6, max_tokens=6, min_tokens=6, ignore_eos=False))
     harness.drain()
     assert len(harness.plans) == 6 and harness.drafted == [0, 3 + 3 + 2 + 1]
@@ -60,11 +81,14 @@ def test_wrong_drafts_bring_one_token_a_step_and_are_computed_again() -> None:
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("polls", [(), (2, 0, 5)])
+@pytest.mark.parametrize("drafting", ["planned", "executor", "fickle"])
 def test_in_a_crowd_tokens_are_those_of_decoding_alone(
-    right: float, depth: int, preemption: Any, caching: bool, polls: tuple[int, ...]
+    right: float, depth: int, preemption: Any, caching: bool, polls: tuple[int, ...], drafting: Any
 ) -> None:
-    setup = replace(CROWDED, right_drafts=right, depth=depth, preemption=preemption, prefix_caching=caching)
-    setup = replace(setup, host_blocks=20, transfer_polls=polls)
+    setup = replace(
+        CROWDED, drafting=drafting, right_drafts=right, depth=depth, preemption=preemption, prefix_caching=caching
+    )
+    setup = replace(setup, host_blocks=20, transfer_polls=polls, drafting=drafting)
     sampled = [request(f"r{n}", [0, 1] * 2 + [n % 2], output=9, n=1 + n % 2, temperature=1.0, seed=n) for n in range(5)]
     harness = drained(setup, *sampled)
     assert harness.drafted[1] > 0 and harness.scheduler.snapshot().preemptions > 0
@@ -83,25 +107,22 @@ def test_a_stop_inside_of_drafts_drops_what_follows() -> None:
             tokens, finishes = outputs_alone(of, 40)
             assert (harness.clients[0].tokens, harness.clients[0].ended.finishes) == (tokens, finishes)
             (last,) = [one for one in events if isinstance(one, TokensEvent) and one.finish is not None]
-            drafts = drafts_of(harness.plans)[-1]
-            seen += last.finish.reason == "stop" and len(last.token_ids) < 1 + drafts  # type: ignore[union-attr]
+            drafted = drafts_of(harness.plans)[-1]
+            seen += last.finish.reason == "stop" and len(last.token_ids) < 1 + drafted  # type: ignore[union-attr]
     assert seen > 5
 
 
 def test_drafts_have_what_the_step_has_left() -> None:
     """Not what prompts and other decodes take of the budget, and never beyond the last token."""
 
-    class Eager:
-        def __init__(self) -> None:
-            self.asked: list[int] = []
+    asked: list[int] = []
 
-        def propose(self, view: SequenceView, most: int) -> list[int]:
-            self.asked.append(most)
-            return [0] * most
+    def eager(view: SequenceView, most: int) -> Proposal:
+        asked.append(most)
+        return drafts(0, most)
 
-    eager = Eager()
     harness = Harness(replace(ROOMY, right_drafts=None, token_budget=8))
-    harness.scheduler = harness.setup.scheduler(drafter=eager)
+    harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(Answers(eager)))
     harness.add(request("a", [0, 1], output=20, max_tokens=9))
     harness.step()
     harness.add(request("b", [1] * 10, output=1))
@@ -112,7 +133,7 @@ def test_drafts_have_what_the_step_has_left() -> None:
     assert isinstance(plan, BatchPlan) and plan.tokens == 8 and drafts_of([plan]) == [4, 0]
     harness.commit()
     harness.drain()
-    assert eager.asked[0] == 4 and eager.asked[-1] <= 8 - 2 and harness.clients[0].ended.finishes == (Finish("length"),)
+    assert asked[0] == 4 and asked[-1] <= 8 - 2 and harness.clients[0].ended.finishes == (Finish("length"),)
 
 
 def test_two_decodes_share_what_is_left() -> None:
@@ -169,35 +190,29 @@ def test_background_work_is_drafted_for_where_nothing_else_runs() -> None:
     harness.drain()
     both = [plan for plan in harness.plans if len(plan.chunks) == 2]
     behind = [chunk for plan in both for chunk in plan.chunks if chunk.sequence_id == 1]
-    assert behind and not any(chunk.draft_token_ids for chunk in behind)
+    assert behind and not any(chunk.num_drafts for chunk in behind)
     assert any(drafts_of(plan for plan in harness.plans if plan.chunks[0].sequence_id == 1))
-
-
-class Answers:
-    def __init__(self, *answers: Any):
-        self.answers = list(answers)
-
-    def propose(self, view: SequenceView, most: int) -> Any:
-        answer = self.answers.pop(0)
-        return answer(view, most) if callable(answer) else answer
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ([0] * 100, "more than 15 tokens were drafted"),
-        ([VOCABULARY], "a draft is 8; it must be from 0 to 7"),
-        ([-1], "a draft is -1"),
-        ([True], "a draft must be a whole number"),
+        (drafts(0, 100), "more than 15 tokens were drafted"),
+        (drafts(VOCABULARY, 1), "a draft is 8; it must be from 0 to 7"),
+        (drafts(-1, 1), "a draft is -1"),
+        (drafts(True, 1), "a draft must be a whole number"),
+        (Proposal((0, 0), (0.5,)), "2 tokens were drafted with 1 chances"),
+        (Proposal((0,), (1.5,)), "a chance is 1.5; it must be from 0 to 1"),
+        (Proposal((0,), (float("nan"),)), "a chance is nan"),
         (None, "TypeError"),
         (lambda view, most: 1 // 0, "ZeroDivisionError"),
     ],
 )
 def test_a_drafter_that_answers_nonsense_is_asked_no_more(answer: Any, why: str) -> None:
     told: list[str] = []
-    drafter = Guarded(Answers([1], answer), VOCABULARY, told.append)
+    drafter = Guarded(Answers(drafts(1, 1), answer), VOCABULARY, told.append)
     harness = Harness(replace(ROOMY, right_drafts=None))
-    harness.scheduler = harness.setup.scheduler(drafter=drafter)
+    harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(drafter))
     harness.add(request(output=18))
     harness.drain()
     assert harness.clients[0].tokens == outputs_alone(harness.clients[0].request, 24)[0]
@@ -209,13 +224,61 @@ def test_a_drafter_that_answers_nonsense_is_asked_no_more(answer: Any, why: str)
 def test_a_drafter_sees_the_tokens_so_far() -> None:
     seen: list[tuple[int, ...]] = []
 
-    def note(view: SequenceView, most: int) -> tuple[int, ...]:
+    def note(view: SequenceView, most: int) -> Proposal:
         seen.append(view.token_slice(0, view.prompt_tokens + view.output_tokens))
-        return ()
+        return NOTHING
 
     harness = Harness(replace(ROOMY, right_drafts=None))
-    harness.scheduler = harness.setup.scheduler(drafter=Answers(note, note))
+    harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(Answers(note)))
     harness.add(request(prompt=[0, 1], output=4, max_tokens=4))
     harness.drain()
     tokens = harness.clients[0].tokens[0]
     assert seen == [(0, 1, *tokens[:1]), (0, 1, *tokens[:2])]  # before the last token there is nothing to draft
+
+
+class HoldsAll(EagerSpeculation):
+    """Everybody's turn is in every step, and nobody is planned ahead."""
+
+    def waits(self, step: int) -> bool:
+        return False
+
+    def turns(self, step: int, running: int, ahead: bool) -> set[int]:  # type: ignore[override]
+        return set(range(10))
+
+    def holds(self, step: int, view: SequenceView) -> bool:
+        return view.number == 0
+
+
+class WaitsAll(HoldsAll):
+    """Nothing is planned ahead."""
+
+    def waits(self, step: int) -> bool:
+        return True
+
+
+def at_depth_2(speculation: EagerSpeculation) -> Harness:
+    """Two sequences, whose drafts are nothing but a wrong token."""
+    harness = Harness(replace(ROOMY, right_drafts=None, depth=2, max_rows=2))
+    harness.scheduler = harness.setup.scheduler(speculation=speculation)
+    harness.add(request("a", [0, 1], output=12), request("b", [1, 1], output=12))
+    harness.drain()
+    for client in harness.clients:
+        assert client.tokens == outputs_alone(client.request, 24)[0]
+    return harness
+
+
+def test_who_is_held_back_is_drafted_for_in_the_step_behind() -> None:
+    """The other one is planned ahead, and so never drafted for, while both run."""
+    harness = at_depth_2(HoldsAll(Answers(lambda view, most: drafts(VOCABULARY - 1, min(1, most)))))
+    of = [{chunk.sequence_id: chunk.num_drafts for chunk in plan.chunks} for plan in harness.plans]
+    both = of[: max(place for place, one in enumerate(of) if 1 in one)]
+    mine = [place for place, one in enumerate(both) if 0 in one]
+    assert mine[1:] == list(range(mine[1], len(both), 2)) and all(both[place][0] == 1 for place in mine[1:])
+    assert not any(one.get(1) for one in both)
+
+
+def test_a_step_that_waits_is_planned_behind_the_result() -> None:
+    """So everybody is in every step, and may have drafts in it."""
+    harness = at_depth_2(WaitsAll(Answers(lambda view, most: drafts(VOCABULARY - 1, min(1, most)))))
+    assert [len(plan.chunks) for plan in harness.plans[:10]] == [2] * 10
+    assert all(chunk.num_drafts for plan in harness.plans[1:10] for chunk in plan.chunks)

@@ -71,6 +71,7 @@ def setups(draw: st.DrawFn) -> Setup:
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
         right_drafts=None if snapshots else draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
+        drafting=draw(st.sampled_from(["planned", "executor", "fickle", "measured", "measured executor"])),
         transfer_polls=draw(st.sampled_from([(), (), (0,), (1, 0, 3), (2, 5)])),
         lost_transfers=draw(st.sampled_from([0, 1, 2, 3])),
         windows=windows,
@@ -113,7 +114,7 @@ def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
         lane=draw(st.sampled_from(["interactive", "interactive", "batch", "third"])),
         tenant=draw(st.sampled_from(["", "b", "c"])),
         priority=draw(st.integers(-1, 2)),
-        slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0]))),
+        slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0])), itl=draw(st.sampled_from([None, None, 0.06]))),
     )
 
 
@@ -122,6 +123,9 @@ def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
     lane = next((lane for lane in setup.lanes if lane.name == request.lane), setup.lanes[0])
     priority = request.priority if lane.policy == "priority" else 0
     return replace(request, lane=lane.name, priority=priority, **changes)
+
+
+FAULTS: list[bool | str] = [False, False, True, "memory"]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -169,8 +173,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert repr(name) in self.harness.refuse(self.harness.alive[name].request)
 
     @precondition(lambda self: len(self.harness.flights) < self.harness.setup.depth)
-    @rule(fail=st.sampled_from([False, False, True]))
-    def plan(self, fail: bool) -> None:
+    @rule(fail=st.sampled_from(FAULTS))
+    def plan(self, fail: bool | str) -> None:
         self.harness.plan(fail and self.fragile)
 
     @precondition(lambda self: self.harness.flights)
@@ -183,8 +187,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def poll(self) -> None:
         self.harness.poll()
 
-    @rule(rounds=st.integers(1, 4), fail=st.sampled_from([False, False, True]))
-    def steps(self, rounds: int, fail: bool) -> None:
+    @rule(rounds=st.integers(1, 4), fail=st.sampled_from(FAULTS))
+    def steps(self, rounds: int, fail: bool | str) -> None:
         for _ in range(rounds):
             self.harness.step()
         if fail and self.fragile:

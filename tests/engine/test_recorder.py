@@ -18,7 +18,9 @@ from core.builders import request
 from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
 from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import assume, given, settings
+from simulate.setups import chat, pool
 
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
@@ -28,6 +30,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done
 from inflight.engine.recorder import Recorder, open_record, plan_record
+from inflight.records.drafts import num_drafts
 from inflight.records.schema import (
     ChunkRecord,
     FaultRecord,
@@ -37,10 +40,16 @@ from inflight.records.schema import (
     RequestRecord,
     SampleRecord,
     StepRecord,
+    header_of,
     of_kind,
     read_records,
+    values_of,
 )
+from inflight.simulate.acceptance import parse_acceptance
+from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.replay import COMPARED, Replay, replay
+from inflight.simulate.simulation import Setup as SimulationSetup
+from inflight.simulate.simulation import simulate
 
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
@@ -306,6 +315,33 @@ def test_drafts_replay_as_they_were(tmp_path: Path) -> None:
         chunk["draft_token_ids"] = [one ^ 1 for one in chunk["draft_token_ids"]]
     difference = replay(records, setup.scheduler)[1].difference
     assert difference is not None and "differs in its chunks" in difference
+
+
+def told(steps: list[StepRecord]) -> list[int]:
+    return [accepted for step in steps for _, accepted in step.get("accepted", [])]
+
+
+@pytest.mark.parametrize(("speculation", "key"), [("suffix", "draft_token_ids"), ("draft:small", "num_drafts")])
+def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
+    tmp_path: Path, speculation: str, key: str
+) -> None:
+    """From the record alone: a simulated engine's, whose drafts are right as often as was said."""
+    path = tmp_path / "drafted.jsonl"
+    drafts = SimulatedDrafts(parse_acceptance("0.7"), pass_seconds=0.001 if key == "num_drafts" else 0.0)
+    simulate(chat(20, 20.0), SimulationSetup(pool(SchedulingSettings(speculation=speculation), drafts=drafts)), path)
+    records = list(read_records(path))
+    assert values_of(header_of(records))["speculation"] == speculation
+    steps = of_kind(records, "step")
+    drafted = [chunk for step in steps for chunk in step["chunks"] if num_drafts(chunk)]
+    assert drafted and all(key in chunk and chunk["length"] == 1 + num_drafts(chunk) for chunk in drafted)
+    assert 0 < sum(told(steps)) < sum(map(num_drafts, drafted)) and len(told(steps)) == len(drafted)
+    assert any("draft_seconds" in step for step in steps) == (key == "num_drafts")
+    for chunk in drafted:
+        assert_fits(chunk, ChunkRecord)
+    assert replay(records)[1].difference is None
+    first = next(step for step in steps if told([step]))
+    first["accepted"][0][1] ^= 1
+    assert (replay(records)[1].difference is None) == (key == "draft_token_ids"), "there, tokens tell what was right"
 
 
 @given(

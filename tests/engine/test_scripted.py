@@ -10,6 +10,9 @@ import pytest
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import Proposal
+from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.plan import Capacity
@@ -28,9 +31,9 @@ END = 999
 ANSWER = (5, 6, 7, 8, 9, END)
 
 
-def loop_over(script: Script, drafter: Any = None, **changes: Any) -> EngineLoop:
+def loop_over(script: Script, speculation: EagerSpeculation | None = None, **changes: Any) -> EngineLoop:
     capacity = replace(CAPACITY, **changes)
-    scheduler = Scheduler(capacity, Chunked(16), Fcfs(), end_token_ids=frozenset({END}), drafter=drafter)
+    scheduler = Scheduler(capacity, Chunked(16), Fcfs(), end_token_ids=frozenset({END}), speculation=speculation)
     return EngineLoop(scheduler, ScriptedExecutor(NullExecutor(capacity), script), VirtualClock())
 
 
@@ -86,10 +89,16 @@ def test_a_conversation_finds_its_turns_in_the_cache() -> None:
 
 def test_drafts_of_the_script_are_right() -> None:
     class Knows:
-        def propose(self, view: Any, most: int) -> tuple[int, ...]:
-            return ANSWER[view.output_tokens :][:most]
+        name = "knows"
 
-    loop = loop_over(lambda prompt, sample: ANSWER, Knows())
+        def propose(self, view: SequenceView, most: int) -> Proposal:
+            token_ids = ANSWER[view.output_tokens :][:most]
+            return Proposal(token_ids, (1.0,) * len(token_ids))
+
+        def finished(self, view: SequenceView) -> None:
+            """It needs to remember nothing."""
+
+    loop = loop_over(lambda prompt, sample: ANSWER, EagerSpeculation(Knows()))
     ask(loop, "a", (1, 2, 3))
     tokens = [event.token_ids for event in loop.run() if isinstance(event, TokensEvent)]
     assert tokens == [ANSWER[:1], ANSWER[1:]]

@@ -16,6 +16,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Quantization
+from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
@@ -50,16 +51,19 @@ class Driver:
         num_blocks: int = 64,
         quantization: Quantization = "none",
         quantized_kv: bool = False,
+        fp8_kv: bool = False,
         shard: Shard | None = None,
     ) -> None:
         whole = read_folder(folder, to_run=True)
         self.config = whole if shard is None else shard.spec
         length = max(self.config.default_model_len, self.config.max_position_embeddings)  # longrope: the long factors
-        weights = load_weights(whole, Checkpoint(folder), backend, length, quantization=quantization, shard=shard)
+        weights = load_weights(
+            whole, Checkpoint(folder, backend.packs_fp8), backend, length, quantization=quantization, shard=shard
+        )
         weights = weights if shard is None else with_partial_sums(weights)
         self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self._backend = backend
-        self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv), num_blocks)
+        self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv, is_fp8=fp8_kv), num_blocks)
         capacity = Capacity(num_blocks, BLOCK, ROWS, 1024, self.config.vocab_size, state_snapshots=SNAPSHOTS)
         states = states_of(self.config)
         cache = backend.state_cache(states, ROWS + 1, SNAPSHOTS) if states else None
@@ -130,8 +134,9 @@ class Driver:
 def extend(slots: Any, sequence: Tracked) -> None:
     """What the sequence said since the last step becomes known, as if it had been drawn."""
     said = sequence.tokens[sequence.known :]
-    if hasattr(slots, "extend"):
-        slots.extend(sequence.row, said)
+    if isinstance(slots, RequestSlots):
+        positions = np.arange(sequence.known - 1, len(sequence.tokens) - 1)
+        slots.keep(np.full(len(said), sequence.row), positions, np.array(said, np.int32))
     elif said:
         import torch
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.core.estimation.drafter import Drafter
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import Drafter, Proposal
+from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor
@@ -55,16 +56,22 @@ class Observed(EngineObserver):
 class Remembering:
     """Drafts what was answered before, here and there something else."""
 
+    name = "remembering"
+
     def __init__(self, answers: dict[tuple[int, ...], tuple[int, ...]], right: float, vocab_size: int) -> None:
         self._answers, self._right, self._vocab_size = answers, right, vocab_size
         self._chance = random.Random(1)
 
-    def propose(self, view: SequenceView, most: int) -> list[int]:
+    def propose(self, view: SequenceView, most: int) -> Proposal:
         prompt = view.token_slice(0, view.prompt_tokens)
         rest = self._answers[prompt][view.output_tokens :][: min(most, 6)]
-        return [
+        token_ids = tuple(
             token if self._chance.random() < self._right else self._chance.randrange(self._vocab_size) for token in rest
-        ]
+        )
+        return Proposal(token_ids, (self._right,) * len(token_ids))
+
+    def finished(self, view: SequenceView) -> None:
+        """It remembers already."""
 
 
 class Rig:
@@ -88,7 +95,10 @@ class Rig:
         if script is not None:
             executor = ScriptedExecutor(executor, script)
         observed = Observed()
-        scheduler = Scheduler(self.capacity, Chunked(64), Fcfs(), end_token_ids=frozenset({361}), drafter=drafter)
+        speculation = None if drafter is None else EagerSpeculation(drafter)
+        scheduler = Scheduler(
+            self.capacity, Chunked(64), Fcfs(), end_token_ids=frozenset({361}), speculation=speculation
+        )
         loop = EngineLoop(scheduler, executor, MonotonicClock(), observers=[observed])
         for one in requests:
             loop.add(one)

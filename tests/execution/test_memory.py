@@ -121,6 +121,14 @@ def test_too_little_and_too_much(settings: dict[str, Any], sentence: str) -> Non
         size(**settings)
 
 
+def test_what_drafters_keep_counts_with_each_block() -> None:
+    with_drafts = size(kv_memory_gib=1, drafter_bytes=BLOCK_BYTES)
+    assert with_drafts.num_blocks == 32 and with_drafts.nbytes == GIB
+    assert with_drafts.reason.startswith("1.0 GiB (512.0 MiB of it for drafts) for 32 KV blocks of 16 tokens (512 tok")
+    with pytest.raises(ModelError, match=r"take 5\.0 GiB \(2\.5 GiB of it for drafts\), but only 4\.0 GiB of the 8\.0"):
+        size(num_blocks=160, drafter_bytes=BLOCK_BYTES)
+
+
 def test_sizes_for_people() -> None:
     assert [gib(n) for n in (0, 2048, 5 * 1024**2, 3 * GIB)] == ["0 bytes", "2.0 KiB", "5.0 MiB", "3.0 GiB"]
 

@@ -38,6 +38,9 @@ class Threaded:
     def discard(self, *arguments: Any) -> None:
         self._work.put(lambda: self._inner.discard(*arguments))
 
+    def append_blocks(self, *arguments: Any) -> None:
+        self._work.put(lambda: self._inner.append_blocks(*arguments))
+
     def prepare(
         self, slots: Any, kv_cache: Any, chunks: Sequence[Chunk], new: Sequence[Any] = (), freed: Sequence[int] = ()
     ) -> Written:

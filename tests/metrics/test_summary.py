@@ -36,6 +36,13 @@ def test_latencies_count_from_the_intended_time() -> None:
     assert one.e2e == 5.0
 
 
+def test_tokens_of_one_event_are_one_gap_and_several_tokens() -> None:
+    one = seen(0.0, [1.0, 3.0, 3.0, 3.0, 4.0])
+    assert one.gaps == [2.0, 1.0]
+    assert one.tpot == 0.75
+    assert not seen(0.0, [1.0, 3.0, 3.0, 3.0, 4.0], targets=Targets(itl_max=1.5)).attained
+
+
 def test_a_target_bounds_every_gap_and_tpot_their_mean() -> None:
     times = [1.0, 1.1, 1.9]
     assert seen(0.0, times, targets=Targets(tpot=0.5)).attained

@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
+from inflight.core.types.plan import Capacity
 from inflight.models.arithmetic import state_bytes
 from inflight.models.known import known_model, read_model
 from inflight.models.spec import Attention, ModelSpec
-from inflight.simulate.efficiency import all_reduce_seconds, efficiencies
+from inflight.simulate.efficiency import Case, all_reduce_seconds, efficiencies
 from inflight.simulate.hardware import GPUS
 from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.simulate.split import SplitError, fewest_kv_heads
+from inflight.workload.workload import Entry, Workload
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
 LAYERS = {
@@ -215,3 +220,24 @@ def test_heads_of_linear_attention_are_dealt_out_too() -> None:
 def test_latent_attention_counts_as_one_kv_head() -> None:
     names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
     assert [fewest_kv_heads(published(name)) for name in names] == [1, 8, 2]
+
+
+# vLLM on an H100, Qwen3-8B in bf16, 128 tokens in and 1,024 out: streams → tokens per second.
+SERVED = {1: 146, 32: 3_910, 256: 13_567}
+
+
+@pytest.mark.parametrize(("streams", "tokens_per_s"), SERVED.items())
+def test_a_published_run_comes_out_within_a_fifth_and_between_the_ends(streams: int, tokens_per_s: float) -> None:
+    found = {case: served("qwen3-8b", "h100", streams, case) for case in ("low", "typical", "high")}
+    assert found["typical"] == pytest.approx(tokens_per_s, rel=0.2)
+    assert found["low"] < tokens_per_s < found["high"]
+
+
+def served(shape: str, gpu: str, streams: int, case: Case) -> float:
+    """Tokens per second of so many requests that come at once, as the engine's own scheduler runs them."""
+    capacity = Capacity(streams * 80, 16, streams, 2048, 1000)
+    settings = EngineSettings(device="cuda", max_num_seqs=streams, max_model_len=2048)
+    model = Roofline(known_model(shape), GPUS[gpu], case=case)
+    pool = Pool(capacity, settings, SchedulingSettings().ending_early(0), lambda number: model)
+    run = simulate(Workload((Entry(0.0, 128, 1024),) * streams, "at once"), Setup(pool))
+    return streams * 1024 / max(one.ended for one in run.observations)

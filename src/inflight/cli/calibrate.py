@@ -16,6 +16,10 @@ from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
 from inflight.cli.progress import duration, open_engine
 from inflight.cli.verb import Verb, grouped
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
+from inflight.config.speculation import OFF
+from inflight.execution.backends.torch.device import gpu_name
 from inflight.simulate.calibration import calibrate, warnings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import Measured
@@ -36,7 +40,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     click.option("--json", "as_json", is_flag=True, help="Print the step model as JSON."),
 )
 def command(output: Path | None, seconds: float, record: Path | None, vllm_result: Path | None, **values: Any) -> int:
-    """Measure what this machine's steps take, with the settings of `inflight serve`.
+    """Measure what this machine's steps take, on its CPU or a GPU, with the settings of `inflight serve`.
 
     Leave the machine to itself meanwhile. The step model goes to --output, for `inflight simulate --step-model`.
     """
@@ -82,11 +86,12 @@ def _refuse_settings(source: str) -> None:
 
 
 def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
-    settings, scheduling = engine_settings(values), scheduling_settings(values)
+    settings, scheduling = engine_settings(values), _without_drafts(scheduling_settings(values))
     print(f"Measuring takes about {duration(seconds)}, loading not counted.", file=sys.stderr)
     engine = open_engine(settings, scheduling)
     gc.collect()
     gc.freeze()  # as the server does: what lives as long as the engine is not looked at again and again
+    device = str(engine.settings["device"].value)
     try:
         measured = Measured(
             executor=engine.executor,
@@ -94,11 +99,21 @@ def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
             budget=int(engine.settings["max_num_batched_tokens"].value),
             settings={name: entry.value for name, entry in engine.settings.items()},
             bytes_per_token=engine.kv_bytes_per_token,
+            gpu="" if device == "cpu" else gpu_name(device),
         )
         return calibrate(measured, seconds, lambda sentence: print(sentence, file=sys.stderr))
     finally:
         gc.unfreeze()  # or the engine would outlive the interpreter
         engine.loop.close()
+
+
+def _without_drafts(scheduling: SchedulingSettings) -> SchedulingSettings:
+    """What a step takes is measured, not how often drafts are right. Raises SettingsError."""
+    if scheduling.draft_source.kind not in ("auto", "off"):
+        raise SettingsError(
+            f"--speculation {scheduling.draft_source} has no effect on what steps are measured with; leave it out."
+        )
+    return scheduling.drafting_from(OFF)
 
 
 def _report(model: FittedModel) -> None:

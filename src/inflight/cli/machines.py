@@ -140,7 +140,6 @@ def tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-GPU_BUDGET = 2048  # tokens of a step on a GPU, unless given: some ridges of bf16, so that weights are read for many
 DECODE = ("decode_hardware", "decode_tensor_parallel", "decode_step_model")
 TRANSFER = ("transfer_gbps", "transfer_setup_ms")
 
@@ -160,14 +159,14 @@ decode_options = grouped(
 class Device:
     """model: what steps take. known: of the engine's size. cases: models at the slow and at the fast end of what is
     uncertain, where steps were not measured. host_bytes: of a token's keys and values as they are swapped, copies on
-    several GPUs counted; None: not known. budget: tokens of a step unless given; None: as the engine chooses.
-    link_gbps: gigabits per second that the network cards of an engine pass; None: not known."""
+    several GPUs counted; None: not known. on_gpu: whether defaults are those of an engine on a GPU. link_gbps: gigabits
+    per second that the network cards of an engine pass; None: not known."""
 
     model: StepModel
     known: Size
     cases: tuple[StepModel, ...] = ()
     host_bytes: float | None = None
-    budget: int | None = None
+    on_gpu: bool = False
     link_gbps: float | None = None
 
     @property
@@ -179,7 +178,7 @@ class Device:
     def is_own(self) -> bool:
         """Whether they were steps of this engine, on a CPU. On a GPU a step of few tokens takes about as long as one of
         many, so that what spares tokens spares no time."""
-        return self.calibrated and self.known.get("max_rows") is not None
+        return self.calibrated and not self.on_gpu and self.known.get("max_rows") is not None
 
     def models(self, noise: bool, seed: int) -> Callable[[int], StepModel]:
         """For each replica by number; with noise each has its own."""
@@ -238,7 +237,12 @@ def _calibrated(path: Path) -> Device:
     model = read_step_model(path)
     known = known_of(model)
     in_all = known.get("bytes_per_token")  # of which each KV group has its part
-    return Device(model, known, host_bytes=None if in_all is None else in_all / len(known.get("windows", (0,))))
+    return Device(
+        model,
+        known,
+        host_bytes=None if in_all is None else in_all / len(known.get("windows", (0,))),
+        on_gpu=model.on_gpu,
+    )
 
 
 def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
@@ -270,7 +274,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
         known,
         cases=machine.cases,
         host_bytes=machine.block_bytes / machine.block_size,
-        budget=GPU_BUDGET,
+        on_gpu=True,
         link_gbps=8 * NETWORK_SHARE * hardware.gpu.between_nodes_gb_per_s * degree,
     )
 

@@ -21,6 +21,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError, option
+from inflight.config.speculation import DEFAULT
 from inflight.core.estimation.output_length import PREDICTORS
 from inflight.core.options import Option
 from inflight.core.policies.registry import POLICIES
@@ -111,8 +112,28 @@ config_option = click.option(
     help="TOML file that holds any of these options by its long name; the command line wins.",
 )
 
+
+def _refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Of options that other engines have: known by name, so that whoever gives them learns what there is instead."""
+    if value is not None:
+        raise click.UsageError(
+            f"{parameter.opts[0]}: there is neither pipeline nor expert parallelism here, of layers or experts that "
+            "lie on different GPUs; leave it out, and give --tensor-parallel-size N, which shares every layer and "
+            "every expert among N GPUs of a machine."
+        )
+
+
+_pipeline_parallel = click.option(
+    "--pipeline-parallel-size", callback=_refuse, expose_value=False, hidden=True, default=None
+)
+_expert_parallel = click.option(
+    "--enable-expert-parallel", callback=_refuse, expose_value=False, hidden=True, is_flag=True, default=None
+)
+
 engine_options = grouped(
     "Engine",
+    _pipeline_parallel,
+    _expert_parallel,
     config_option,
     click.option(
         "--model",
@@ -135,6 +156,11 @@ engine_options = grouped(
     ),
     click.option("--enforce-eager", is_flag=True, help="On a GPU, replay no step as a graph."),
     click.option(
+        "--batch-invariant",
+        is_flag=True,
+        help="On a GPU, an answer has the same bits in any batch; on a CPU it always has.",
+    ),
+    click.option(
         "--tensor-parallel-size",
         type=int,
         default=1,
@@ -146,7 +172,8 @@ engine_options = grouped(
         "--quantization",
         default="none",
         show_default=True,
-        help="none; int8 or int4 for the layers' matrices; int8-all or int4-all for the output projection too.",
+        help="none; int8 or int4 for the layers' matrices; int8-all or int4-all for the output projection too; "
+        "fp8 for the layers', on GPUs.",
     ),
     click.option(
         "--quantization-group-size",
@@ -155,7 +182,9 @@ engine_options = grouped(
         show_default=True,
         help="Inputs that share a scale in int4: 32, 64 or 128.",
     ),
-    click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, as activations are held; or int8."),
+    click.option(
+        "--kv-cache-dtype", default="auto", show_default=True, help="auto, as activations are held; int8; fp8, on GPUs."
+    ),
     click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
     click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),
@@ -209,6 +238,14 @@ scheduling_options = grouped(
     click.option("--max-queued-requests", type=int, help="Most requests waiting, with --admission queue or auto."),
     click.option("--max-queued-tokens", type=int, help="Most tokens waiting, with --admission queue or auto."),
     click.option("--ttft-target", type=float, help="Seconds to the first token that --admission slo promises."),
+    click.option(
+        "--speculation",
+        metavar="FROM",
+        default=DEFAULT,
+        show_default=True,
+        help="Drafts from suffix, draft:MODEL, heads or heads:FOLDER, where they pay; auto chooses, off has none.",
+    ),
+    click.option("--speculation-max-tokens", type=int, help="Most drafts of a sequence in a step."),
 )
 
 server_options = stacked(
@@ -241,7 +278,7 @@ server_options = stacked(
             type=click.Path(dir_okay=False, path_type=Path),
             help="TOML file of tenants, each with a key, a weight and limits.",
         ),
-        click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes within a tenant only."),
+        click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes and drafts within a tenant only."),
     ),
     grouped(
         "Files and batch jobs",

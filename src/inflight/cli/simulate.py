@@ -18,6 +18,7 @@ from inflight.cli.bench_options import (
     warmup_of,
     workload_options,
 )
+from inflight.cli.drafts import draft_options, drafts_of
 from inflight.cli.files import check_writable
 from inflight.cli.machines import Device, always, check_decode, decode_options, devices_of, hardware_options
 from inflight.cli.options import (
@@ -34,14 +35,15 @@ from inflight.config.assembly import budget
 from inflight.config.engine import DEFAULT_ROWS, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.config.speculation import OFF, DraftSource, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
 from inflight.core.types.plan import Capacity
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.records.json_text import json_text
 from inflight.simulate.cluster import Link
+from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.routers import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
@@ -52,7 +54,7 @@ SETUP_MS = 1.0  # of a transfer between pools
 _engine_options = grouped(
     "Engine",
     click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU."),
-    click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step; 2,048 on a GPU."),
+    click.option("--max-num-batched-tokens", type=int, help="Most tokens of one step; of prompts 2,048 on a GPU."),
     click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's."),
     click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16."),
     click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds."),
@@ -80,6 +82,7 @@ _pool_options = grouped(
 @hardware_options
 @_engine_options
 @scheduling_options
+@draft_options
 @load_options
 @workload_options
 @_pool_options
@@ -164,12 +167,10 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
     if not device.is_own:
         scheduling = scheduling.ending_early(0)
     capacity = _capacity(device, values, scheduling)
-    tokens = values["max_num_batched_tokens"]
-    if tokens is None and device.budget is not None and scheduling.strategy not in TOGETHER:
-        tokens = max(device.budget, capacity.max_rows)
     settings = EngineSettings(
+        device="cuda" if device.on_gpu else "cpu",
         max_num_seqs=capacity.max_rows,
-        max_num_batched_tokens=tokens,
+        max_num_batched_tokens=values["max_num_batched_tokens"],
         max_model_len=capacity.max_model_len,
         block_size=capacity.block_size,
         num_blocks=capacity.num_blocks,
@@ -178,9 +179,19 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
         seed=seed,
     )
     models = device.models(values["noise"], seed)
+    drafts = drafts_of(values, scheduling.draft_source.kind, seed)
+    scheduling = scheduling.drafting_from(_draft_source(scheduling, capacity, drafts))
     replicas = 1 if values["replicas"] is None else values["replicas"]
     router_options = OptionValues({name: values[name] for name in OPTIONS if values[name] is not None})
-    return Pool(capacity, settings, scheduling, models, replicas, values["router"], router_options)
+    used = drafts if scheduling.draft_source.kind != "off" else None
+    return Pool(capacity, settings, scheduling, models, replicas, values["router"], router_options, used)
+
+
+def _draft_source(scheduling: SchedulingSettings, capacity: Capacity, drafts: SimulatedDrafts | None) -> DraftSource:
+    """In force on a model of this capacity, where something was said of its drafts. Raises SettingsError."""
+    if drafts is None:
+        return OFF
+    return resolve_speculation(scheduling.draft_source, DraftSupport(has_state=capacity.state_snapshots > 0))[0]
 
 
 def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:
@@ -272,12 +283,28 @@ def _report(run: Simulation, summary: Summary) -> None:
             f"goodput      {summary.goodput:,.2f} requests/s met all targets, {summary.attainment:.1%} of the offered",
             file=sys.stderr,
         )
+    _report_drafts(run)
     if len(run.replicas) > 1:
         end = max(one.ended for one in run.observations)
         busy = [one.busy / end for one in run.replicas]
         print(f"replicas     busy {', '.join(f'{share:.0%}' for share in busy)}", file=sys.stderr)
     for sentence, steps in run.extrapolated.items():
         print(f"extrapolated {steps:,} of {run.steps:,} steps. {sentence}", file=sys.stderr)
+
+
+def _report_drafts(run: Simulation) -> None:
+    """What speculation did, where there was any."""
+    found = [one.last.speculation for one in run.replicas if one.last.speculation is not None]
+    if not found:
+        return
+    drafted, accepted = sum(sum(one.drafted) for one in found), sum(sum(one.accepted) for one in found)
+    chunks = sum(number for one in found for _, number in one.chosen)
+    print(
+        f"drafts       {drafted:,} in {sum(one.steps for one in found) / run.steps:.0%} of the steps, "
+        f"{accepted / max(1, drafted):.0%} of them right; {1 + accepted / max(1, chunks):.2f} tokens of a step for who "
+        "had any",
+        file=sys.stderr,
+    )
 
 
 def _ends(setup: Setup, device: Device, second: Device) -> list[Setup]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
-from inflight.config.plugins import make_lanes, make_predictor, make_strategy
+from inflight.config.plugins import make_lanes, make_predictor, make_strategy, report_failure
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Guarded
+from inflight.core.speculation.measured import MeasuredSpeculation
+from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import UNLIMITED, Strategy, StrategyContext
 from inflight.core.strategies.registry import STRATEGIES
@@ -68,7 +70,7 @@ def make_scheduler(
     end_token_ids: frozenset[int] = frozenset(),
     stop_text: StopTextFactory | None = None,
     make: type[Scheduler] = Scheduler,
-    drafter: Drafter | None = None,
+    speculation: Speculation | None = None,
 ) -> Scheduler:
     """make: the class of the scheduler."""
     return make(
@@ -86,9 +88,18 @@ def make_scheduler(
         latency=rules.latency,
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,
-        drafter=drafter,
+        speculation=speculation,
         longest_chunk=longest_chunk(scheduling, rules.token_budget),
     )
+
+
+def make_speculation(
+    drafter: Drafter | ExecutorDrafter, scheduling: SchedulingSettings, rules: Rules, vocab_size: int
+) -> Speculation:
+    """Drafts of this drafter, where they measurably bring tokens. One that fails is asked no more."""
+    if not isinstance(drafter, ExecutorDrafter):
+        drafter = Guarded(drafter, vocab_size, report_failure)
+    return MeasuredSpeculation(drafter, rules.latency, scheduling.most_drafts)
 
 
 def longest_chunk(scheduling: SchedulingSettings, token_budget: int) -> int:
@@ -102,13 +113,17 @@ def scheduler_for(
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     make: type[Scheduler] = Scheduler,
+    drafter: Drafter | ExecutorDrafter | None = None,
 ) -> Scheduler:
     """Where the capacity is known beforehand."""
     rules = make_rules(scheduling, budget(settings, scheduling), capacity.max_model_len, capacity.max_rows)
-    return make_scheduler(capacity, rules, settings, scheduling, make=make)
+    speculation = None if drafter is None else make_speculation(drafter, scheduling, rules, capacity.vocab_size)
+    return make_scheduler(capacity, rules, settings, scheduling, make=make, speculation=speculation)
 
 
 def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:
-    """Most tokens of a step (of a forward pass, where the strategy knows no budget)."""
-    rows = int(resolve_rows(settings).value)
-    return int(resolve_budget(settings, rows, scheduling.strategy).value)
+    """Most tokens of a step (of a forward pass, where the strategy knows no budget): as `build` resolves them for the
+    device that the settings name."""
+    on_gpu = settings.device.startswith("cuda")
+    rows = int(resolve_rows(settings, on_gpu).value)
+    return int(resolve_budget(settings, rows, scheduling.strategy, on_gpu).value)

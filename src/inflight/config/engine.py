@@ -1,6 +1,6 @@
 """Settings of the engine, and what becomes of them: every resolved setting has its reason.
 
-Knows names, defaults and limits; asks the machine and the model nothing itself (build.py does, and calls `resolve`
+Knows names, defaults and limits; asks the machine and the model nothing itself (`build` does, and calls `resolve`
 with the answers).
 """
 
@@ -19,9 +19,9 @@ from inflight.models.weight_format import described
 
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
-QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all"]
+QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp8"]
 GROUP_SIZES = (32, 64, 128)
-KVCacheChoice = Literal["auto", "int8"]
+KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
 
 
@@ -33,10 +33,12 @@ class EngineSettings:
     of a family of models that is not ours.
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
     device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
-    is replayed as a graph. tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
+    is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
+    tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
-    (and a tied table) too. quantization_group_size: inputs that share a scale in int4.
-    kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
+    (and a tied table) too; "fp8", on GPUs, the layers' alone. quantization_group_size: inputs that share a scale in
+    int4.
+    kv_cache_dtype: "int8" and "fp8" hold keys and values so, else they are held as activations are.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins). state_memory: GiB for
     snapshots of recurrent state, of models that have any.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
@@ -50,6 +52,7 @@ class EngineSettings:
     backend: BackendChoice = "auto"
     device: str = "auto"
     enforce_eager: bool = False
+    batch_invariant: bool = False
     tensor_parallel_size: int = 1
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
@@ -99,7 +102,7 @@ class EngineSettings:
             raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
         if self.quantization not in get_args(QuantizationChoice):
             raise SettingsError(
-                f"--quantization is {self.quantization!r}; known are none, int8, int8-all, int4 and int4-all."
+                f"--quantization is {self.quantization!r}; known are none, int8, int8-all, int4, int4-all and fp8."
             )
         self._check_group_size()
         if self.backend not in ("auto", "transformers"):
@@ -117,8 +120,8 @@ class EngineSettings:
             )
         if self.backend == "transformers":
             self._check_transformers()
-        if self.kv_cache_dtype not in ("auto", "int8"):
-            raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto and int8.")
+        if self.kv_cache_dtype not in get_args(KVCacheChoice):
+            raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto, int8 and fp8.")
 
     def _check_transformers(self) -> None:
         ours = {
@@ -127,6 +130,7 @@ class EngineSettings:
             "kv_cache_dtype": "auto",
             "pin_threads": False,
             "enforce_eager": False,
+            "batch_invariant": False,
             "tensor_parallel_size": 1,
         }
         for name, unset in ours.items():
@@ -244,6 +248,7 @@ def resolve_quantization(settings: EngineSettings, dtype: str, format: WeightFor
         else f"all weights in {dtype}",
         "int8": f"as set: the layers' matrices and what meets them in int8, the output projection in {dtype}",
         "int8-all": "as set: all matrices and what meets them in int8, the output projection too",
+        "fp8": f"as set: the layers' matrices and what meets them in fp8, the output projection in {dtype}",
         "int4": f"as set: the layers' matrices in int4, {groups}, what meets them in int8, the output projection in "
         f"{dtype}",
         "int4-all": f"as set: all matrices in int4, {groups}, the output projection too, what meets them in int8",
@@ -252,6 +257,8 @@ def resolve_quantization(settings: EngineSettings, dtype: str, format: WeightFor
 
 
 def resolve_kv_cache_dtype(settings: EngineSettings, dtype: str) -> Resolved:
+    if settings.kv_cache_dtype == "fp8":
+        return Resolved("fp8", "as set: with a scale for each token and head")
     if settings.kv_cache_dtype == "int8":
         return Resolved("int8", "as set: with a scale for each token and head, read by whole-number products")
     more = "nearly twice" if dtype == "bfloat16" else "nearly four times"

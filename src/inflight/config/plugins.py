@@ -35,7 +35,7 @@ def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Str
     name = settings.strategy
     if ":" in name:
         fallback = Chunked(context.token_budget, EARLY_END)
-        return GuardedStrategy(_plugin("strategy", name, context.token_budget), fallback, _report)
+        return GuardedStrategy(_plugin("strategy", name, context.token_budget), fallback, report_failure)
     one_of("strategy", name, STRATEGIES, more="package.module:Class")
     try:
         return STRATEGIES[name].make(context, settings.options)
@@ -46,7 +46,7 @@ def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Str
 def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:
     """Raises SettingsError."""
     if ":" in name:
-        return GuardedPolicy(_plugin("policy", name), _report)
+        return GuardedPolicy(_plugin("policy", name), report_failure)
     one_of("policy", name, POLICIES, more="package.module:Class")
     return POLICIES[name].make(PolicyContext(settings.tenant_weights, latency))
 
@@ -55,7 +55,7 @@ def make_predictor(settings: SchedulingSettings) -> Predictor:
     """Raises SettingsError."""
     name = settings.predictor or QUANTILES.name
     if ":" in name:
-        return GuardedPredictor(_plugin("predictor", name), _report)
+        return GuardedPredictor(_plugin("predictor", name), report_failure)
     one_of("predictor", name, PREDICTORS, more="package.module:Class")
     return PREDICTORS[name].make()
 
@@ -72,7 +72,7 @@ def _plugin(kind: str, place: str, *arguments: Any) -> Any:
         ) from None
 
 
-def _report(sentence: str) -> None:
+def report_failure(sentence: str) -> None:
     print(f"inflight: {sentence}", file=sys.stderr)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from inflight.config.setting import MOST, Resolved, SettingsError, check_options, one_of, option, without_effect
+from inflight.config.speculation import DEFAULT, MOST_TOKENS, DraftSource, parse_speculation
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.options import DAY, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
@@ -30,7 +31,8 @@ class SchedulingSettings:
 
     options: of the strategy, by their names. lane_floor: share of the steps' tokens that background lanes have while
     they have work, whatever comes; 0: none. lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration
-    file. tenant_weights: shares that are not 1, under the policy fair.
+    file. tenant_weights: shares that are not 1, under the policy fair. speculation: where drafts come from
+    (`config.speculation`). speculation_max_tokens: most drafts of a sequence in a step.
     """
 
     strategy: str = "chunked"
@@ -47,6 +49,8 @@ class SchedulingSettings:
     ttft_target: float | None = None
     lane_floor: float = LANE_FLOOR
     lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    speculation: str = DEFAULT
+    speculation_max_tokens: int | None = None
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -92,6 +96,11 @@ class SchedulingSettings:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
             raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
+        if self.draft_source.kind == "off" and self.speculation_max_tokens is not None:
+            raise SettingsError(
+                "--speculation-max-tokens has no effect with --speculation off; leave it out, or give --speculation "
+                "auto."
+            )
 
     def _check_kinds(self) -> None:
         """What comes from Python or from a file may be of any type."""
@@ -144,6 +153,21 @@ class SchedulingSettings:
         return self.but(early_end_tokens=tokens) if known and "early_end_tokens" not in self.options.given else self
 
     @property
+    def draft_source(self) -> DraftSource:
+        """Where drafts come from."""
+        return parse_speculation(self.speculation)
+
+    def drafting_from(self, source: DraftSource) -> Self:
+        """The same with drafts from there. Where there are none, nothing bounds them."""
+        most = None if source.kind == "off" else self.speculation_max_tokens
+        return replace(self, speculation=str(source), speculation_max_tokens=most)
+
+    @property
+    def most_drafts(self) -> int:
+        """Of a sequence in a step, from the source in force."""
+        return self.speculation_max_tokens or self.draft_source.default_tokens
+
+    @property
     def entry(self) -> StrategyEntry | None:
         """The strategy's; None where it is a plugin's, or unknown."""
         return STRATEGIES.get(self.strategy)
@@ -176,8 +200,9 @@ class SchedulingSettings:
 SCHEDULING_NAMES = {item.name for item in fields(SchedulingSettings)} - {"options"} | set(OPTIONS)
 _KINDS: dict[str, type] = {  # a setting whose default is None may be that
     **dict.fromkeys(("strategy", "policy", "predictor", "kv_allocation", "preemption", "admission"), str),
+    "speculation": str,
     **dict.fromkeys(("swap_space", "ttft_target", "lane_floor"), float),
-    **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), int),
+    **dict.fromkeys(("max_queued_requests", "max_queued_tokens", "speculation_max_tokens"), int),
     **dict.fromkeys(("tenant_weights", "lanes"), Mapping),
 }
 _MEANINGFUL_WITH = {
@@ -191,6 +216,7 @@ _MOST = {  # of settings that are above 0, in their units
     **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), MOST),
     "ttft_target": DAY,
     "swap_space": 2**20,
+    "speculation_max_tokens": MOST_TOKENS,
 }
 
 

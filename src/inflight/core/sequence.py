@@ -66,6 +66,7 @@ class Sequence:
         "protected",
         "published",
         "recompute_until",
+        "recomputes",
         "request",
         "row",
         "sample_index",
@@ -116,6 +117,7 @@ class Sequence:
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.protected = False  # its lane is owed this: it is not preempted, and has its tokens before others (`floor`)
         self.preempt_pending = False  # its blocks are wanted: no new chunks until nothing of it is in flight
+        self.recomputes = False  # a step lost what it was to compute: plans in flight count for nothing, then it leaves
         self.recompute_until = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of
         self.predicted = 0.0  # output tokens expected in all
@@ -142,6 +144,16 @@ class Sequence:
         self.num_computed -= self.num_drafts + 1 - tokens
         self.num_pending = tokens
         self.num_drafts = 0
+
+    def lose(self, samples: int, scores: range) -> None:
+        """What a chunk promised does not come: tokens, and scores of positions, which are to be planned again."""
+        if scores:
+            self.scored = min(self.scored, scores.start)
+        if self.num_drafts:  # this chunk's, and the only one in flight
+            self.num_computed -= self.num_drafts
+            self.num_drafts = self.num_pending = 0
+        else:
+            self.num_pending -= samples
 
     @property
     def num_uncomputed(self) -> int:
@@ -203,6 +215,11 @@ class SequenceView:
     @property
     def tenant(self) -> str:
         return self._sequence.request.tenant
+
+    @property
+    def salt(self) -> str:
+        """Whoever has another one is not to notice anything of this sequence."""
+        return self._sequence.request.cache_salt
 
     @property
     def priority(self) -> int:

@@ -88,7 +88,7 @@ class EngineLoop:
 
     @property
     def watcher_fault(self) -> Exception | None:
-        """Why a observer was told nothing more, if one was dropped: a record that is not whole."""
+        """Why an observer was told nothing more, if one was dropped: a record that is not whole."""
         return self._observers.fault
 
     def add(self, request: Request) -> None:

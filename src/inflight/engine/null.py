@@ -73,12 +73,15 @@ class NullExecutor:
         capacity: Capacity,
         seconds: Callable[[BatchPlan], float] = lambda plan: 0.0,
         fate: Callable[[Transfer], tuple[int, bool]] = lambda transfer: (0, False),
+        draft: Callable[[NewRow, int], Sequence[int]] = lambda row, count: (),
     ):
         """seconds(plan): how long a step is said to take. fate(transfer): of an asynchronous one, how many polls do not
-        find it ended yet, and whether it fails; it copies when it ends."""
+        find it ended yet, and whether it fails; it copies when it ends. draft(row, count): behind the tokens of a row
+        as it would be if it began now, drafts for a chunk that leaves them to the executor, at most so many."""
         self._capacity = capacity
         self._seconds = seconds
         self._fate = fate
+        self._draft = draft
         self.underway: list[_Underway] = []
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
         self._host: dict[int, list[int]] = {}  # host block → its slots
@@ -100,9 +103,10 @@ class NullExecutor:
             state = self._snapshots[new.snapshot] if new.snapshot >= 0 else 0
             self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows], state)
         sampled, scored, pooled = [], [], []
-        for chunk in plan.chunks:
+        chunks = [self._drafted(chunk) if chunk.num_drafts else chunk for chunk in plan.chunks]
+        for chunk in chunks:
             self._write(self._rows[chunk.row], chunk)
-        for chunk in plan.chunks:
+        for chunk in chunks:
             row = self._rows[chunk.row]
             if self._capacity.windows != (0,):
                 self._read(row, chunk)
@@ -129,6 +133,15 @@ class NullExecutor:
     def close(self) -> None:
         self._rows.clear()
         self._slots.clear()
+
+    def _drafted(self, chunk: Chunk) -> Chunk:
+        """With the drafts that the plan leaves to the executor; where these are fewer, the chunk is shorter."""
+        if chunk.draft_token_ids:
+            return chunk
+        row = self._rows[chunk.row]
+        drafts = tuple(self._draft(replace(row.start, token_ids=tuple(row.tokens)), chunk.num_drafts))
+        known = chunk.length - chunk.num_drafts
+        return chunk._replace(length=known + len(drafts), sample=1 + len(drafts), draft_token_ids=drafts)
 
     def _begin(self, transfer: Transfer) -> None:
         if not self._capacity.asynchronous_transfers:

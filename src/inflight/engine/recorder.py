@@ -85,8 +85,14 @@ class Recorder:
             "seconds": result.seconds,
             "features": asdict(features(plan)),
         }
+        if accepted := _accepted(plan, result):
+            record["accepted"] = accepted
+        if result.draft_seconds:
+            record["draft_seconds"] = result.draft_seconds
         if result.error is not None:
             record["error"] = result.error
+            if result.out_of_memory:
+                record["out_of_memory"] = True
         yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
         faults = [{"sequence": one.sequence_id, "error": one.error} for one in yielded if one.error is not None]
         if faults:
@@ -202,9 +208,19 @@ def _chunk(chunk: Chunk) -> ChunkRecord:
         record["snapshots"] = list(map(list, chunk.snapshots))
     if chunk.draft_token_ids:
         record["draft_token_ids"] = list(chunk.draft_token_ids)
+    elif chunk.num_drafts:
+        record["num_drafts"] = chunk.num_drafts
     if chunk.score:
         record["score"] = [chunk.score.start, chunk.score.stop]
     return record
+
+
+def _accepted(plan: BatchPlan, result: StepResult) -> list[list[int]]:
+    """Of each sequence with drafts, how many of them were right: all of its tokens but the last."""
+    drafted = {chunk.sequence_id for chunk in plan.chunks if chunk.num_drafts}
+    if not drafted:
+        return []
+    return [[one.sequence_id, max(0, len(one.token_ids) - 1)] for one in result.sampled if one.sequence_id in drafted]
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
 from inflight.execution.packer import Progress, TensorSource
 from inflight.execution.parallel.member import Member
-from inflight.execution.runner import PassDecoder
+from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -60,6 +60,7 @@ class KernelModel:
     seed: int
     device: str = "cpu"  # or "cuda:0" and the like
     graph_rows: int = 0  # on a GPU: steps of up to so many rows that only decode are replayed as graphs
+    batch_invariant: bool = False  # on a GPU: by operations whose bits for a row do not depend on the rows beside
     member: Member | None = None  # of several processes that compute it together
     ranks: Ranks | None = None  # these, once they have met
 
@@ -74,10 +75,17 @@ class KernelModel:
 
     def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
         if self.ranks is None:
-            return open_backend(dtype, threads, cores=cores, device=self.device, graph_rows=self.graph_rows)
+            return open_backend(
+                dtype,
+                threads,
+                cores=cores,
+                device=self.device,
+                graph_rows=self.graph_rows,
+                batch_invariant=self.batch_invariant,
+            )
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, self.device, threads, self.graph_rows, self.ranks)
+        return open_device(dtype, self.device, threads, self.graph_rows, self.ranks, self.batch_invariant)
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
@@ -85,7 +93,9 @@ class KernelModel:
         assert isinstance(backend, Backend)
         dummy = self.load_format == "dummy"
         source = (
-            DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.files)
+            DummyWeights(backend.dtype, self.seed, self.spec.weight_format, backend.packs_fp8)
+            if dummy
+            else open_checkpoint(self.files, backend.packs_fp8)
         )
         weights = self._weights(source, backend, max_positions, progress)
         decoder = Decoder(self.held, weights, backend, max_tokens, max_logit_rows)

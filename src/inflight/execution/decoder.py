@@ -10,6 +10,7 @@ The residual stream and the logits are float32; activations between are in the b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
 from inflight.execution.layers.norm import NormWeights
@@ -25,16 +26,18 @@ class Decoder:
         self, model: ModelSpec, weights: ModelWeights, backend: Backend, max_tokens: int, max_logit_rows: int
     ) -> None:
         """`max_tokens` of one pass, `max_logit_rows` of one call to `logits`."""
-        self._weights, self._head, self._embedding_scale = weights, model.head, model.embedding_scale
+        self.weights, self._head, self._embedding_scale = weights, model.head, model.embedding_scale
         self.max_tokens = max_tokens
         self.max_logit_rows = max_logit_rows
         hidden = model.hidden_size
         self._workspace = Workspace(backend, max_tokens)
         self._hidden = self._workspace.take("hidden", hidden, "float32")  # [T, E], the residual stream
         self._normed = self._workspace.take("normed", hidden)  # [T, E]
-        self._steps = [step for layer in weights.layers for step in self._bound(layer, hidden)]
+        layers = [bound_layer(layer, self._workspace, self._hidden, self._normed, hidden) for layer in weights.layers]
         if weights.token_inputs is not None:
-            self._steps.insert(0, weights.token_inputs.bind(self._workspace, self._hidden, self._normed))
+            layers[0].insert(0, weights.token_inputs.bind(self._workspace, self._hidden, self._normed))
+        self._by_layer = layers
+        self._steps = list(chain.from_iterable(layers))
         self._gathered = backend.activation(max_logit_rows, hidden, "float32")
         self._final_normed = backend.activation(max_logit_rows, hidden, "act")
         self._logits = backend.activation(max_logit_rows, model.vocab_size, "float32")
@@ -51,7 +54,7 @@ class Decoder:
         than the decoder was made for."""
         if batch.num_tokens > self.max_tokens:
             raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
-        batch.embed(self._weights.table, self._hidden)
+        batch.embed(self.weights.table, self._hidden)
         if self._embedding_scale != 1:
             batch.scale(self._hidden, self._embedding_scale)
         for step in self._steps:
@@ -71,29 +74,47 @@ class Decoder:
             raise ValueError(
                 f"logits of {len(places)} rows do not fit a decoder made for {self.max_logit_rows}; ask in slabs"
             )
-        batch.linear(self.last_hidden(batch, places), self._weights.output, self._logits)
+        batch.linear(self.last_hidden(batch, places), self.weights.output, self._logits)
         if self._head.scale != 1:
             batch.scale(self._logits, self._head.scale)
         if self._head.soft_cap:
             batch.soft_cap(self._logits, self._head.soft_cap)
         return self._logits
 
-    def _bound(self, layer: LayerWeights, hidden_size: int) -> list[Callable[[ForwardPass], None]]:
-        """A layer's steps: what the mixer reads, the mixer, what the MLP reads, the MLP, and what few families have
-        behind it."""
-        hidden, normed = self._hidden, self._normed
-        mixer, mlp = layer.mixer.bind(self._workspace, hidden_size), layer.mlp.bind(self._workspace, hidden_size)
-        steps = [self._read(layer.mixer_norm), lambda batch: mixer(batch, normed, hidden)]
-        if not layer.spec.side_by_side:
-            steps.append(self._read(layer.mlp_norm))
-        steps.append(lambda batch: mlp(batch, normed, hidden))
-        if layer.token_input is not None:
-            steps.append(layer.token_input.bind(self._workspace, hidden, normed, hidden_size))
-        if (scalar := layer.scalar) != 1:
-            steps.append(lambda batch: batch.scale(hidden, scalar))
-        return steps
+    def tap(self, layer: int) -> Activation:
+        """The residual stream as this layer reads it, float32[T, E], of the pass that was computed last: from now on
+        each pass leaves a copy of it. As many as there are layers: behind the last one, the stream itself."""
+        if layer == len(self._by_layer):
+            return self._hidden
+        hidden = self._hidden
+        copy = self._workspace.take(f"tap {layer}", self.weights.table.columns, "float32")
 
-    def _read(self, norm: NormWeights | None) -> Callable[[ForwardPass], None]:
-        """The residual stream as a part reads it."""
-        hidden, normed = self._hidden, self._normed
-        return norm.bind(hidden, normed) if norm is not None else lambda batch: batch.to_act(hidden, normed)
+        def leave_copy(batch: ForwardPass) -> None:
+            batch.clear(copy)
+            batch.add(hidden, None, 0.0, 1.0, copy)
+
+        self._by_layer[layer].insert(0, leave_copy)
+        self._steps = list(chain.from_iterable(self._by_layer))
+        return copy
+
+
+def bound_layer(
+    layer: LayerWeights, workspace: Workspace, hidden: Activation, normed: Activation, hidden_size: int
+) -> list[Callable[[ForwardPass], None]]:
+    """A layer's steps over the residual stream float32[T, E]: what the mixer reads, the mixer, what the MLP reads, the
+    MLP, and what few families have behind it. normed: act[T, E], written and read."""
+    mixer, mlp = layer.mixer.bind(workspace, hidden_size), layer.mlp.bind(workspace, hidden_size)
+    steps = [_reads(layer.mixer_norm, hidden, normed), lambda batch: mixer(batch, normed, hidden)]
+    if not layer.spec.side_by_side:
+        steps.append(_reads(layer.mlp_norm, hidden, normed))
+    steps.append(lambda batch: mlp(batch, normed, hidden))
+    if layer.token_input is not None:
+        steps.append(layer.token_input.bind(workspace, hidden, normed, hidden_size))
+    if (scalar := layer.scalar) != 1:
+        steps.append(lambda batch: batch.scale(hidden, scalar))
+    return steps
+
+
+def _reads(norm: NormWeights | None, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
+    """The residual stream as a part reads it."""
+    return norm.bind(hidden, normed) if norm is not None else lambda batch: batch.to_act(hidden, normed)

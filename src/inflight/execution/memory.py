@@ -45,14 +45,20 @@ class KVSize:
     reason: str
 
 
-def kv_shape(model: ModelSpec, block_size: int, quantized: bool = False, groups: KVGroups | None = None) -> KVShape:
-    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized. groups: of its layers; None: one.
-    Raises ModelError where the size is no multiple of 16."""
+def kv_shape(
+    model: ModelSpec,
+    block_size: int,
+    quantized: bool = False,
+    groups: KVGroups | None = None,
+    is_fp8: bool = False,
+) -> KVShape:
+    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized, or in fp8. groups: of its layers;
+    None: one. Raises ModelError where the size is no multiple of 16."""
     if block_size < 16 or block_size % 16:
         raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
     places = zip(model.layers, (groups or one_group(model)).of_layer, strict=True)
     layers = tuple(None if group is None else kept(layer.mixer, group) for layer, group in places)
-    return KVShape(block_size, layers, quantized)
+    return KVShape(block_size, layers, quantized, is_fp8)
 
 
 def kv_size(
@@ -66,16 +72,19 @@ def kv_size(
     memory: MachineMemory | None = None,
     windows: Sequence[int] = (0,),
     longest_chunk: int = ANY_LENGTH,
+    drafter_bytes: int = 0,
 ) -> KVSize:
     """Blocks to allocate, to be asked once the weights are loaded.
 
     Either `kv_memory_gib` or `num_blocks` may be given; else it is half of the free memory, or all that `max_num_seqs`
     sequences of `max_model_len` tokens could ever fill, whichever is less. `memory` defaults to this machine's.
     `windows` of the KV groups, and the longest chunk that is computed at once, in tokens, say what a sequence fills.
-    Raises ModelError for less than one block and for more than is free.
+    `drafter_bytes`: what a drafter keeps beside the model, of each block. Raises ModelError for less than one block and
+    for more than is free.
     """
     if memory is None:
         memory = machine_memory()
+    bytes_per_block += drafter_bytes
     if kv_memory_gib is not None and num_blocks is not None:
         raise ModelError("--kv-memory and --num-blocks both set the size of the KV cache; give one of them.")
     if num_blocks is not None:
@@ -89,14 +98,15 @@ def kv_size(
         why = f"all that {max_num_seqs} sequences of {max_model_len:,} tokens can fill"
         blocks, why = _default_blocks(shape, bytes_per_block, usable, why, memory)
     nbytes = blocks * bytes_per_block
+    taken = gib(nbytes) + (f" ({gib(blocks * drafter_bytes)} of it for drafts)" if drafter_bytes else "")
     if nbytes > memory.available:
         raise ModelError(
-            f"the KV cache would take {gib(nbytes)}, but only {gib(memory.available)} of the {gib(memory.total)} of "
-            f"{memory.limited_by} are free; lower --kv-memory or --num-blocks."
+            f"the KV cache would take {taken}, but only {gib(memory.available)} of the "
+            f"{gib(memory.total)} of {memory.limited_by} are free; lower --kv-memory or --num-blocks."
         )
     tokens = most_tokens(blocks, shape.block_size, windows, longest_chunk, max_model_len)
     held = f"{tokens:,} tokens" + (f" of a sequence, in {len(windows)} groups" if len(windows) > 1 else "")
-    text = f"{gib(nbytes)} for {blocks:,} KV blocks of {shape.block_size} tokens ({held}), {why}"
+    text = f"{taken} for {blocks:,} KV blocks of {shape.block_size} tokens ({held}), {why}"
     if tokens < max_model_len:
         text += f"; longer requests are refused, though the model allows {max_model_len:,} tokens"
     return KVSize(blocks, nbytes, text)

@@ -30,7 +30,15 @@ def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
                 taken = tuple(one for one in chunk.snapshots if one[0] <= cut)
                 part.append(
-                    chunk._replace(length=room, sample=0, score=before, draft_token_ids=(), pool=False, snapshots=taken)
+                    chunk._replace(
+                        length=room,
+                        sample=0,
+                        score=before,
+                        draft_token_ids=(),
+                        num_drafts=0,
+                        pool=False,
+                        snapshots=taken,
+                    )
                 )
                 chunk = chunk._replace(
                     start=cut,

@@ -4,34 +4,24 @@ Knows plans, the decoder and the order of a step; not why the plan looks as it d
 between blocks, then forward passes over all its tokens, each followed by the logits of the positions that score, then
 of those that sample (in slabs, so that a wide batch over a large vocabulary needs little memory), then vectors. Slots,
 tokens and settings are the backend's. Where that computes beside the caller, `submit` returns before the step is done.
+Drafts that the plan leaves to the executor are made first; then `submit` waits for them.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, chain
-from typing import Any, Protocol
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
-from inflight.execution.backends.protocol import Device, KVCache, PassResult, PendingPass, StateCache
+from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResult, PendingPass, StateCache
+from inflight.execution.drafters.step_drafter import StepDrafter
+from inflight.execution.drafters.step_drafting import StepDrafting
+from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
 
 log = logging.getLogger(__name__)
-
-
-class PassDecoder(Protocol):
-    """What computes the layers of a pass, and its logits; batch: a pass of the backend that it was made for."""
-
-    max_tokens: int
-    max_logit_rows: int
-
-    def forward(self, batch: Any) -> None: ...
-
-    def last_hidden(self, batch: Any, places: Sequence[int]) -> Any: ...
-
-    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
 
 
 class ModelRunner:
@@ -42,14 +32,17 @@ class ModelRunner:
         kv_cache: KVCache,
         capacity: Capacity,
         states: StateCache | None = None,
+        drafter: StepDrafter | None = None,
     ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
-        the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots."""
+        the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
+        drafts that plans leave to the executor."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
         self._capacity = capacity
         self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
+        self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
         self.finished = 0.0  # when the last step was: the next one cannot have begun before
 
     @property
@@ -59,7 +52,7 @@ class ModelRunner:
     def submit(self, plan: BatchPlan) -> InFlight:
         flight = InFlight(self, plan)
         try:
-            self._run(plan, flight.passes)
+            self._run(plan, flight)
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
             flight.fault = fault
             self.discard(plan)
@@ -67,7 +60,10 @@ class ModelRunner:
 
     def discard(self, plan: BatchPlan) -> None:
         """The step failed: those of the next one may be in flight already, and must not touch what it left undone."""
-        self._backend.discard(self._slots, [chunk.row for chunk in plan.chunks])
+        rows = [chunk.row for chunk in plan.chunks]
+        self._backend.discard(self._slots, rows)
+        if self._drafting is not None:
+            self._drafting.discard(rows)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """Transfers are done within their step."""
@@ -76,41 +72,53 @@ class ModelRunner:
     def close(self) -> None:
         """Nothing outlives the runner's own references."""
 
-    def _run(self, plan: BatchPlan, pending: list[PendingPass]) -> None:
+    def _run(self, plan: BatchPlan, flight: InFlight) -> None:
         if plan.transfers:
             self._copy(plan)
+        planned: tuple[Chunk, ...] = plan.chunks
+        if self._drafting is not None:
+            planned, flight.draft_seconds = self._drafting.drafted(plan), self._drafting.seconds
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         new, freed = plan.new_rows, plan.freed_rows
-        for chunks in list(passes((*plan.chunks, *padding), self._decoder.max_tokens)) or [[]]:
+        for chunks in list(passes((*planned, *padding), self._decoder.max_tokens)) or [[]]:
             batch = self._backend.prepare(self._slots, self._kv_cache, chunks, new, freed)
             new, freed = (), ()
             if chunks:
                 self._decoder.forward(batch)
-            starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
-            scored = [
-                range(chunk.score.start - chunk.start + at, chunk.score.stop - chunk.start + at)
-                for chunk, at in zip(chunks, starts, strict=False)
-                if chunk.score
-            ]
-            for places in self._slabs([*chain.from_iterable(scored)]):
-                batch.score(self._decoder.logits(batch, places), places)
-            for places in self._slabs([*_sampled(chunks, starts[1:])]):
-                batch.sample(self._decoder.logits(batch, places), places)
-            for places in self._slabs([end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool]):
-                batch.pool(self._decoder.last_hidden(batch, places), places)
-            pending.append(batch.finish())
+            if self._drafting is not None:
+                self._drafting.computed(batch, chunks)
+            self._take(batch, chunks)
+            flight.passes.append(batch.finish())
+            if self._drafting is not None:
+                flight.passes += self._drafting.follow(chunks)
 
-    def _slabs(self, places: list[int]) -> Iterator[list[int]]:
-        for first in range(0, len(places), self._decoder.max_logit_rows):
-            yield places[first : first + self._decoder.max_logit_rows]
+    def _take(self, batch: Pass, chunks: Sequence[Chunk]) -> None:
+        """What a computed pass yields: scores, draws, vectors."""
+        starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
+        scored = (
+            range(chunk.score.start - chunk.start + at, chunk.score.stop - chunk.start + at)
+            for chunk, at in zip(chunks, starts, strict=False)
+            if chunk.score
+        )
+        for places in slabs(chain.from_iterable(scored), self._decoder.max_logit_rows):
+            batch.score(self._decoder.logits(batch, places), places)
+        sample(self._decoder, batch, chunks)
+        pooled = (end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool)
+        for places in slabs(pooled, self._decoder.max_logit_rows):
+            batch.pool(self._decoder.last_hidden(batch, places), places)
 
     def _copy(self, plan: BatchPlan) -> None:
         """What is stored first: it may make room for what is loaded."""
-        first_host, copy = self._capacity.num_blocks + 1, self._backend.copy_blocks
+        first_host = self._capacity.num_blocks + 1
         if stored := plan.copies("store"):
-            copy(self._kv_cache, [block for block, _ in stored], [first_host + host for _, host in stored])
+            self._copy_blocks([block for block, _ in stored], [first_host + host for _, host in stored])
         if loaded := plan.copies("load"):
-            copy(self._kv_cache, [first_host + host for _, host in loaded], [block for block, _ in loaded])
+            self._copy_blocks([first_host + host for _, host in loaded], [block for block, _ in loaded])
+
+    def _copy_blocks(self, sources: list[int], destinations: list[int]) -> None:
+        self._backend.copy_blocks(self._kv_cache, sources, destinations)
+        if self._drafting is not None:
+            self._drafting.copy(sources, destinations)
 
 
 class InFlight:
@@ -119,6 +127,7 @@ class InFlight:
     def __init__(self, runner: ModelRunner, plan: BatchPlan):
         self._runner, self._plan, self._started = runner, plan, time.perf_counter()
         self.passes: list[PendingPass] = []
+        self.draft_seconds = 0.0
         self.fault: Exception | None = None
 
     def result(self) -> StepResult:
@@ -132,27 +141,29 @@ class InFlight:
         self._runner.finished = finished
         step = self._plan.step
         if self.fault is not None:
-            return StepResult(step, (), seconds, _sentence(self._plan, self.fault))
+            is_short = is_out_of_memory(self.fault)
+            return StepResult(step, (), seconds, _sentence(self._plan, self.fault), out_of_memory=is_short)
         sampled = tuple(chain.from_iterable(one.sampled for one in done))
         scored = joined(chain.from_iterable(one.scored for one in done))
         pooled = tuple(chain.from_iterable(one.pooled for one in done))
-        return StepResult(step, sampled, seconds, scored=scored, pooled=pooled)
-
-
-def _sampled(chunks: Sequence[Chunk], ends: Sequence[int]) -> Iterator[int]:
-    """Places in a pass of the positions that its chunks sample; chunk c is its tokens up to ends[c]."""
-    for chunk, end in zip(chunks, ends, strict=True):
-        yield from range(end - chunk.sample, end)
+        drafting = min(self.draft_seconds, seconds)
+        return StepResult(step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting)
 
 
 def _sentence(plan: BatchPlan, fault: Exception) -> str:
     log.error("step %d with %d tokens failed", plan.step, plan.tokens, exc_info=fault)
-    if isinstance(fault, MemoryError):
+    if is_out_of_memory(fault):
+        whose = "machine's" if isinstance(fault, MemoryError) else "device's"
         return (
-            f"Step {plan.step} with {plan.tokens} tokens failed: the machine's memory is used up; lower "
+            f"Step {plan.step} with {plan.tokens} tokens failed: the {whose} memory is used up; lower "
             "--max-num-batched-tokens, --max-num-seqs or --kv-memory."
         )
     return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
+
+
+def is_out_of_memory(fault: Exception) -> bool:
+    """Of the machine, or as PyTorch names it, which need not be here, of a device."""
+    return isinstance(fault, MemoryError) or any(one.__name__ == "OutOfMemoryError" for one in type(fault).__mro__)
 
 
 def copy_seconds(backend: Device, kv_cache: KVCache, host_blocks: int, blocks: int = 8) -> float:

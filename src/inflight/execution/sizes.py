@@ -45,6 +45,7 @@ def holds(quantization: Quantization) -> tuple[Hold, Hold]:
         "int8-all": ("int8", "int8"),
         "int4": ("int4", "act"),
         "int4-all": ("int4", "int4"),
+        "fp8": ("fp8", "act"),
     }
     return found[quantization]
 
@@ -70,7 +71,7 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
     item, came = _ITEM_BYTES[dtype], model.weight_format
 
     def weight(hold: Hold, group: int) -> float:
-        return {"act": item, "int8": 1, "int4": 0.5 + 2 / group}[hold]
+        return {"act": item, "int8": 1, "fp8": 1, "int4": 0.5 + 2 / group}[hold]
 
     layers, head = holds_of(model, quantization)
     of_plain = holds(quantization)[0]

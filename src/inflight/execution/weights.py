@@ -95,14 +95,15 @@ def load_weights(
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
     token_inputs = None if model.token_input is None else TokenInputTable.load(packer, model.token_input)
-    layers = tuple(_layer(packer, index, ropes) for index in range(len(model.layers)))
+    layers = tuple(load_layer(packer, index, ropes) for index in range(len(model.layers)))
     final_norm = NormWeights.load(packer, "model.norm")
     backend.finish_packing()
     nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
     return ModelWeights(table, token_inputs, layers, final_norm, output, ropes, nbytes)
 
 
-def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
+def load_layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
+    """One layer of the packer's model. ropes: of its rotations at least."""
     layer = packer.model.layers[index]
     _, mlp = parts(layer)
     names = {place: f"model.layers.{index}.{name}" for place, name in _norm_names(layer).items()}

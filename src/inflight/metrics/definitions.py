@@ -25,8 +25,9 @@ def tpot(first_token: float, last_token: float, output_tokens: int) -> float | N
 
 
 def itl(token_times: Sequence[float]) -> list[float]:
-    """Inter-token latencies: each gap between successive tokens."""
-    return [later - earlier for earlier, later in itertools.pairwise(token_times)]
+    """Inter-token latencies: each gap between successive moments at which tokens came. Several that came together (an
+    answer that was kept back, drafts that were right) came at one moment; TPOT counts each of them."""
+    return [later - earlier for earlier, later in itertools.pairwise(token_times) if later > earlier]
 
 
 def e2e(intended_send: float, last_token: float) -> float:

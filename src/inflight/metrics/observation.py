@@ -106,7 +106,8 @@ class Observation:
 
     @property
     def gaps(self) -> list[float]:
-        """Between successive tokens of one sample; samples run side by side, so that between theirs nobody waits."""
+        """Between successive events of one sample (`definitions.itl`); samples run side by side, so that between theirs
+        nobody waits."""
         return [gap for times in self.sample_times or (self.token_times,) for gap in itl(times)]
 
     @property

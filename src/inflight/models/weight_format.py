@@ -1,8 +1,8 @@
 """How a quantized checkpoint holds its matrices: what `quantization_config` says, method by method.
 
-Knows the fields of fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt, and which of all that can be
-read. Does not know how packed tensors lie in a file (`execution.checkpoints`), nor which matrices are left plain: what
-lies in the file tells, not the lists of names in the config.
+Knows the fields of fp8, fbgemm_fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt, and which of all
+that can be read. Does not know how packed tensors lie in a file (`execution.checkpoints`), nor which matrices are left
+plain: what lies in the file tells, not the lists of names in the config.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _READABLE: dict[str, dict[str, tuple[int, ...]]] = {
         "naive-quantized": (8,),
     },
     "fp8": {"": (8,)},
+    "fbgemm_fp8": {"": (8,)},
     "mxfp4": {"": (4,)},
     "gguf": {"": (4, 8)},
 }
@@ -46,6 +47,8 @@ def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
         )
     if method == "mxfp4":
         return WeightFormat(method, 4, _MXFP4_GROUP)
+    if method == "fbgemm_fp8":
+        return WeightFormat(method, 8)  # a scale for each output, by the method's definition
     if method == "fp8":
         static = given.get("activation_scheme") == "static"
         return WeightFormat(method, 8, block=_pair(given.get("weight_block_size")), static_activations=static)

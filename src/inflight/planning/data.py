@@ -10,6 +10,7 @@ from inflight.metrics.slo import METRICS
 from inflight.planning.outlook import Strategies
 from inflight.planning.plan import Cost, Infeasible, Plan
 from inflight.planning.simulation import Trial
+from inflight.planning.speculation import SpeculationOutlook
 from inflight.planning.wording import what_it_needs
 
 
@@ -53,8 +54,24 @@ def as_data(answer: Plan | Infeasible) -> dict[str, Any]:
             for one in answer.changes
         ],
         "strategies": [_strategy_json(one, answer) for one in answer.strategies],
+        "speculation": None if answer.speculation is None else _speculation(answer.speculation),
         "mistakes": list(answer.warnings),
         "notes": list(answer.traffic.notes),
+    }
+
+
+def _speculation(outlook: SpeculationOutlook) -> dict[str, Any]:
+    without, with_drafts = outlook.tpot
+    return {
+        "acceptance": list(outlook.drafts.acceptance.chances),
+        "tpot_s": {"without": _finite(without), "with": _finite(with_drafts)},
+        "output_tokens_per_busy_s": {
+            "without": outlook.plain.busy_tokens_per_s,
+            "with": outlook.trial.busy_tokens_per_s,
+        },
+        "steps_with_drafts": outlook.drafted.steps_share,
+        "tokens_with_drafts": outlook.drafted.tokens,
+        "worth_it": outlook.is_worth_it,
     }
 
 

@@ -29,6 +29,7 @@ from inflight.planning.sizing import (
     traffic_of,
     widen,
 )
+from inflight.planning.speculation import SpeculationOutlook, speculation_outlook
 from inflight.planning.traffic import Traffic
 from inflight.planning.warnings import warnings
 
@@ -61,7 +62,8 @@ class Plan:
 
     trial: at the planned load. spans: latency → (low, high) for p50, p95, p99 in seconds, over seeds and over both ends
     of what is uncertain. utilisation: planned load over the highest one that keeps the SLOs. others: machines that
-    were looked at, with the rates they keep (0: none does); unfit: why others were not.
+    were looked at, with the rates they keep (0: none does); unfit: why others were not. speculation: what it would
+    bring, where that was asked.
     """
 
     question: Question
@@ -80,6 +82,7 @@ class Plan:
     warnings: Sequence[str]
     strategies: Sequence[Strategies]
     cost: Cost | None
+    speculation: SpeculationOutlook | None = None
 
     @property
     def gpus(self) -> int:
@@ -187,7 +190,21 @@ def _answer(
         warnings=warnings(question, traffic, best, trial, replicas),
         strategies=compare(runner, best, progress) if strategies else (),
         cost=_cost(best, replicas, question, traffic),
+        speculation=_speculation(runner, best, replicas, progress),
     )
+
+
+def _speculation(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> SpeculationOutlook | None:
+    """None where nobody asked. Raises PlanError where the model cannot take drafts back."""
+    drafts = runner.question.drafts
+    if drafts is None:
+        return None
+    if best.machine.state_snapshots:
+        raise PlanError(
+            "--speculation-acceptance asks what drafts would bring, but this model's layers keep a recurrent state, "
+            "which cannot be taken back behind wrong drafts; leave it out."
+        )
+    return speculation_outlook(runner, best, replicas, drafts, progress)
 
 
 def _planned(runner: TrialRunner, best: Candidate, replicas: int) -> Trial:

@@ -127,7 +127,7 @@ def _scheduling(machine: Machine, overrides: Overrides, limit: float | None) -> 
 
 def early_end(machine: Machine) -> int:
     """Tokens from which its steps end with the prompt that they complete; 0: they are filled."""
-    return EARLY_END if machine.calibrated else 0
+    return 0 if machine.on_gpu else EARLY_END
 
 
 def _reasons(
@@ -174,7 +174,7 @@ def _reasons(
     }
     why_end = (
         "a step that completes a prompt ends with it, so that its first token does not wait for pieces of others"
-        if machine.calibrated
+        if not machine.on_gpu
         else "steps are filled: on a GPU one of few tokens takes about as long as one of many"
     )
     return {

@@ -18,6 +18,7 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
+from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
 from inflight.simulate.steps import StepModel
@@ -30,10 +31,15 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def simulate_run(
-    machine: Machine, config: EngineConfig, workload: Workload, model: StepModel, replicas: int = 1
+    machine: Machine,
+    config: EngineConfig,
+    workload: Workload,
+    model: StepModel,
+    replicas: int = 1,
+    drafts: SimulatedDrafts | None = None,
 ) -> Simulation:
     """What becomes of the workload's requests. Replicas are alike and share the model, whose answers must depend on
-    nothing but what it is asked."""
+    nothing but what it is asked. drafts: how often those are right that the settings ask for."""
     pool = Pool(
         machine.capacity(config.max_num_seqs, config.scheduling.preemption != "recompute"),
         config.engine_settings(machine.max_model_len),
@@ -41,6 +47,7 @@ def simulate_run(
         lambda number: model,
         replicas,
         ROUTER,
+        drafts=drafts,
     )
     return simulate(workload, Setup(pool))
 
@@ -95,11 +102,20 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """steps_share: of steps, those with drafts. tokens: that a sequence with drafts had of a step, mean."""
+
+    steps_share: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One run. rate: requests/s that each replica was offered. summary: of the measured part. values: SLO → its
     percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured part's steps.
-    outside: sentence → share of the steps that lie beyond what the step model rests on. preemptions: of the whole run,
-    all replicas together.
+    outside: sentence → share of the steps that lie beyond what the step model rests on. Of the whole run, all replicas
+    together: preemptions; busy_tokens_per_s: output tokens per second with a step under way; drafted: what speculation
+    did, None without it.
     """
 
     rate: float
@@ -110,6 +126,8 @@ class Trial:
     spent: Spent
     preemptions: int
     outside: Mapping[str, float]
+    busy_tokens_per_s: float = 0.0
+    drafted: Drafted | None = None
 
     @property
     def saturated(self) -> bool:
@@ -147,12 +165,14 @@ def try_out(
     replicas: int = 1,
     targets: Targets | None = None,
     measured: tuple[float, float] = (0.0, 1.0),
+    drafts: SimulatedDrafts | None = None,
 ) -> Trial:
     """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
-    goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which)."""
+    goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which). drafts: how
+    often they are right."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
-    run = simulate_run(machine, config, offered, meter, replicas)
+    run = simulate_run(machine, config, offered, meter, replicas, drafts)
     summary, read = read_off(run.observations, measured)
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)
@@ -165,7 +185,18 @@ def try_out(
         spent=meter.spent(*measured),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
+        busy_tokens_per_s=sum(one.output_tokens for one in run.observations)
+        / max(1e-12, math.fsum(one.busy for one in run.replicas)),
+        drafted=None if drafts is None else _drafted(run),
     )
+
+
+def _drafted(run: Simulation) -> Drafted:
+    found = [one.last.speculation for one in run.replicas if one.last.speculation is not None]
+    chunks = sum(number for stats in found for _, number in stats.chosen)
+    accepted = sum(sum(stats.accepted) for stats in found)
+    steps = sum(stats.steps for stats in found)
+    return Drafted(steps / max(1, run.steps), 1 + accepted / max(1, chunks))
 
 
 def read_off(observations: Sequence[Observation], measured: tuple[float, float]) -> tuple[Summary, list[Observation]]:

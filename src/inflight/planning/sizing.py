@@ -24,6 +24,7 @@ from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
+from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
 
 POOLED = 3  # replicas that are simulated together
@@ -63,7 +64,7 @@ def requests_for(slos: Sequence[Slo]) -> Requests:
 class Question:
     """machines: ways to run one engine, of which one is chosen. slos may be empty: then the demand is only to be
     served. seed: of the workloads. requests: of one trial, as `Requests` has them; None: as many as the promised
-    percentiles need."""
+    percentiles need. drafts: how often they would be right; None: speculation is not asked about."""
 
     machines: Sequence[Machine]
     demand: Demand
@@ -71,6 +72,7 @@ class Question:
     overrides: Overrides = field(default_factory=Overrides)
     seed: int = 0
     requests: tuple[int, int, int] | None = None
+    drafts: SimulatedDrafts | None = None
 
     @property
     def sizes(self) -> Requests:
@@ -119,9 +121,10 @@ class TrialRunner:
         model: StepModel | None = None,
         config: EngineConfig | None = None,
         reads: float = 1.0,
+        drafts: SimulatedDrafts | None = None,
     ) -> Trial:
         """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate. reads: times as
-        many requests as usual."""
+        many requests as usual. drafts: how often those are right that `config` asks for."""
         number = replicas or candidate.pooled
         traffic = self.traffic if demand is None else traffic_of(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
@@ -131,7 +134,9 @@ class TrialRunner:
         if not any(entry.prefix for entry in offered.entries):
             chosen = replace(chosen, enable_prefix_caching=False)  # nothing is shared, and not to look is faster
         shares = (run.begin, run.end)
-        return try_out(candidate.machine, chosen, offered, self.question.slos, model, number, measured=shares)
+        return try_out(
+            candidate.machine, chosen, offered, self.question.slos, model, number, measured=shares, drafts=drafts
+        )
 
     def _length(self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float) -> Length:
         """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks

@@ -13,6 +13,7 @@ from inflight.metrics.slo import METRICS, Slo
 from inflight.planning.outlook import Change
 from inflight.planning.plan import Infeasible, Plan
 from inflight.planning.sizing import Candidate, Question
+from inflight.planning.speculation import describe
 from inflight.planning.traffic import Traffic
 from inflight.planning.wording import NOT_CALIBRATED, how_broken, milliseconds, what_it_needs
 
@@ -39,6 +40,8 @@ def as_text(plan: Plan | Infeasible) -> str:
     ]
     if plan.strategies:
         lines += ["", *_strategies(plan)]
+    if plan.speculation is not None:
+        lines += ["", "Speculation at this load:", *(f"  {sentence}" for sentence in describe(plan.speculation))]
     if plan.warnings:
         lines += ["", "Look out:", *(f"  - {sentence}" for sentence in plan.warnings)]
     return "\n".join([*lines, "", *_basis(plan)])

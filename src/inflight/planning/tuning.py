@@ -2,7 +2,7 @@
 
 Goodput decides (requests per second that keep all SLOs), and among equals the SLO that is nearest to being
 broken. Each setting is varied while the others stay (coordinate descent), so that every value in the end has been
-compared with its neighbours, and the reason beside it is what those did. The best few may be run on the real engine,
+compared with its variants, and the reason beside it is what those did. The best few may be run on the real engine,
 which then has the last word, and tells whether the setting that the simulator chose is among the best there. Knows
 trials, measured runs and what a wrong choice costs; who runs a real engine is handed in.
 """
@@ -240,7 +240,7 @@ _Others = Callable[[EngineConfig], Iterator[EngineConfig]]
 def _dimensions(
     machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides
 ) -> Iterator[tuple[str, _Others]]:
-    """Option name → the neighbours of a setting in it. What is fixed is left out."""
+    """Option name → the variants of a setting in it. What is fixed is left out."""
     yield "early-end-tokens", _early_ends  # before the strategies: a bad one would speak against chunked
     yield "strategy", lambda config: _strategies(config, slos, early_end(machine))
     if overrides.max_num_batched_tokens is None:
@@ -301,7 +301,7 @@ def _preemptions(config: EngineConfig, machine: Machine) -> Iterator[EngineConfi
 
 
 def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Sequence[EngineConfig]) -> EvaluatedConfig:
-    """The best of a setting and its neighbours in one option, with what they did as the reason."""
+    """The best of a setting and its variants in one option, with what they did as the reason."""
     found = []
     for config in others:
         try:

@@ -58,6 +58,7 @@ class ChunkRecord(TypedDict):
     snapshots: NotRequired[list[Pair]]  # position and slot of each copy of the recurrent state that it takes
     sample: bool
     draft_token_ids: NotRequired[list[Count]]  # computed behind the known tokens, and sampled at, one by one
+    num_drafts: NotRequired[Positive]  # so many that the executor made itself, in their place
     score: NotRequired[Pair]  # first scored position, and the one after the last; where there are any
 
 
@@ -112,7 +113,10 @@ class StepRecord(TypedDict):
     padding: list[Count]  # lengths of runs of padded token slots
     moves: MovesRecord
     features: FeaturesRecord  # of the plan
+    draft_seconds: NotRequired[Seconds]  # of them, what making drafts took
+    accepted: NotRequired[list[Pair]]  # sequence, and how many of its drafts were right; of each that had any
     error: NotRequired[str]
+    out_of_memory: NotRequired[bool]
     faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone: nothing could be drawn, scored or pooled
 
 

@@ -47,6 +47,19 @@ class SnapshotFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftFigures:
+    """Of a run with speculation. draft_tokens: drafts that were computed; accepted_share: of these, those that were
+    right. tokens_with_drafts: that a sequence with drafts had of a step, mean. draft_steps: share of steps that had
+    any. draft_time: share of steps' seconds in which executors made drafts."""
+
+    draft_tokens: int
+    accepted_share: float
+    tokens_with_drafts: float
+    draft_steps: float
+    draft_time: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFigures:
     """Seconds, tokens and blocks. busy: share of the time, from the first step to the last, with a step under way.
 
@@ -56,7 +69,7 @@ class EngineFigures:
     held. mixed_step: times of steps with prompt tokens beside decodes; decode_step: of those with decodes alone.
     prefix_share: of ended requests' prompt tokens, found cached. time_in: seconds of all ended requests, by PARTS.
     queued_by: of the queue's seconds, what was waited for. service: prompt and output tokens by tenant. snapshots: None
-    where the model keeps no recurrent state.
+    where the model keeps no recurrent state. drafts: None where nothing was drafted.
     """
 
     steps: int
@@ -91,6 +104,7 @@ class EngineFigures:
     fairness: float
     outgrown: int
     snapshots: SnapshotFigures | None = None
+    drafts: DraftFigures | None = None
 
 
 def engine_figures(run: EngineRun) -> EngineFigures:
@@ -143,12 +157,26 @@ def engine_figures(run: EngineRun) -> EngineFigures:
         fairness=jain(list(service.values())) if service else 1.0,
         outgrown=sum(one.outgrown for one in run.requests),
         snapshots=_snapshots(run),
+        drafts=_drafts(run),
     )
 
 
 def _snapshots(run: EngineRun) -> SnapshotFigures | None:
     slots, of = run.capacity.get("state_snapshots", 0), run.snapshots
     return SnapshotFigures(share(of.used, slots), of.taken, of.evicted, of.hits) if slots else None
+
+
+def _drafts(run: EngineRun) -> DraftFigures | None:
+    of, counts = run.drafts, run.drafts.counts
+    if not counts.chunks:
+        return None
+    return DraftFigures(
+        draft_tokens=counts.tokens,
+        accepted_share=share(counts.accepted_tokens, counts.tokens),
+        tokens_with_drafts=1 + counts.accepted_tokens / counts.chunks,
+        draft_steps=share(sum(drafted > 0 for drafted in of.drafted), len(run.steps)),
+        draft_time=share(of.seconds, sum(run.steps.seconds)),
+    )
 
 
 def _service(run: EngineRun) -> dict[str, int]:

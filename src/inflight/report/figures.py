@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary
-from inflight.report.engine_figures import EngineFigures, SnapshotFigures, engine_figures
+from inflight.report.engine_figures import DraftFigures, EngineFigures, SnapshotFigures, engine_figures
 from inflight.report.run import Run
 
 Better = Literal["higher", "lower", ""]
 LATENCIES = (
     ("ttft", "TTFT", "time to first token, from the intended send time"),
-    ("itl", "ITL", "each gap between successive tokens"),
+    ("itl", "ITL", "each gap between successive events, of one token or more"),
     ("tpot", "TPOT", "(last token − first) / (tokens − 1), by request"),
     ("e2e", "E2E", "intended send time to last token"),
 )
@@ -89,6 +89,17 @@ _ENGINE: tuple[Row, ...] = (
         "sequences that went on from a snapshot behind their cached tokens; without one nothing cached is of use",
     ),
     ("snapshots_evicted", "state snapshots evicted", "", "lower", "whose slot another sequence's snapshot took"),
+    ("draft_tokens", "drafts", "tokens", "", "computed behind known tokens, and verified"),
+    ("accepted_share", "drafts accepted", "share", "higher", "of all drafts"),
+    (
+        "tokens_with_drafts",
+        "tokens a step with drafts",
+        "",
+        "higher",
+        "of a sequence: its drafts that were right, and the token behind them",
+    ),
+    ("draft_steps", "steps with drafts", "share", "", "of all steps"),
+    ("draft_time", "time spent on making drafts", "share", "lower", "of steps' time; of drafts that executors make"),
     ("prefix_share", "prompt tokens cached", "share", "higher", "prompt tokens found in the prefix cache"),
     ("preemptions", "preemptions", "", "lower", ""),
     ("recomputed_tokens", "tokens recomputed", "tokens", "lower", ""),
@@ -105,7 +116,7 @@ _ENGINE: tuple[Row, ...] = (
     ),
     ("failed_steps", "steps that broke", "", "lower", ""),
 )
-_WHERE_ANY = ("rejected", "failed", "unfinished", "failed_steps")  # nothing is said of none
+_WHERE_ANY = ("rejected", "failed", "unfinished", "failed_steps", "draft_time")  # nothing is said of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +162,7 @@ def _listed(group: str, rows: Iterable[Row], values: Mapping[str, Any], samples:
             yield Figure(key, group, name, unit, values[key], better, rests_on, about=about)
 
 
-def _values(figures: Summary | EngineFigures | SnapshotFigures) -> dict[str, Any]:
+def _values(figures: Summary | EngineFigures | SnapshotFigures | DraftFigures) -> dict[str, Any]:
     return {item.name: getattr(figures, item.name) for item in fields(figures)}
 
 
@@ -190,6 +201,8 @@ def _engine(engine: EngineFigures) -> Iterator[Figure]:
         del values["fairness"]
     if engine.snapshots is not None:
         values |= _values(engine.snapshots)
+    if engine.drafts is not None:
+        values |= _values(engine.drafts)
     steps = engine.step_seconds
     values |= {"step_p50": steps.p50, "step_p99": steps.p99, "step_tokens_mean": engine.step_tokens.mean}
     return _listed("Batch and memory", _ENGINE, values, engine.steps)

@@ -102,6 +102,7 @@ def tokens_per_step(engine: EngineRun) -> Drawing:
     bands = [
         ("decode", steps.over_time(lambda index: steps.decode[index]), "decode"),
         ("prefill", steps.over_time(lambda index: steps.prompt[index]), "prefill"),
+        ("rejected drafts", steps.over_time(lambda index: steps.rejected[index]), "idle"),
         ("recomputed", steps.over_time(lambda index: steps.recomputed[index]), "recomputed"),
         ("padding", steps.over_time(lambda index: steps.padding[index]), "padding"),
     ]
@@ -113,7 +114,7 @@ def tokens_per_step(engine: EngineRun) -> Drawing:
 def step_seconds(engine: EngineRun) -> Drawing:
     steps = engine.steps
     function = steps.over_time(lambda index: steps.ended[index] - steps.began[index])
-    about = "How long a step took: the gap between tokens of every stream in it."
+    about = "How long a step took: the gap between events of every stream in it."
     return over_time("Step time", about, [("step", function)], Window(steps.start, steps.end), ("step time", "s"))
 
 
@@ -200,7 +201,7 @@ def latency_spread(named: Sequence[tuple[str, Run]]) -> list[Drawing]:
             "Completed requests, by their time to first token.",
             lambda one: [] if one.ttft is None else [one.ttft],
         ),
-        ("ITL", "All gaps between successive tokens of a request.", lambda one: one.gaps),
+        ("ITL", "All gaps between successive events of a request, each with one token or more.", lambda one: one.gaps),
         ("E2E", "Completed requests, by their time from intended send to last token.", lambda one: [one.e2e]),
     )
     done = [(who, [one for one in run.observations if one.outcome == "completed"]) for who, run in named]

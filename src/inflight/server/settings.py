@@ -29,7 +29,8 @@ class ServerSettings:
     max_n: most samples of one prompt. max_prompts: most prompts of one call. max_streams: most calls under way at once.
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
     keep_alive: an event stream that has said nothing for so long says that it is alive.
-    isolate_tenants: cached prefixes are shared within a tenant only, so that timing tells nobody of another's prompts.
+    isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that timing tells nobody of others'
+    text.
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
     at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may

@@ -56,7 +56,7 @@ def judged(rounds: Sequence[Round], measured: Measured) -> FittedModel:
         model,
         provenance=Provenance(
             source="this machine's engine",
-            machine=machine(),
+            machine=f"{measured.gpu}, {machine()}" if measured.gpu else machine(),
             measured=datetime.now(UTC).date().isoformat(),
             steps=len(designed) + len(learnt),
             held_out=errors_of(scaled(model, share), middles(unseen)),

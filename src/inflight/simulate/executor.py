@@ -13,21 +13,19 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.engine.null import Done
+from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan
 from inflight.simulate.steps import StepModel
 
 _TOKENS = (TOKEN,)
 
 
-def _verified(chunk: Chunk) -> tuple[int, ...]:
-    """Drafts are right as far as they are what every token is."""
-    return _TOKENS * (1 + len([*takewhile(TOKEN.__eq__, chunk.draft_token_ids)]))
-
-
 class SimulatedExecutor:
-    def __init__(self, capacity: Capacity, model: StepModel):
+    def __init__(self, capacity: Capacity, model: StepModel, drafts: SimulatedDrafts | None = None):
+        """drafts: those that it makes itself; None: it cannot."""
         self._capacity = capacity
         self._model = model
+        self._drafts = drafts
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of what the model knows
         self.busy = 0.0  # seconds of steps
         self.steps = 0
@@ -74,9 +72,11 @@ class SimulatedExecutor:
     def submit(self, plan: BatchPlan) -> Done:
         held = features(plan)
         seconds = self.seconds(plan.all_features(held) if isinstance(plan, CondensedPlan) else held)
+        draft_seconds = self._draft_seconds(plan)
+        self.busy += draft_seconds
         sampled = tuple(
             [
-                Sampled(chunk.sequence_id, _TOKENS if chunk.sample == 1 else _verified(chunk))
+                Sampled(chunk.sequence_id, _TOKENS if chunk.sample == 1 else self._verified(chunk))
                 for chunk in plan.chunks
                 if chunk.sample
             ]
@@ -86,7 +86,21 @@ class SimulatedExecutor:
             for chunk in plan.chunks
             if chunk.score
         )
-        return Done(StepResult(plan.step, sampled, seconds, scored=scored))
+        result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
+        return Done(result)
+
+    def _verified(self, chunk: Chunk) -> tuple[int, ...]:
+        """Drafts that are told are right as far as they are what every token is; others as often as was said."""
+        if self._drafts is None or chunk.draft_token_ids:
+            return _TOKENS * (1 + len([*takewhile(TOKEN.__eq__, chunk.draft_token_ids)]))
+        return _TOKENS * (1 + self._drafts.accepted(chunk.sequence_id, chunk.start + 1, chunk.num_drafts))
+
+    def _draft_seconds(self, plan: BatchPlan) -> float:
+        """All rows draft at once, token by token."""
+        if self._drafts is None:
+            return 0.0
+        longest = max((chunk.num_drafts for chunk in plan.chunks if not chunk.draft_token_ids), default=0)
+        return self._drafts.pass_seconds * longest
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """What transfers take is part of their step."""

@@ -157,7 +157,7 @@ class FastForward(Scheduler):
         parts = plan.chunks, plan.new_rows, plan.freed_rows, plan.padding, plan.transfers
         return CondensedPlan(step, *parts, steady=rows, steady_context=self._context)
 
-    def _learn(self, plan: BatchPlan, seconds: float, now: float) -> None:
+    def _learn(self, plan: BatchPlan, result: StepResult, now: float) -> None:
         """Nothing, since nobody asks."""
 
     def _learn_arrival(self, lane: object, now: float) -> None:

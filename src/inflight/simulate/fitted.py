@@ -55,7 +55,7 @@ class Size(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """machine: CPU or GPU, and cores. measured: ISO date. steps: how many the fit rests on.
+    """machine: GPU, if it computed, CPU and cores. measured: ISO date. steps: how many the fit rests on.
 
     held_out: mean absolute relative error by kind of steps that the fit has not seen, and over how many. Where steps
     came several times, equal ones count as one with their middle, against `usual` times the model's seconds (these are
@@ -104,6 +104,11 @@ class FittedModel:
         if self.provenance is None:
             return "stated coefficients"
         return f"fitted on {self.provenance.steps:,} steps of {self.provenance.source}"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the engine that was measured computed on a GPU."""
+        return self.provenance is not None and str(self.provenance.settings.get("device", "cpu")).startswith("cuda")
 
     def seconds(self, held: Features) -> float:
         total = (

@@ -83,13 +83,14 @@ Tell = Callable[[str], None]
 class Measured:
     """What is measured: the executor for designed steps, and the loop around it (or around one like it) for traffic;
     rows that the design leaves behind are forgotten when they are started anew. budget: most tokens of a step.
-    settings: in force, to be kept with the model."""
+    settings: in force, to be kept with the model. gpu: the name of the one that computes; none where the CPU does."""
 
     executor: Executor
     loop: EngineLoop
     budget: int
     settings: Mapping[str, Any]
     bytes_per_token: float | None = None
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A record against a step model: how far off its seconds are, and what that does to the times of whole answers.
 
 The recorded requests are offered again at their recorded times to the recorded settings, with answers as long as they
-were, on the model's seconds. Arrivals are taken as they came: where a client waited for answers before it sent more,
-its times would have moved with the model's, and here they do not.
+were, on the model's seconds; drafts are right as often as they were. Arrivals are taken as they came: where a client
+waited for answers before it sent more, its times would have moved with the model's, and here they do not.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from inflight.config.assembly import make_rules, make_scheduler, make_speculation
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, summarize
+from inflight.records.drafts import DraftCounts
 from inflight.records.schema import Records, RequestRecord, header_of, of_kind
+from inflight.simulate.acceptance import acceptance_of, pass_seconds_of
+from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.replay import (
-    Recall,
-    Replay,
-    rebuilt,
-    recorded_scheduler,
-    recorded_settings,
-)
+from inflight.simulate.replay import Recall, RecordedSettings, Replay, rebuilt, recorded_settings
 from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver
 from inflight.workload.observation_collector import ObservationCollector
@@ -54,9 +53,10 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
         ),
         "the requests of a record",
     )
-    executor = SimulatedExecutor(settings.capacity, model)
-    recall = Recall(requests, reasons=("stop", "abort", "error"))
-    loop = EngineLoop(recorded_scheduler(settings, recall), executor, VirtualClock(start), depth=settings.depth)
+    drafts = _drafts(settings, replay)
+    executor = SimulatedExecutor(settings.capacity, model, drafts)
+    scheduler = _scheduler(settings, Recall(requests, reasons=("stop", "abort", "error")), drafts)
+    loop = EngineLoop(scheduler, executor, VirtualClock(start), depth=settings.depth)
     driver = Driver(loop, workload, lambda index, arrival: rebuilt(requests[index]))
     modelled = driver.run()
     preempted = replay.snapshot().preemptions, loop.snapshot().preemptions
@@ -67,6 +67,22 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
         preemptions=preempted,
         extrapolated=executor.extrapolated,
     )
+
+
+def _drafts(settings: RecordedSettings, replay: Replay) -> SimulatedDrafts | None:
+    """None where the recorded engine made none. Raises RecordError where it made too few to tell of others."""
+    if settings.scheduling.draft_source.kind == "off" or not DraftCounts.of(replay.steps).chunks:
+        return None
+    return SimulatedDrafts(acceptance_of(replay.steps, "the record"), pass_seconds=pass_seconds_of(replay.steps))
+
+
+def _scheduler(settings: RecordedSettings, recall: Recall, drafts: SimulatedDrafts | None) -> Scheduler:
+    """As it was in the recorded run, but that drafts are simulated ones."""
+    capacity, scheduling = settings.capacity, settings.scheduling
+    rules = make_rules(scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
+    drafter = None if drafts is None else simulated_drafter(scheduling, drafts)
+    speculation = None if drafter is None else make_speculation(drafter, scheduling, rules, capacity.vocab_size)
+    return make_scheduler(capacity, rules, settings.engine, scheduling, stop_text=recall, speculation=speculation)
 
 
 def _summary(observations: list[Observation], whole: list[bool]) -> Summary:

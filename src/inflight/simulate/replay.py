@@ -22,18 +22,20 @@ import msgspec
 from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING, InvalidSampling, PoolingParams, SamplingParams
 from inflight.engine.recorder import plan_record
 from inflight.records.checked import Malformed, converted, decoded
+from inflight.records.drafts import num_drafts
 from inflight.records.schema import (
     Header,
     PlanRecord,
@@ -106,37 +108,72 @@ def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
             given[name] = decoded(_TABLE, given[name].encode())
     given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
     given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
+    given.setdefault("speculation", "off")  # nor this, of versions that drafted nothing
     if given.get("predictor") == QUANTILES.name:
         del given["predictor"]  # the default, where it is asked at all
     return given
 
 
 def recorded_scheduler(
-    settings: RecordedSettings, stop_text: StopTextFactory | None = None, drafter: Drafter | None = None
+    settings: RecordedSettings, stop_text: StopTextFactory | None = None, speculation: Speculation | None = None
 ) -> Scheduler:
     """A fresh one, as it was in the recorded run."""
     capacity = settings.capacity
     rules = make_rules(settings.scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
-    return make_scheduler(capacity, rules, settings.engine, settings.scheduling, stop_text=stop_text, drafter=drafter)
+    return make_scheduler(
+        capacity, rules, settings.engine, settings.scheduling, stop_text=stop_text, speculation=speculation
+    )
 
 
 class RecordedDrafts:
-    """A drafter that proposes what was drafted in the record's step `step`."""
+    """Speculation with the drafts of a record: those that its steps had."""
 
     def __init__(self, steps: Sequence[StepRecord]):
-        self.step = 0
         self._drafts = {
-            (step["step"], chunk["sequence"]): tuple(chunk["draft_token_ids"])
+            (step["step"], chunk["sequence"]): (num_drafts(chunk), tuple(chunk.get("draft_token_ids", ())))
             for step in steps
             for chunk in step["chunks"]
-            if "draft_token_ids" in chunk
+            if num_drafts(chunk)
+        }
+        self._begins = [step["planned"] for step in steps]
+        self._ends = [step["committed"] for step in steps]
+        members = [{chunk["sequence"] for chunk in step["chunks"]} for step in steps]
+        # Whoever has a token in flight, sits out a step and goes on with the next was held back to be drafted for.
+        self._held = {
+            place + 1: (before - now) & behind
+            for place, (before, now, behind) in enumerate(zip(members, members[1:], members[2:], strict=False))
         }
 
     def __bool__(self) -> bool:
         return bool(self._drafts)
 
-    def propose(self, view: SequenceView, most: int) -> tuple[int, ...]:
-        return self._drafts.get((self.step, view.number), ())[:most]
+    def began(self, view: SequenceView) -> None:
+        """Who was drafted for, the record says."""
+
+    def waits(self, step: int) -> bool:
+        return self._begins[step] >= self._ends[step - 1]
+
+    def turns(self, step: int, running: int, ahead: bool) -> set[int] | None:
+        return self._held.get(step, set()) if ahead else None
+
+    def holds(self, step: int, view: SequenceView) -> bool:
+        return True
+
+    def allot(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        of = {view.number: min(room, budget) for view, room in candidates}
+        drafted = [(number, *self._drafts.get((step, number), (0, ()))) for number in of]
+        return [Allotment(number, count, token_ids) for number, count, token_ids in drafted if 0 < count <= of[number]]
+
+    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
+        """Nothing to learn."""
+
+    def finished(self, view: SequenceView) -> None:
+        """Nothing to remember."""
+
+    def stats(self) -> None:
+        return None
 
 
 # -- requests of a record -------------------------------------------------------------------------------------------
@@ -220,8 +257,9 @@ class Replay:
             sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
         }
         self._commands = _commands(self.requests)
-        self._drafts = RecordedDrafts(self.steps)
-        self._scheduler = make(Recall(self.requests), self._drafts or None)
+        drafts = RecordedDrafts(self.steps)
+        speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
+        self._scheduler = make(Recall(self.requests), drafts if speculated else None)
 
     def plans(self) -> Iterator[BatchPlan]:
         """As they are made; ends early where the record's next plan cannot be made."""
@@ -230,7 +268,6 @@ class Replay:
         for committed in count():
             self._obey(planned, committed)
             while len(flights) < self._depth and planned < len(self.steps):
-                self._drafts.step = planned
                 plan = self._scheduler.plan(self.steps[planned]["planned"])
                 if not isinstance(plan, BatchPlan):
                     break  # the run, too, had nothing to plan before the next commit
@@ -270,24 +307,40 @@ class Replay:
         record = self.steps[plan.step]
         faults = {fault["sequence"]: fault["error"] for fault in record.get("faults", ())}
         chunks = () if "error" in record else plan.chunks
-        sampled = tuple(self._sampled(chunk, faults) for chunk in chunks if chunk.sample)
+        accepted = {number: count for number, count in record.get("accepted", ())}
+        sampled = tuple(
+            self._sampled(chunk, faults, accepted.get(chunk.sequence_id, 0)) for chunk in chunks if chunk.sample
+        )
         faulty = [(chunk, faults[chunk.sequence_id]) for chunk in chunks if chunk.sequence_id in faults]
         scored = tuple(Scored(chunk.sequence_id, 0, (), fault) for chunk, fault in faulty if chunk.score)
         pooled = tuple(Pooled(chunk.sequence_id, (), fault) for chunk, fault in faulty if chunk.pool)
-        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"), scored, pooled=pooled)
+        result = StepResult(
+            plan.step,
+            sampled,
+            record["seconds"],
+            record.get("error"),
+            scored,
+            pooled=pooled,
+            draft_seconds=record.get("draft_seconds", 0.0),
+            out_of_memory=record.get("out_of_memory", False),
+        )
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
 
-    def _sampled(self, chunk: Chunk, faults: Mapping[int, str]) -> Sampled:
+    def _sampled(self, chunk: Chunk, faults: Mapping[int, str], accepted: int) -> Sampled:
+        """accepted: how many drafts were right, of those that the executor made; of others their tokens tell it."""
         sequence = chunk.sequence_id
         if sequence in faults:
             return Sampled(sequence, (), error=faults[sequence])
+        drawn = self._tokens.get(sequence, iter(()))
+        if not chunk.draft_token_ids:
+            return Sampled(sequence, tuple(next(drawn, 0) for _ in range(1 + accepted)))  # 0: drawn ahead, and dropped
         tokens: list[int] = []
         while tokens == [*chunk.draft_token_ids[: len(tokens)]] and len(tokens) < chunk.sample:
-            tokens.append(next(self._tokens.get(sequence, iter(())), 0))  # 0: drawn ahead, and dropped
+            tokens.append(next(drawn, 0))
         return Sampled(sequence, tuple(tokens))
 
 
-MakeScheduler = Callable[[StopTextFactory, Drafter | None], Scheduler]
+MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
 Command = tuple[int, bool, float, RequestRecord]  # its number, whether it is an abort, its time, the request's record
 
 

@@ -46,7 +46,7 @@ class Watch:
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self.error = self.error or result.error
         sequences = frozenset(chunk.sequence_id for chunk in plan.chunks)
-        self.steps.append(Timed(features(plan), result.seconds, planned, committed, sequences))
+        self.steps.append(Timed(features(plan), result.seconds, planned, committed, sequences, result.draft_seconds))
 
     def events(self, events: list[Event], now: float) -> None:
         """Steps alone are watched."""

@@ -27,6 +27,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
 from inflight.simulate.cluster import Cluster, DecodePool, Link
+from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.replica import Replica, ReplicaFigures
@@ -63,7 +64,8 @@ CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared."""
+    """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared.
+    drafts: how often those are right that the settings ask for; None: there are none."""
 
     capacity: Capacity
     settings: EngineSettings
@@ -72,6 +74,7 @@ class Pool:
     replicas: int = 1
     router: str = "round-robin"
     router_options: OptionValues = field(default_factory=OptionValues)
+    drafts: SimulatedDrafts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ def _router(pool: Pool, seed: int) -> Router:
 
 def _may_skip(pool: Pool, workload: Workload) -> bool:
     """Whether nobody asks this scheduler what steps cost and how long answers get, which it does not learn of decodes
-    that it skips; and these can be foreseen: first come, first served, without batch work beside it."""
+    that it skips; and these can be foreseen: first come, first served, without drafts and batch work beside it."""
     asked = pool.scheduling
     return (
         asked.strategy in ("chunked", "continuous")
@@ -155,6 +158,7 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.admission == "off"
         and asked.preemption == "recompute"
         and not asked.lanes
+        and pool.drafts is None
         and pool.capacity.windows == (0,)
         and pool.capacity.max_rows <= budget(pool.settings, asked)  # or decodes wait for their turn: not foreseen
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
@@ -162,9 +166,11 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
 
 
 def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Replica:
-    executor = SimulatedExecutor(pool.capacity, pool.model(number))
+    drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
+    executor = SimulatedExecutor(pool.capacity, pool.model(number), drafts)
     kind = FastForward if skips else Scheduler
-    scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling, kind)
+    drafter = None if drafts is None else simulated_drafter(pool.scheduling, drafts)
+    scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling, kind, drafter)
     observers = []
     if record is not None:
         file = open_record(record)

@@ -44,13 +44,14 @@ def kind_of(held: Features) -> Kind:
 @dataclass(frozen=True, slots=True)
 class Timed:
     """A step as the engine saw it: seconds of the step itself, times of its plan and its commit on the engine's clock,
-    and the sequences that it advanced."""
+    and the sequences that it advanced. draft_seconds: of its seconds, those in which the executor made drafts."""
 
     held: Features
     seconds: float
     planned: float
     committed: float
     sequences: frozenset[int]
+    draft_seconds: float = 0.0
 
 
 def timed_steps(records: Iterable[StepRecord]) -> list[Timed]:
@@ -62,6 +63,7 @@ def timed_steps(records: Iterable[StepRecord]) -> list[Timed]:
             record["planned"],
             record["committed"],
             frozenset(chunk["sequence"] for chunk in record["chunks"]),
+            record.get("draft_seconds", 0.0),
         )
         for record in records
         if "error" not in record
@@ -69,7 +71,7 @@ def timed_steps(records: Iterable[StepRecord]) -> list[Timed]:
 
 
 def rounds(timed: Sequence[Timed]) -> list[Step]:
-    """Steps with the seconds of their rounds.
+    """Steps with the seconds of their rounds, without what making drafts took: that hangs on another model.
 
     Where a step goes on with a sequence of the one before it, the engine did not rest between the two, and the round is
     from plan to plan. Where it may have rested, what the host does after a commit is taken as the median of the others.
@@ -84,7 +86,10 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
         timed[index + 1].planned if was else one.committed + usual
         for index, (one, was) in enumerate(zip(timed, busy, strict=False))
     ]
-    found = [Step(one.held, max(end - one.planned, one.seconds)) for one, end in zip(timed, ends, strict=True)]
+    found = [
+        Step(one.held, max(end - one.planned, one.seconds) - one.draft_seconds)
+        for one, end in zip(timed, ends, strict=True)
+    ]
     return [one for one in found if one.seconds > 0]
 
 

@@ -91,6 +91,11 @@ class Tokenizer:
         """How many tokens there are, added ones included; a model's embedding may be padded to more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def token_ids(self) -> dict[str, int]:
+        """The id of each token, added ones included, made anew each time."""
+        return dict(self._backend.get_vocab(with_added_tokens=True))
+
     @cached_property
     def longest_token(self) -> int | None:
         """Most characters of a text that one token stands for; None where that is not certain (see `longest`)."""

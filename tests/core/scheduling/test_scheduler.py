@@ -313,6 +313,99 @@ class TestBrokenStep:
         assert reasons(harness) == [["abort"], ["length"]]
 
 
+class TestStepWithoutMemory:
+    def test_those_that_it_was_the_first_of_end_and_the_others_say_what_they_would_have_said(self) -> None:
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, max_rows=3, token_budget=16))
+        harness.add(request("a", output=6), request("b", [3] * 7, output=6))
+        harness.step()
+        harness.add(request("new", [1] * 9, output=6))
+        harness.step(fail="memory")
+        assert reasons(harness) == [["error"]]
+        assert harness.clients[2].ended.finishes[0].detail == "Step 1 broke."
+        harness.drain()
+        for client in harness.clients[:2]:
+            assert client.tokens == outputs_alone(client.request, 60)[0]
+            assert client.ended.finishes[0].reason == "length"
+
+    def test_steps_in_flight_behind_it_count_for_nothing(self) -> None:
+        """At depth 2 whoever decodes is in the next step, too, whose token is drawn from what was never computed."""
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, max_rows=3, token_budget=16, depth=2))
+        harness.add(request("a", output=8), request("b", [3] * 7, output=8))
+        harness.step()
+        harness.add(request("new", [1] * 5, output=6))
+        harness.plan(fail="memory")
+        harness.commit()
+        behind = harness.plan()
+        assert isinstance(behind, BatchPlan) and {chunk.sequence_id for chunk in behind.chunks} >= {0, 1}
+        harness.commit()
+        assert reasons(harness) == [["error"]] and len(inside.running(harness.scheduler)) >= 2, "they hold their rows"
+        said = [list(client.tokens[0]) for client in harness.clients[:2]]
+        harness.commit()
+        assert [client.tokens[0] for client in harness.clients[:2]] == said
+        assert not inside.running(harness.scheduler)
+        harness.drain()
+        assert reasons(harness) == [["length"], ["length"], ["error"]]
+        for client in harness.clients[:2]:
+            assert client.tokens == outputs_alone(client.request, 60)[0]
+
+    @pytest.mark.parametrize("behind", ["memory", True])
+    def test_a_step_behind_it_that_fails_too(self, behind: str | bool) -> None:
+        """For lack of memory again: nothing of it counted, and nobody else ends. For another reason: all of it does."""
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, max_rows=3, token_budget=16, depth=2))
+        harness.add(request("a", output=8), request("b", [3] * 7, output=8))
+        harness.step()
+        harness.add(request("new", [1] * 5, output=6))
+        harness.plan(fail="memory")
+        harness.commit()
+        harness.plan(fail=behind)
+        harness.commit()
+        assert reasons(harness) == [["error"]]
+        harness.commit()
+        harness.drain()
+        assert reasons(harness) == ([["length"], ["length"], ["error"]] if behind == "memory" else [["error"]] * 3)
+        if behind == "memory":
+            assert [one.tokens for one in harness.clients[:2]] == [
+                outputs_alone(one.request, 60)[0] for one in harness.clients[:2]
+            ]
+
+    def test_a_prompt_that_goes_on_is_the_cause_where_nobody_is_new(self) -> None:
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, max_rows=2, token_budget=8))
+        harness.add(request("a", output=6))
+        harness.step()
+        harness.add(request("long", [1] * 30, output=2))
+        harness.step()
+        harness.step(fail="memory")
+        assert reasons(harness) == [["error"]]
+        harness.drain()
+        assert harness.clients[0].tokens == outputs_alone(harness.clients[0].request, 60)[0]
+
+    def test_where_all_decode_all_end(self) -> None:
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, max_rows=2, token_budget=8))
+        harness.add(request("a", output=6), request("b", output=6))
+        harness.step()
+        harness.step(fail="memory")
+        assert reasons(harness) == [["error"], ["error"]]
+        harness.drain()
+
+    def test_the_scores_of_a_prompt_are_planned_again(self) -> None:
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, max_rows=3, token_budget=16))
+        harness.add(request("a", [2] * 20, output=2, prompt_logprobs=1))
+        harness.step()
+        harness.add(request("new", [1] * 4, output=2))
+        harness.step(fail="memory")
+        assert reasons(harness) == [["error"]]
+        harness.drain()
+        assert [one.token_id for one in harness.clients[0].scores] == [2] * 19
+
+    def test_cached_content_is_not_trusted_any_more(self) -> None:
+        harness = Harness(ROOMY)
+        harness.add(request("a", [0] * 9, output=1))
+        harness.drain()
+        harness.add(request("b", [1] * 9, output=3))
+        harness.step(fail="memory")
+        assert inside.cached_blocks(harness.scheduler) == 0
+
+
 # -- plans ------------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def test_gather_finds_the_chunks_of_many_rows() -> None:
     assert (where.query_start.tolist(), where.context_len.tolist()) == ([0, 20, 23], [0, 0])
     assert where.block_tables[0, 0, :2].tolist() == [5, 3] and where.block_tables[0, 1, 0] == 9
 
-    store.append(np.array([0], np.int32), np.array([30], np.int32))
+    store.keep(np.array([0], np.int32), np.array([2], np.int32), np.array([30], np.int32))
     tokens, where = gathered(store, [Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)])
     assert tokens.tolist() == [30, *range(20, 40)]
     assert where.positions.tolist() == [3, *range(20, 40)]
@@ -93,7 +93,7 @@ def test_end_tokens_are_banned_until_enough_was_said() -> None:
         batch = store.sampling(row, np.array([position], np.int32))
         bias = dict(zip(batch.bias_ids.tolist(), batch.bias_values.tolist(), strict=True))
         assert bias == {4: 1.0, 9: -np.inf, 11: -np.inf}
-        store.append(row, np.array([4], np.int32))
+        store.keep(row, np.array([position], np.int32), np.array([4], np.int32))
     batch = store.sampling(row, np.array([2], np.int32))
     assert batch.bias_ids.tolist() == [4, 9]
 
@@ -140,7 +140,8 @@ def test_random_plans_against_plain_lists() -> None:
             used = -(-(chunk.start + chunk.length) // 16)
             assert where.block_tables[0, index, :used].tolist() == rows[chunk.row][2][:used]
         drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
-        store.append(np.array(sampled, np.int32), drawn)
+        last = np.array([rows[row][1] - 1 for row in sampled], np.int32)
+        store.keep(np.array(sampled, np.int32), last, drawn)
         for row, token in zip(sampled, drawn.tolist(), strict=True):
             rows[row][0].append(token)
 
@@ -172,3 +173,23 @@ def test_each_group_has_tables_of_its_own() -> None:
     assert tables[:, 1, 0].tolist() == [20, 21, 22] and tables.flags.c_contiguous
     store.discard([3])
     assert set(gathered(store, chunks[1:])[1].block_tables.ravel().tolist()) == {CAPACITY.num_blocks}
+
+
+def test_what_was_drafted_is_written_over_and_blocks_are_told_once() -> None:
+    """Another pass may be over the same slots first: it draws where the model draws later."""
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
+    store.start(new_row(1, list(range(15))))
+    store.gather([Chunk(1, 1, 0, 15, (5,), 1)])
+    row = np.array([1], np.int32)
+    store.keep(row, np.array([14], np.int32), np.array([30], np.int32))
+    decode = Chunk(1, 1, 15, 1, (7,), 1)
+    store.append_blocks([decode])
+    for position, drafted in ((15, 40), (16, 41)):
+        tokens, where = gathered(store, [decode._replace(start=position, new_blocks=())])
+        assert where.block_tables[0, 0].tolist() == [5, 7][: position // 16 + 1]
+        store.keep(row, np.array([position], np.int32), np.array([drafted], np.int32))
+    tokens, where = gathered(store, [decode._replace(length=3, new_blocks=(), draft_token_ids=(40, 41), sample=3)])
+    assert tokens.tolist() == [30, 40, 41] and where.block_tables.tolist() == [[[5, 7]]]
+    store.keep(np.array([1, 1, 1], np.int32), np.array([15, 16, 17], np.int32), np.array([40, 9, 8], np.int32))
+    tokens, _ = gathered(store, [Chunk(1, 1, 17, 1, (), 1)])
+    assert tokens.tolist() == [9]

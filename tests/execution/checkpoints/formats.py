@@ -235,6 +235,7 @@ CASES: dict[str, Case] = {
     "compressed-tensors, fp8 by channel": fp8_compressed("channel"),
     "compressed-tensors, fp8 in blocks": fp8_compressed("block"),
     "fp8": fp8(),
+    "fbgemm_fp8": floats({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "weight_scale", "channel"),
     "fp8 in blocks": fp8((16, 32)),
     "fp8 in blocks that are cut": fp8((40, 24)),
     "fp8 in blocks of powers of two": fp8((16, 32), "F8_E8M0"),

@@ -1,8 +1,8 @@
 """Preemption for those that wait: who gives way so that the first in a queue can join.
 
 Knows lanes' floors, ranks and policies, and asks whether it would help: nobody is preempted in vain, and no more than
-it takes. Who gives way to the next token of somebody that runs, `running` knows; what becomes of a victim's blocks,
-`preemption`.
+it takes; and until the one that they gave way to has joined, they do not come back. Who gives way to the next token of
+somebody that runs, `running` knows; what becomes of a victim's blocks, `preemption`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,28 @@ from inflight.core.strategies import StepShape
 class AdmissionPreemption:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running):
         self._memory, self._lanes, self._running = memory, lanes, running
+        self._expected: Sequence | None = None  # of a foreground lane: others gave way to it, and it has not joined yet
+
+    def keeps_back(self, lane: Lane) -> bool:
+        """Whether a newcomer of this lane waits until the one has joined that others gave way to. Where their blocks
+        are stored first, that takes some plans; whoever took the place meanwhile would be pushed out of it again, and
+        the two could go on like that for ever. A row that the lane keeps, or is owed, is its own."""
+        head = self._expected
+        if head is None or head.finish is not None or not lane.settings.background:
+            return False
+        return not lane.owed.rows and lane.running >= lane.settings.min_rows
+
+    def joined(self, newcomer: Sequence) -> None:
+        """It waits no longer."""
+        if newcomer is self._expected:
+            self._expected = None
 
     def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Preempt background sequences until the head could join; nobody, if even all of them would not help."""
         if self._could_admit(head, lane, shape):
             return True
         victims = self._preemptible_for(head, lane, now, own_lane=False)
-        return self._preempt_all(self._fewest(victims, head, lane, shape), now)
+        return self._preempt_all(self._fewest(victims, head, lane, shape), now, head)
 
     def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, tokens: int) -> None:
         """The same with those of its own lane that it may push out, where background ones are not enough. tokens: that
@@ -36,7 +51,7 @@ class AdmissionPreemption:
         if any(self._lanes.of(victim) is lane for victim in victims):
             own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
             if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
-                self._preempt_all(victims, now)
+                self._preempt_all(victims, now, head)
 
     def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
@@ -60,15 +75,18 @@ class AdmissionPreemption:
         fewest = range(1, len(victims) + 1)
         return victims[: next(count for count in fewest if self._could_admit(head, lane, shape, victims[:count]))]
 
-    def _preempt_all(self, victims: list[Sequence], now: float) -> bool:
+    def _preempt_all(self, victims: list[Sequence], now: float, head: Sequence | None = None) -> bool:
         """All at once: whoever is in flight computes nothing more, and can be preempted in the next plan; nobody goes
-        before, since until then the head may have its place without."""
+        before, since until then the head may have its place without. head: of a foreground lane, which is to join
+        before newcomers of background lanes do."""
         if any(victim.in_flight for victim in victims):
             for victim in victims:
                 victim.preempt_pending = True
             return False
         for victim in victims:
             self._running.preempt(victim, now)
+        if victims and head is not None:
+            self._expected = head
         return bool(victims)
 
     def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:

@@ -1,65 +1,95 @@
 """The draft planner: which decodes of a step have drafts, and how many.
 
-Knows what everybody else has left of the step's budget and of the blocks; not what is drafted (`estimation.drafter`),
-nor whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and no content of
+Knows what everybody else has left of the step's budget and of the blocks; not who is worth a draft (`speculation`), nor
+whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and no content of
 the cache; nobody is pushed out for them.
 """
 
 from __future__ import annotations
 
-from inflight.core.estimation.drafter import Drafter
+from collections.abc import Collection, Mapping
+
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.sequence import Sequence, SequenceView
-
-MOST = 32  # drafts of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
+from inflight.core.speculation.speculation import Candidate, Speculation
 
 
 class DraftPlanner:
-    def __init__(self, drafter: Drafter, memory: KVCacheManager, lanes: Lanes, running: Running):
-        self._drafter = drafter
+    def __init__(self, speculation: Speculation, memory: KVCacheManager, lanes: Lanes, running: Running):
+        self._speculation = speculation
         self._memory = memory
         self._lanes = lanes
         self._running = running
+        self._turns: Collection[int] | None = ()
+
+    def waits(self, step: int) -> bool:
+        """Whether the step is planned behind the result of the one before it."""
+        return self._speculation.waits(step)
+
+    def held_back(self, step: int, ahead: bool) -> Collection[int]:
+        """Whose turn it is in this step, and numbers of the sequences that are not planned ahead: these are drafted for
+        behind the result of what is in flight. ahead: the step before this one is still being computed."""
+        self._turns = turns = self._speculation.turns(step, len(self._running), ahead)
+        if not ahead or not turns:
+            return ()
+        waiting = [one for one in self._running.sequences if one.in_flight and one.number in turns]
+        return {one.number for one in waiting if self._speculation.holds(step, SequenceView(one))}
 
     def add(self, draft: StepDraft, now: float) -> None:
-        """Each decode whose next token no plan in flight samples has its part of what is left. Background work is
+        """Each decode whose next token no plan in flight samples may have its part of what is left. Background work is
         drafted for while no other runs, within the target of its steps."""
+        turns = self._turns
+        if turns is not None and not turns:
+            return
         new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
         places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks) if chunk.row not in new}
-        decodes = [one for one in draft.decodes if one.number in places and one.in_flight == 1]
+        decodes = [one for one in draft.decodes if one.number in places]
+        of = {one.number: one for one in decodes if one.in_flight == 1 and (turns is None or one.number in turns)}
+        if not of:
+            return
+        budget, reserved = self._budget(draft, now), self._reserved_blocks()
+        candidates = [Candidate(SequenceView(one), self._room(one, reserved)) for one in of.values()]
+        allotted = self._speculation.allot(draft.step, draft.chunks, candidates, budget)
+        for number, count, token_ids in sorted(allotted, key=lambda one: places[one.number]):
+            count = min(count, self._room(of[number], reserved))  # those before it have taken blocks
+            if count > 0:
+                self._take(draft, places[number], of[number], count, token_ids[:count])
+
+    def _reserved_blocks(self) -> dict[str, int]:
+        """Of the lanes whose sequences may have drafts, by name: free blocks that these must leave."""
+        background = not any(lane.running for lane in self._lanes.in_turn(background=False))
+        lanes = [lane for lane in self._lanes.all() if lane.running and (background or not lane.settings.background)]
+        return {lane.settings.name: self._running.spare_for(lane) for lane in lanes}
+
+    def _budget(self, draft: StepDraft, now: float) -> int:
+        """Tokens that nobody else takes."""
         budget = draft.left(draft.budget, 0)
         if any(lane.running for lane in self._lanes.in_turn(background=False)):
-            decodes = [one for one in decodes if not self._lanes.of(one).settings.background]
-        elif decodes:
-            most = self._lanes.background_tokens((), draft.shape.token_budget, now)
-            budget = min(budget, most - draft.shape.token_budget + draft.budget)
-        for place, sequence in enumerate(decodes):
-            most = min(-(-budget // (len(decodes) - place)), self._room(sequence), MOST)
-            token_ids = tuple(self._drafter.propose(SequenceView(sequence), most)) if most > 0 else ()
-            if token_ids:
-                self._take(draft, places[sequence.number], sequence, token_ids)
-                budget -= len(token_ids)
+            return budget
+        most = self._lanes.background_tokens((), draft.shape.token_budget, now)
+        return min(budget, most - draft.shape.token_budget + draft.budget)
 
-    def _take(self, draft: StepDraft, place: int, sequence: Sequence, token_ids: tuple[int, ...]) -> None:
-        new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + len(token_ids))
+    def _take(self, draft: StepDraft, place: int, sequence: Sequence, count: int, token_ids: tuple[int, ...]) -> None:
+        new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + count)
         assert new_blocks is not None
         others: tuple[tuple[int, ...], ...] = ()
         if self._memory.has_windows:
             new_blocks, others = self._memory.tables.tell(sequence)
-        draft.add_drafts(place, token_ids, new_blocks, others)
-        sequence.draft(len(token_ids))
+        draft.add_drafts(place, count, token_ids, new_blocks, others)
+        sequence.draft(count)
         lane = self._lanes.of(sequence)
-        lane.served(len(token_ids))
-        lane.owed.take(len(token_ids), sequence.protected)
+        lane.served(count)
+        lane.owed.take(count, sequence.protected)
 
-    def _room(self, sequence: Sequence) -> int:
-        """Those that its blocks hold, and others that are free, with a token behind them that it may have; none, where
-        its blocks are wanted."""
-        if sequence.preempt_pending:
+    def _room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
+        """Those that its blocks hold, and others that are free and not reserved, with a token behind them that it may
+        have; none, where its blocks are wanted, or its lane has no drafts."""
+        left = reserved.get(sequence.request.lane)
+        if left is None or sequence.preempt_pending:
             return 0
-        spare = self._memory.pool.free - self._running.spare_for(self._lanes.of(sequence))
+        spare = self._memory.pool.free - left
         held = self._memory.tables.room(sequence, max(0, spare))
         return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)

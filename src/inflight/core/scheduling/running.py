@@ -128,6 +128,11 @@ class Running:
             if not sequence.started and sequence.finish is None:
                 self._send_back(sequence, False, now)
 
+    def send_lost_back(self, sequence: Sequence, now: float) -> None:
+        """What was computed of it is lost, and nothing of it is in flight any more: it comes again from the start."""
+        sequence.recomputes = False
+        self._send_back(sequence, False, now)
+
     def transferred(self, ticket: int, done: bool, now: float) -> None:
         """Whoever waits for it goes on; or, where it failed, back to its queue, to find what there is without it."""
         for sequence in tuple(self.sequences):

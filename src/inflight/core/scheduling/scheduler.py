@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from inflight.core.estimation.accuracy import PredictionTally
-from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.kv.manager import KVCacheManager
@@ -28,6 +27,7 @@ from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
@@ -65,19 +65,19 @@ class Scheduler:
         latency: LatencyModel | None = None,
         admission: Admission | None = None,
         lane_floor: float = 0.0,
-        drafter: Drafter | None = None,
+        speculation: Speculation | None = None,
         longest_chunk: int = UNLIMITED,
         spacing: SnapshotSpacing | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
-        Raises ValueError for end token ids that are not in the vocabulary, and for a drafter where there is state."""
+        Raises ValueError for end token ids that are not in the vocabulary, and for speculation where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
-        if drafter is not None and capacity.state_snapshots:
+        if speculation is not None and capacity.state_snapshots:
             raise ValueError(
                 "this model's layers keep a recurrent state, which cannot be taken back behind drafts that were wrong "
-                f"(its engine has {capacity.state_snapshots} snapshots of it, none for drafts); leave the drafter out"
+                f"(its engine has {capacity.state_snapshots} snapshots of it, none for drafts); leave speculation off"
             )
         self._capacity = capacity
         self._strategy = strategy
@@ -89,7 +89,7 @@ class Scheduler:
         self._token_budget = token_budget
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
-        self._drafter = drafter
+        self._speculation = speculation
         self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk, spacing)
         self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
@@ -108,7 +108,7 @@ class Scheduler:
     def _begin(self) -> None:
         """Nobody runs, and no memory is held."""
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
-        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._drafter)
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._speculation)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
@@ -176,9 +176,12 @@ class Scheduler:
         self.transferred(result.transferred, now)
         if result.error is None:
             if plan.chunks:
-                self._learn(plan, result.seconds, now)
+                self._learn(plan, result, now)
         else:
-            events = self._fail(result.error, now)
+            causes = self._short_of_memory(plan) if result.out_of_memory and not together else None
+            events = self._fail(result.error, now) if causes is None else self._lose(causes, result.error, now)
+            if self._speculation is not None:
+                self._speculation.observe(plan, features(plan), result, 0.0)
             self._running.free_again(plan.freed_rows)
         others: tuple[Scored | Pooled, ...] = (*result.scored, *result.pooled)
         for yielded in others:
@@ -187,14 +190,20 @@ class Scheduler:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
             sequence = self._planned[chunk.sequence_id]
-            if not sequence.generates and chunk.start + chunk.length == sequence.num_tokens and sequence.finish is None:
+            is_live = sequence.finish is None and not sequence.recomputes
+            if sequence.recomputes:
+                sequence.lose(chunk.sample, chunk.score)
+            if is_live and not sequence.generates and chunk.start + chunk.length == sequence.num_tokens:
                 sequence.finish = Finish("length")  # its prompt is computed, and that was all
                 self._end_sequence(sequence, now)
                 events += self._finished(sequence.request, now)
             if not sequence.in_flight:
                 del self._planned[chunk.sequence_id]
-                if sequence.finish is not None and sequence.row is not None:
-                    self._step_builder.ended(sequence)
+                if sequence.finish is not None:
+                    if sequence.row is not None:
+                        self._step_builder.ended(sequence)
+                elif sequence.recomputes:
+                    self._running.send_lost_back(sequence, now)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
@@ -221,6 +230,8 @@ class Scheduler:
                 if sequence.timings.ended is None:
                     sequence.timings.end(now, self._lanes.of(sequence).clock)
                     self._lanes.of(sequence).queue.policy.left(SequenceView(sequence))
+                    if self._speculation is not None:
+                        self._speculation.finished(SequenceView(sequence))
             self._admission.ended(samples[0].request)
             events.append(_terminal_event(samples))
         self._samples.clear()
@@ -237,7 +248,13 @@ class Scheduler:
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(
-            self._next_step, self._memory, self._lanes, self._running, self._step_builder, self._predictions.error()
+            self._next_step,
+            self._memory,
+            self._lanes,
+            self._running,
+            self._step_builder,
+            self._predictions.error(),
+            None if self._speculation is None else self._speculation.stats(),
         )
 
     # -- what strategies and admission see ----------------------------------------------------------------------
@@ -275,20 +292,22 @@ class Scheduler:
 
     def _compose(self, shape: StepShape, now: float) -> BatchPlan | None:
         """The next step of this shape, as far as there is something to fill it with."""
-        return self._step_builder.compose(self._next_step, shape, now)
+        return self._step_builder.compose(self._next_step, shape, now, bool(self._planned))
 
     def _learn_arrival(self, lane: Lane, now: float) -> None:
         """What a newcomer tells of those to come."""
         self._lanes.predict_arrivals(lane, now)
 
-    def _learn(self, plan: BatchPlan, seconds: float, now: float) -> None:
+    def _learn(self, plan: BatchPlan, result: StepResult, now: float) -> None:
         """What a step tells of those to come."""
-        held = features(plan)
-        self._latency.observe(held, seconds)
+        held, seconds = features(plan), result.seconds
+        self._latency.observe(held, seconds - result.draft_seconds)
         self._strategy.observe(held, seconds)
         self._lanes.learn(plan, held, seconds, self._planned.__getitem__)
         if self._round_began is not None:
             self._admission.observe(held, now - self._round_began)
+        if self._speculation is not None:
+            self._speculation.observe(plan, held, result, 0.0 if self._round_began is None else now - self._round_began)
 
     def _make_samples(self, request: Request) -> list[Sequence]:
         """Nothing is told of them yet, since a stop text is made by a tokenizer, which may fail."""
@@ -318,7 +337,7 @@ class Scheduler:
     def _take_in_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
         """What else than tokens came of a chunk."""
         request = sequence.request
-        if sequence.finish is not None:  # it may have been aborted meanwhile
+        if sequence.finish is not None or sequence.recomputes:  # it may have been aborted meanwhile
             return []
         if yielded.error is not None:
             return self._end_request(self._samples[request.request_id], Finish("error", detail=yielded.error), now)
@@ -327,8 +346,9 @@ class Scheduler:
         return [PromptScoredEvent(request.request_id, yielded.logprobs)]
 
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
-        """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
-        if sequence.finish is not None:
+        """New tokens of one sequence; those after its end, or after a step that was lost (both sampled ahead at depth
+        2), are dropped unseen."""
+        if sequence.finish is not None or sequence.recomputes:
             return []
         if sampled.error is not None:
             sequence.finish = Finish("error", detail=sampled.error)
@@ -354,6 +374,8 @@ class Scheduler:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         if len(sequence.output) == taken:
             self._admission.kept(sequence.request, now)
+            if self._speculation is not None:
+                self._speculation.began(SequenceView(sequence))
         sequence.timings.token(now)
         self._memory.sharing.publish(sequence)
         request = sequence.request
@@ -390,6 +412,35 @@ class Scheduler:
         self._running.send_unstarted_back(now)
         return events
 
+    def _short_of_memory(self, plan: BatchPlan) -> list[Sequence] | None:
+        """Whom a step had no memory for: those that it was the first of; else those whose prompts it computed, or
+        computed again. Nobody where all of it is lost anyway, with a step before it; None where all only decode: then
+        there is nobody whose end would make the others fit."""
+        new_rows = {one.row for one in plan.new_rows}
+        alive = [(one, self._planned[one.sequence_id]) for one in plan.chunks]
+        alive = [(chunk, sequence) for chunk, sequence in alive if sequence.finish is None and not sequence.recomputes]
+        prompts = [
+            (chunk, sequence)
+            for chunk, sequence in alive
+            if chunk.row in new_rows or chunk.length > 1 + chunk.num_drafts
+        ]
+        first = [sequence for chunk, sequence in prompts if chunk.row in new_rows and not sequence.recompute_until]
+        return first or [sequence for _, sequence in prompts] or (None if alive else [])
+
+    def _lose(self, causes: list[Sequence], error: str, now: float) -> list[Event]:
+        """The step had no memory for these, which end with the error; what else it, and plans behind it, were to
+        compute is computed anew once nothing of that is in flight. No cached content is trusted any more."""
+        self._memory.forget_all()
+        events: list[Event] = []
+        for sequence in causes:
+            if sequence.finish is None:  # not by another sample's end
+                samples = self._samples[sequence.request.request_id]
+                events += self._end_request(samples, Finish("error", detail=error), now)
+        for sequence in self._planned.values():
+            sequence.recomputes = sequence.finish is None
+        self._running.send_unstarted_back(now)
+        return events
+
     def _end_request(self, samples: list[Sequence], finish: Finish, now: float) -> list[Event]:
         for sequence in samples:
             if sequence.finish is None:
@@ -407,6 +458,8 @@ class Scheduler:
             self._predictor.observe(sequence.request, len(sequence.output))
             self._predictions.observe(sequence.predicted_first, len(sequence.output))
         self._lanes.ended(sequence)
+        if self._speculation is not None:
+            self._speculation.finished(SequenceView(sequence))
         lane.queue.remove(sequence)
         if sequence.row is None:
             self._memory.end(sequence)  # a preempted one may have content on the host

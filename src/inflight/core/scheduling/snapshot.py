@@ -9,6 +9,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_builder import StepBuilder
+from inflight.core.speculation.stats import SpeculationStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Snapshot:
     Of a model with recurrent state: used_state_snapshots slots that are not free; since the engine began, state_hits
     rows that began from a snapshot, and state_missed_tokens that were computed again for want of one, though their
     blocks were found.
+
+    speculation: what it did since the engine began; None where there is none, or none that counts.
     """
 
     step: int
@@ -60,6 +63,7 @@ class Snapshot:
     used_state_snapshots: int
     state_hits: int
     state_missed_tokens: int
+    speculation: SpeculationStats | None = None
 
 
 def take_snapshot(
@@ -69,6 +73,7 @@ def take_snapshot(
     running: Running,
     step_builder: StepBuilder,
     predictions: PredictionError,
+    speculation: SpeculationStats | None,
 ) -> Snapshot:
     """step: the next plan's number."""
     pool, swap, states, sequences = memory.pool, memory.swap, memory.states, running.sequences
@@ -99,4 +104,5 @@ def take_snapshot(
         used_state_snapshots=states.slots.used,
         state_hits=states.hits,
         state_missed_tokens=states.missed_tokens,
+        speculation=speculation,
     )

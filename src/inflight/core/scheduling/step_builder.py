@@ -4,17 +4,16 @@ The mechanism of batching: with `running` it alone hands out rows, blocks and to
 Foreground lanes come before background lanes; in each, running sequences that need one token come first, then prompts:
 those that run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a
 strategy that batches requests together, ended sequences linger: they keep row and blocks and are computed as padding
-until the last one ends. With a drafter, decodes have drafts of what the step has left: budget that nobody else took,
+until the last one ends. With speculation, decodes have drafts of what the step has left: budget that nobody else took,
 and blocks above the watermark. Knows nothing of requests' ends (`scheduler`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from inflight.core.estimation.drafter import Drafter
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
@@ -25,12 +24,13 @@ from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.scheduling.wait_reasons import WaitReasons
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
+from inflight.core.speculation.speculation import Speculation
 from inflight.core.strategies import UNLIMITED, StepShape
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow
 
 
 class StepBuilder:
-    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, drafter: Drafter | None = None):
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, speculation: Speculation | None = None):
         self.running = running
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
@@ -39,16 +39,20 @@ class StepBuilder:
         self._admission_preemption = AdmissionPreemption(memory, lanes, running)
         self._background_claims = BackgroundClaims(memory, lanes, running, self._admission_preemption)
         self._wait_reasons = WaitReasons(lanes, running)
-        self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
+        self._drafts = None if speculation is None else DraftPlanner(speculation, memory, lanes, running)
 
-    def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
-        """The plan of this step, or None when no token can be computed now, and nothing copied."""
+    def compose(self, step: int, shape: StepShape, now: float, ahead: bool) -> BatchPlan | None:
+        """The plan of this step, or None when no token can be computed now, and nothing copied. ahead: a step before it
+        is still being computed."""
         if not self.running:
             self.run_to_completion = shape.run_to_completion
+        drafts = None if self.run_to_completion else self._drafts  # there, drafts would lengthen all rows' padding
+        if ahead and drafts is not None and drafts.waits(step):
+            return None
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
         self.running.sort(now)
-        self._find_uncomputed(draft)
+        self._find_uncomputed(draft, () if drafts is None else drafts.held_back(step, ahead))
         if self._has_windows:
             self._slide(draft, now)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
@@ -58,8 +62,8 @@ class StepBuilder:
             self._serve_lanes(draft, now)
         else:
             self._serve_together(draft, now)
-        if self._drafts is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
-            self._drafts.add(draft, now)
+        if drafts is not None:
+            drafts.add(draft, now)
         self._memory.states.settle()
         transfers = self._memory.transfers.drain()
         if not draft.chunks and not transfers:
@@ -69,13 +73,16 @@ class StepBuilder:
         freed = self.running.drain_freed_rows()
         return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers)
 
-    def _find_uncomputed(self, draft: StepDraft) -> None:
-        """Who needs tokens computed. Of those whose blocks were wanted while something of them was in flight, whoever
+    def _find_uncomputed(self, draft: StepDraft, held: Collection[int]) -> None:
+        """Who needs tokens computed. Those that are `held` are not planned ahead: they are drafted for behind what is
+        in flight. Of those whose blocks were wanted while something of them was in flight, whoever
         still needs them ranks before them and takes them in this step."""
         for one in self.running.sequences:
             if one.preempt_pending and not one.in_flight:
                 one.preempt_pending = False
-            if one.num_computed == one.num_tokens + one.num_pending or one.waiting_for_kv:
+            if one.recomputes or one.num_computed == one.num_tokens + one.num_pending or one.waiting_for_kv:
+                continue
+            if held and one.in_flight and one.number in held:
                 continue
             if one.num_uncomputed == 1 and one.started:
                 draft.decodes.append(one)
@@ -113,7 +120,7 @@ class StepBuilder:
 
     def _make_way(self, shape: StepShape, now: float) -> None:
         """The first of a foreground lane pushes out others of its lane where the policy allows it, before those have
-        their tokens. (Background sequences, which have theirs later, go when the head has its: `_oust`.)"""
+        their tokens. (Background sequences have theirs later, and go when the head has its: `_preempt_background`.)"""
         for lane in self._lanes.in_turn(background=False):
             head = next(lane.queue.in_order(now), None) if lane.queue.preempts else None
             if head is not None and (tokens := self._prompt_tokens(lane, shape)) > 0:
@@ -221,16 +228,16 @@ class StepBuilder:
         name, most = lane.settings.name, lane.settings.max_tokens
         if most is not None:
             quota = min(quota, most - draft.used[name])
-        upto = draft.budget - quota  # the budget at which the quota is used up
+        budget_floor = draft.budget - quota  # the budget at which the quota is used up
         for sequence in draft.prompts:
             if self._lanes.of(sequence) is not lane or not self._is_ready(draft, sequence):
                 continue
-            left = self._left(draft, lane, upto)
+            left = self._left(draft, lane, budget_floor)
             if left > 0 and (sequence.started or draft.has_room_for(sequence, left)):
                 self._add_prompt(draft, sequence, lane, left, now)
         # Whoever was promised the next row and blocks has them before who is preempted now comes back.
-        waits = short and not lane.owed.rows
-        draft.lacks[name] = "blocks" if waits else self._admit_from(draft, lane, upto, now)
+        waits = (short and not lane.owed.rows) or self._admission_preemption.keeps_back(lane)
+        draft.lacks[name] = "blocks" if waits else self._admit_from(draft, lane, budget_floor, now)
 
     @staticmethod
     def _is_ready(draft: StepDraft, sequence: Sequence) -> bool:
@@ -241,36 +248,40 @@ class StepBuilder:
         return not sequence.preempt_pending and sequence.finish is None
 
     @staticmethod
-    def _left(draft: StepDraft, lane: Lane, upto: int) -> int:
+    def _left(draft: StepDraft, lane: Lane, budget_floor: int) -> int:
         """Tokens that the lane's prompts may have now, of a quota that is used up at this budget."""
-        return draft.left(draft.budget - upto, lane.least_tokens - draft.used[lane.settings.name])
+        return draft.left(draft.budget - budget_floor, lane.least_tokens - draft.used[lane.settings.name])
 
-    def _admit_from(self, draft: StepDraft, lane: Lane, upto: int, now: float) -> str:
+    def _admit_from(self, draft: StepDraft, lane: Lane, budget_floor: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
         shape = draft.shape
-        if not self.running.has_row(lane, shape) and not self._can_oust(lane):
+        if not self.running.has_row(lane, shape) and not self._can_preempt_background(lane):
             return "rows" if lane.queue.ready else OTHER  # before anybody is ranked, or looked up in the cache
         for sequence in lane.queue.in_order(now):
             if self._has_state and self._memory.sharing.awaits_snapshot(sequence):
                 return OTHER  # the step under way, behind which it has less to compute
-            left = self._left(draft, lane, upto)
+            left = self._left(draft, lane, budget_floor)
             has_room = draft.has_room_for(sequence, left)
-            if not self.running.has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
+            has_row = self.running.has_row(lane, shape)
+            if not has_row and not (has_room and self._preempt_background(sequence, lane, shape, now)):
                 return "rows"
             if not has_room:
-                return "share" if upto >= draft.budget > 0 else "budget"
+                return "share" if budget_floor >= draft.budget > 0 else "budget"
             if self._admit(draft, sequence, lane, now, left):
                 continue
-            if not self._oust(sequence, lane, shape, now) or not self._admit(draft, sequence, lane, now, left):
+            if not self._preempt_background(sequence, lane, shape, now):
+                return "blocks"
+            if not self._admit(draft, sequence, lane, now, left):
                 return "blocks"
         return OTHER
 
-    def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+    def _preempt_background(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Background work makes room for a foreground newcomer; it is planned after foreground work, so that it has no
         chunk in this step yet."""
-        return self._can_oust(lane) and self._admission_preemption.preempt_background(sequence, lane, shape, now)
+        preemption = self._admission_preemption
+        return self._can_preempt_background(lane) and preemption.preempt_background(sequence, lane, shape, now)
 
-    def _can_oust(self, lane: Lane) -> bool:
+    def _can_preempt_background(self, lane: Lane) -> bool:
         """Whether there is any background work that would make room for this lane's."""
         return not lane.settings.background and any(one.running for one in self._lanes.in_turn(background=True))
 
@@ -310,6 +321,7 @@ class StepBuilder:
         sequence.protected = lane.settings.name in draft.owed
         sequence.timings.start(now, lane.clock)
         self.running.join(sequence)
+        self._admission_preemption.joined(sequence)
         if not sequence.waiting_for_kv:
             self._add_prompt(draft, sequence, lane, left, now)
         return True

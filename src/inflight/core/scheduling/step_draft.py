@@ -66,17 +66,19 @@ class StepDraft:
     def add_drafts(
         self,
         place: int,
+        count: int,
         token_ids: tuple[int, ...],
         new_blocks: tuple[int, ...],
         window_blocks: tuple[tuple[int, ...], ...],
     ) -> None:
-        """To the chunk that stands there."""
-        chunk, count = self.chunks[place], len(token_ids)
+        """`count` of them to the chunk that stands there: these, or what the executor makes itself."""
+        chunk = self.chunks[place]
         self.chunks[place] = chunk._replace(
             length=chunk.length + count,
             new_blocks=chunk.new_blocks + new_blocks,
             sample=chunk.sample + count,
             draft_token_ids=token_ids,
+            num_drafts=count,
             window_blocks=tuple(a + b for a, b in zip_longest(chunk.window_blocks, window_blocks, fillvalue=())),
         )
         self.budget -= count

@@ -14,8 +14,9 @@ from inflight.core.types.plan import BatchPlan
 class Features:
     """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: positions whose logits are
     computed (the output projection), to draw the next token or to score the one that follows. decode_context: Σ of
-    positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over longer chunks, the
-    query-key pairs of their attention. moved_blocks: copied between the device and elsewhere."""
+    positions read by decodes, whatever drafts they have. prefill_context: Σ length · (start + length / 2) over longer
+    chunks, the query-key pairs of their attention, and such pairs of drafts. moved_blocks: copied between the device
+    and elsewhere."""
 
     tokens: int
     rows: int
@@ -31,8 +32,10 @@ def features(plan: BatchPlan) -> Features:
     for chunk in plan.chunks:
         tokens += chunk.length
         samples += chunk.sample + len(chunk.score)
-        if chunk.length == 1:
+        if chunk.length == 1 + chunk.num_drafts:
             decode_context += chunk.start + 1
+            if chunk.num_drafts:
+                prefill_context += chunk.num_drafts * (chunk.start + 1 + (chunk.num_drafts + 1) / 2)
         else:
             prefill_context += chunk.length * (chunk.start + chunk.length / 2)
     for length in plan.padding:

@@ -59,6 +59,8 @@ class Chunk(NamedTuple):
     sample: at how many positions, the chunk's last ones, a next token is drawn: none, one, or one more than drafts.
     score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
     draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
+    num_drafts: how many provisional tokens the chunk ends with. Without `draft_token_ids` the executor drafts them
+        itself, and may draft fewer: then the chunk is as much shorter.
     pool: whether the chunk's last position yields the sequence's vector.
     snapshots: (position, slot), rising, start < position ≤ start + length: the recurrent state as of `position` tokens
         is copied to the slot, in the middle of the chunk too. Positions are multiples of the block size.
@@ -75,6 +77,7 @@ class Chunk(NamedTuple):
     pool: bool = False
     window_blocks: tuple[tuple[int, ...], ...] = ()
     snapshots: tuple[tuple[int, int], ...] = ()
+    num_drafts: int = 0
 
 
 TransferKind = Literal["store", "load", "send", "receive"]
@@ -181,9 +184,11 @@ class Pooled:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """sampled, scored, pooled: one entry per sampling, scoring and pooling chunk, in the plan's order. seconds: how
-    long the step took.
+    long the step took. draft_seconds: the part of them that the executor's own drafts took.
 
     error: a sentence when the step could not be computed; then they are empty and the plan's sequences fail.
+    out_of_memory: the reason of the error was that memory was short, and what the step was to compute may be computed
+    anew, from the beginning of its sequences.
     transferred: what `Executor.poll` told when the step had ended.
     """
 
@@ -194,6 +199,8 @@ class StepResult:
     scored: tuple[Scored, ...] = ()
     transferred: tuple[Transferred, ...] = ()
     pooled: tuple[Pooled, ...] = ()
+    draft_seconds: float = 0.0
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

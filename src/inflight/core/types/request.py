@@ -31,7 +31,7 @@ class Request:
     tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
     slo: targets (policy deadline, admission).
     bad_token_ids: what bad_words are as tokens: the last of each is not drawn behind the others.
-    cache_salt: prompts share cached prefixes only with prompts of the same salt.
+    cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
     handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
         request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:

@@ -23,9 +23,11 @@ def open_backend(
     cores: Sequence[int] = (),
     device: str = "cpu",
     graph_rows: int = 0,
+    batch_invariant: bool = False,
 ) -> Backend:
     """The backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` has what there is). On
     such a GPU passes of up to `graph_rows` rows that only decode are made so that graphs can be captured of them.
+    batch_invariant: there, the bits of a row do not depend on the rows beside it, as those of a CPU never do.
 
     The rest is about the CPU. `threads` None takes those this process may run on. `isa` is "auto" (the best this CPU
     has, unless the environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference"
@@ -39,7 +41,7 @@ def open_backend(
     if device != "cpu" or isa == "torch":
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, device, threads, graph_rows)
+        return open_device(dtype, device, threads, graph_rows, batch_invariant=batch_invariant)
     if isa == "reference":
         from inflight.execution.backends.reference import ReferenceBackend
 

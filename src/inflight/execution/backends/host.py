@@ -39,7 +39,6 @@ class HostPass:
     def __init__(self, backend: HostBackend[Any], inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
         self._backend, self._inputs, self._slots, self._chunks = backend, inputs, slots, chunks
         self.num_tokens = len(inputs.token_ids)
-        self._has_drafts = any(chunk.draft_token_ids for chunk in chunks)
         self._draws = ChunkDraws()
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []
@@ -53,8 +52,7 @@ class HostPass:
         values = logits.array[: len(places)]
         drawn = self._backend.sample(values, batch)
         chosen = values[np.arange(len(rows)), drawn.token_ids]
-        if not self._has_drafts:
-            self._slots.append(rows, drawn.token_ids)
+        self._slots.keep(rows, positions, drawn.token_ids)
         all_of = zip(
             of.tolist(),
             drawn.token_ids.tolist(),
@@ -72,9 +70,7 @@ class HostPass:
                 one = Sampled(chunk.sequence_id, (token,), logprobs)
             else:
                 one = Sampled(chunk.sequence_id, (token,))
-            kept = self._draws.add(chunk, one)
-            if kept is not None and self._has_drafts:
-                self._slots.extend(chunk.row, kept.token_ids)
+            self._draws.add(chunk, one)
 
     def score(self, logits: Any, places: Sequence[int]) -> None:
         at = np.fromiter(places, np.int32, len(places))
@@ -103,6 +99,8 @@ class HostBackend(ABC, Generic[P]):
     """P: its passes."""
 
     dtype: DType
+    batch_invariant = True
+    packs_fp8 = False
     depth = 1  # who would plan ahead is the one that computes
 
     def own_memory(self) -> None:
@@ -134,7 +132,10 @@ class HostBackend(ABC, Generic[P]):
         except BaseException:  # a later pass of the step may be in flight, with rows that have not started
             slots.discard([one.row for one in new])
             raise
-        return self.forward_pass(slots.gather(chunks), kv_cache, slots, chunks)
+        return self.forward_pass(slots.gather(chunks, kv_cache.shape.groups), kv_cache, slots, chunks)
+
+    def append_blocks(self, slots: RequestSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
+        slots.append_blocks(chunks)
 
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
         slots.discard(rows)

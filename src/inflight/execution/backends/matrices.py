@@ -1,10 +1,11 @@
 """Weight matrices as a checkpoint holds them, before a backend packs them.
 
 Knows numbers with scales, and nothing of files (`execution.checkpoints`) or of how a backend lays them out. A matrix of
-a checkpoint is one of three: plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits with a
-scale for each output, or codes of 4 bits in groups along the inputs. Every format there is becomes one of them; of the
-last the inputs may stand in another order, by which a product takes x's columns. Blocks of a GGUF file may come as they
-lie, so that a backend that reads them itself need not wait for what they stand for.
+a checkpoint is plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits with a scale for
+each output, codes of 4 bits in groups along the inputs, or, for a backend that packs them, floats of 8 bits with a
+scale for each output. Every format there is becomes one of them; of codes of 4 bits the inputs may stand in another
+order, by which a product takes x's columns. Blocks of a GGUF file may come as they lie, so that a backend that reads
+them itself need not wait for what they stand for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from inflight.execution.backends import int8
 from inflight.execution.backends.bf16 import from_bf16
+from inflight.execution.backends.fp8 import E4M3
 
 Array = np.ndarray[Any, Any]
 GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an Int4Matrix, however many do in a checkpoint
@@ -42,6 +44,22 @@ class Int8Matrix:
     def dequantized(self) -> Array:
         """float32[N, K]."""
         return np.asarray(self.values * self.scales[:, None], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Matrix:
+    """W[n, k] = E4M3[codes[n, k]] · scales[n]. For backends with `packs_fp8`."""
+
+    codes: Array  # uint8[N, K]
+    scales: Array  # float32[N]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    def dequantized(self) -> Array:
+        """float32[N, K]."""
+        return np.asarray(E4M3[self.codes] * self.scales[:, None], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +154,11 @@ class BlockMatrix(ABC):
         return self.unpacked().dequantized()
 
 
-Matrix = Array | Int8Matrix | Int4Matrix | ReorderedMatrix | BlockMatrix
+Matrix = Array | Int8Matrix | Fp8Matrix | Int4Matrix | ReorderedMatrix | BlockMatrix
 Rows = Array | BlockMatrix  # of a table that is held plain
 
 
-def taken_apart(matrix: Matrix) -> Array | Int8Matrix | Int4Matrix | ReorderedMatrix:
+def taken_apart(matrix: Matrix) -> Array | Int8Matrix | Fp8Matrix | Int4Matrix | ReorderedMatrix:
     """Blocks as what they stand for; what is none, as it is."""
     return matrix.unpacked() if isinstance(matrix, BlockMatrix) else matrix
 
@@ -157,6 +175,8 @@ def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
         return replace(matrix, rows=matrix.rows[chosen])
     if isinstance(matrix, Int8Matrix):
         return Int8Matrix(matrix.values[chosen], matrix.scales[chosen])
+    if isinstance(matrix, Fp8Matrix):
+        return Fp8Matrix(matrix.codes[chosen], matrix.scales[chosen])
     offsets = None if matrix.offsets is None else matrix.offsets[chosen]
     return replace(matrix, codes=matrix.codes[chosen], scales=matrix.scales[chosen], offsets=offsets)
 
@@ -172,6 +192,8 @@ def columns_of(matrix: Matrix, chosen: slice) -> Matrix:
         return np.asarray(matrix[:, chosen])
     if isinstance(matrix, Int8Matrix):
         return Int8Matrix(matrix.values[:, chosen], matrix.scales)
+    if isinstance(matrix, Fp8Matrix):
+        return Fp8Matrix(matrix.codes[:, chosen], matrix.scales)
     assert isinstance(matrix, Int4Matrix)
     divides = math.gcd(chosen.start, matrix.group)
     group = next((one for one in GROUPS if not divides % one), None)
@@ -206,7 +228,7 @@ def _columns_of_blocks(matrix: BlockMatrix, chosen: slice) -> BlockMatrix:
 def in_order(matrix: Matrix) -> Matrix:
     """One whose inputs are out of order in int8, by the rule of `int8.py`: for tables, whose rows are looked up, and
     for two that are held in one way and have two orders."""
-    return _in_int8(matrix) if isinstance(matrix, ReorderedMatrix) else matrix
+    return in_int8(matrix) if isinstance(matrix, ReorderedMatrix) else matrix
 
 
 def dequantized(matrix: Matrix) -> Array:
@@ -234,18 +256,21 @@ def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
     quantized = [not isinstance(one, np.ndarray) for one in (gate, up)]
     if not any(quantized):
         return gate, up
+    if isinstance(gate, Fp8Matrix) and isinstance(up, Fp8Matrix):
+        return gate, up
     if isinstance(gate, Int4Matrix) and isinstance(up, Int4Matrix):
         if gate.group == up.group and np.array_equal(gate.meanings, up.meanings):
             both = gate.offsets is not None or up.offsets is not None
             return (_with_offsets(gate), _with_offsets(up)) if both else (gate, up)
     elif hold == "act" and not all(quantized):
         return dequantized(gate), dequantized(up)
-    return _in_int8(gate), _in_int8(up)
+    return in_int8(gate), in_int8(up)
 
 
 def _with_offsets(matrix: Int4Matrix) -> Int4Matrix:
     return matrix if matrix.offsets is not None else replace(matrix, offsets=np.zeros_like(matrix.scales))
 
 
-def _in_int8(matrix: Matrix) -> Int8Matrix:
+def in_int8(matrix: Matrix) -> Int8Matrix:
+    """By the rule of `int8.py`; one that is so already as it is."""
     return matrix if isinstance(matrix, Int8Matrix) else Int8Matrix(*int8.quantize(dequantized(matrix)))

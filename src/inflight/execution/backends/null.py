@@ -70,6 +70,8 @@ class NullSlots(dict[int, _Slot]):
 
 class NullBackend:
     name = "null"
+    batch_invariant = True
+    packs_fp8 = False
     depth = 1
 
     def __init__(self, dtype: DType = "bfloat16", threads: int = 1):
@@ -154,8 +156,11 @@ class NullBackend:
             slots[one.row] = _Slot(one, list(one.token_ids))
         for chunk in chunks:
             if chunk.draft_token_ids:
-                slots[chunk.row].tokens += chunk.draft_token_ids
+                slots[chunk.row].tokens[_end(chunk) - len(chunk.draft_token_ids) :] = chunk.draft_token_ids
         return NullPass(slots, chunks)
+
+    def append_blocks(self, slots: NullSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
+        """There are no tables."""
 
     def discard(self, slots: NullSlots, rows: Sequence[int]) -> None:
         """Nobody's blocks can be hurt."""
@@ -192,7 +197,7 @@ class NullPass:
             self._draws.append(Sampled(chunk.sequence_id, (token,), logprobs))
             if len(self._draws) == chunk.sample:
                 kept, self._draws = verified(chunk.draft_token_ids, self._draws), []
-                slot.tokens[chunk.start + chunk.length - len(chunk.draft_token_ids) :] = kept.token_ids
+                slot.tokens[_end(chunk) - len(chunk.draft_token_ids) :] = kept.token_ids
                 self._sampled.append(kept)
 
     def score(self, logits: object, places: Sequence[int]) -> None:

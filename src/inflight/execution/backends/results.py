@@ -59,18 +59,15 @@ class ChunkDraws:
         self.sampled: list[Sampled] = []
         self._draws: list[Sampled] = []  # of the chunk that is being drawn for
 
-    def add(self, chunk: Chunk, drawn: Sampled) -> Sampled | None:
-        """The next draw of a chunk. With the last of them, those that count."""
+    def add(self, chunk: Chunk, drawn: Sampled) -> None:
+        """The next draw of a chunk."""
         if not chunk.draft_token_ids:
             self.sampled.append(drawn)
-            return drawn
+            return
         self._draws.append(drawn)
-        if len(self._draws) < chunk.sample:
-            return None
-        kept = verified(chunk.draft_token_ids, self._draws)
-        self._draws = []
-        self.sampled.append(kept)
-        return kept
+        if len(self._draws) == chunk.sample:
+            self.sampled.append(verified(chunk.draft_token_ids, self._draws))
+            self._draws = []
 
 
 def unsound(sequence_id: int, position: int, was_banned: bool) -> Sampled:

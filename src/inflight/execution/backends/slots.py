@@ -7,7 +7,8 @@ few array operations whatever the batch: its inputs are gathered by row, and sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from copy import copy
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -37,7 +38,6 @@ class RequestSlots:
         self._padding_block = padding_block
         # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
         self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
-        self._num_tokens = np.zeros(rows, np.int32)
         self._groups = len(capacity.windows)
         width = -(-capacity.max_model_len // capacity.block_size)
         self._block_tables = np.zeros((self._groups, rows, width), np.int32)
@@ -47,13 +47,20 @@ class RequestSlots:
         self._state_positions = StatePositions(rows)
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
         self._block_tables[:, capacity.max_rows] = padding_block
+        self._ahead = 0
+
+    def shifted(self, ahead: int) -> Self:
+        """The same slots, as a pass sees them that at position p reads the token at p + `ahead`, and draws what follows
+        that: for what is computed of a token and of something before it."""
+        seen = copy(self)
+        seen._ahead = ahead
+        return seen
 
     def start(self, new: NewRow) -> None:
         """A sequence takes the row; whatever was there before is gone."""
-        row, count = new.row, len(new.token_ids)
+        row = new.row
         self._void.discard(row)
-        self._tokens[row, :count] = new.token_ids
-        self._num_tokens[row] = count
+        self._tokens[row, : len(new.token_ids)] = new.token_ids
         self._num_blocks[:, row] = 0
         self._settings.start(new)
         self._state_positions.start(row, new.snapshot)
@@ -70,30 +77,35 @@ class RequestSlots:
             self._void.add(row)
             self._block_tables[:, row] = self._padding_block
             self._tokens[row] = 0
-            self._num_tokens[row] = self._settings.prompt_lengths[row]
 
-    def gather(self, chunks: Sequence[Chunk]) -> PassInputs:
-        """The tokens of a pass, and where they lie. Appends the chunks' new blocks to their tables, and puts drafts
-        behind the known tokens."""
+    def append_blocks(self, chunks: Sequence[Chunk]) -> None:
+        """The chunks' new blocks come to their tables."""
         for chunk in chunks:
-            if chunk.draft_token_ids and chunk.row not in self._void:
-                known = self._num_tokens[chunk.row]
-                self._tokens[chunk.row, known : known + len(chunk.draft_token_ids)] = chunk.draft_token_ids
             if chunk.new_blocks:
                 self._extend_table(0, chunk.row, chunk.new_blocks)
         if self._groups > 1:
             for chunk in chunks:
                 for group, blocks in enumerate(chunk.window_blocks, 1):
                     self._extend_table(group, chunk.row, blocks)
+
+    def gather(self, chunks: Sequence[Chunk], groups: int | None = None) -> PassInputs:
+        """The tokens of a pass, and where they lie in the blocks of the first so many KV groups, or of all. Appends the
+        chunks' new blocks to their tables, and puts drafts behind the known tokens."""
+        for chunk in chunks:
+            if chunk.draft_token_ids and chunk.row not in self._void:
+                end = chunk.start + chunk.length
+                self._tokens[chunk.row, end - len(chunk.draft_token_ids) : end] = chunk.draft_token_ids
+        self.append_blocks(chunks)
         layout = laid_out(chunks)
         width = -(-layout.longest_context // self._block_size)
-        if self._groups == 1:
+        groups = self._groups if groups is None else groups
+        if groups == 1:
             tables = np.ascontiguousarray(self._block_tables[0, layout.rows, :width])[None]
         else:
-            tables = np.ascontiguousarray(self._block_tables[:, layout.rows, :width])
+            tables = np.ascontiguousarray(self._block_tables[:groups, layout.rows, :width])
         metadata = AttentionMetadata(layout.positions, layout.query_start, layout.context_len, tables)
         states = None if self.states is None else self._state_positions.advance(chunks, layout, self._void)
-        token_ids = self._tokens[layout.row_of, layout.positions]
+        token_ids = self._tokens[layout.row_of, layout.positions + self._ahead]
         return PassInputs(layout.rows, layout.chunk_of, token_ids, metadata, states)
 
     def _extend_table(self, group: int, row: int, blocks: Sequence[int]) -> None:
@@ -106,7 +118,7 @@ class RequestSlots:
 
     def sampling(self, rows: Array, positions: Array) -> SamplingBatch:
         """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known."""
-        settings = self._settings
+        settings, positions = self._settings, positions + self._ahead
         prompt_lengths, top_k, top_logprobs = settings.integers.take(rows, axis=1)
         num_tokens = np.maximum(positions + 1, prompt_lengths)  # of a row that was discarded there may be fewer
         histories: list[Array | None] = [None] * len(rows)
@@ -143,16 +155,10 @@ class RequestSlots:
         each, int32[S]."""
         return self._tokens[rows, positions + 1], self._settings.prompt_logprobs[rows]
 
-    def append(self, rows: Array, token_ids: Array) -> None:
-        """A sampled token of each row becomes known. rows, token_ids: int32[S]."""
-        self._tokens[rows, self._num_tokens[rows]] = token_ids
-        self._num_tokens[rows] += 1
-
-    def extend(self, row: int, token_ids: Sequence[int]) -> None:
-        """So do several of one row."""
-        known = self._num_tokens[row]
-        self._tokens[row, known : known + len(token_ids)] = token_ids
-        self._num_tokens[row] += len(token_ids)
+    def keep(self, rows: Array, positions: Array, token_ids: Array) -> None:
+        """What was drawn behind positions int32[S] of rows int32[S] becomes known, token_ids int32[S]. Behind a draft
+        that was wrong it is nothing, and written over by the next step."""
+        self._tokens[rows, positions + self._ahead + 1] = token_ids
 
     def normalizes(self, rows: Array) -> Array:
         """Whether the vectors of these rows are to have length 1, bool[S]."""

@@ -40,10 +40,11 @@ class Checkpoint:
     """The tensors of one folder, by the names that they have where nothing is quantized. Views are read-only; what is
     plain is not copied."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Opens every shard and checks its header, and reads from config.json how matrices are quantized. Raises
-        ModelError for missing, pickled or damaged files, and for a quantization that is not read."""
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, keep_fp8: bool = False) -> None:
+        """Opens every shard and checks its header, and reads from config.json how matrices are quantized. keep_fp8:
+        matrices of floats of 8 bits are yielded so, not as int8, where each output has one scale. Raises ModelError for
+        missing, pickled or damaged files, and for a quantization that is not read."""
+        self.folder, self._keep_fp8 = Path(folder), keep_fp8
         if not self.folder.is_dir():
             raise ModelError(f"{self.folder} is no folder, so it holds no weights; give a Hugging Face model folder.")
         if (self.folder / _INDEX).is_file():
@@ -77,7 +78,11 @@ class Checkpoint:
         output, those rounded once more. Errors as there."""
         if name not in self._quantized:
             return self._tensors.plain(name, shape)
-        return self._quantized.codes(name, shape).matrix()
+        return self._quantized.codes(name, shape).matrix(self._keep_fp8)
+
+    def whole_numbers(self, name: str, shape: Sequence[int]) -> Array:
+        """int64 of this shape. Errors as in `tensor`."""
+        return self._tensors.whole_numbers(name, shape)
 
     def release(self, name: str) -> None:
         """Lets go of the memory that reading a tensor took. Its views stay valid."""
@@ -145,11 +150,11 @@ def _why_no_weights(folder: Path) -> str:
     )
 
 
-def open_checkpoint(model: Path | GGUFModel) -> Checkpoint | GGUFCheckpoint:
-    """Of a folder or a GGUF file, which may be open. Raises ModelError."""
+def open_checkpoint(model: Path | GGUFModel, keep_fp8: bool = False) -> Checkpoint | GGUFCheckpoint:
+    """Of a folder or a GGUF file, which may be open. keep_fp8: as of `Checkpoint`. Raises ModelError."""
     if isinstance(model, GGUFModel) or is_gguf(model):
         return GGUFCheckpoint(model)
-    return Checkpoint(model)
+    return Checkpoint(model, keep_fp8)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

@@ -1,7 +1,8 @@
 """What every quantized format decodes to: codes, what they mean, and scales; and what becomes of it here.
 
 Knows one equation, and which matrices (`backends.matrices`) hold its numbers: codes of 4 bits exactly; whole numbers of
-8 bits with one scale for each output exactly, too, and everything else of 8 bits rounded once more. Does not know names
+8 bits with one scale for each output exactly, too, floats of 8 bits likewise where they are kept, and everything else
+of 8 bits rounded once more. Does not know names
 or layouts of tensors.
 """
 
@@ -11,8 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.int8 import quantize
-from inflight.execution.backends.matrices import GROUPS, Array, Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import (
+    GROUPS,
+    Array,
+    Fp8Matrix,
+    Int4Matrix,
+    Int8Matrix,
+    Matrix,
+    ReorderedMatrix,
+)
 
 WHOLE_8 = np.arange(256).astype(np.uint8).view(np.int8)  # what bytes mean that are whole numbers with a sign
 OFFSET_8 = np.arange(-128, 128).astype(np.int8)  # what bytes mean of which 128 is to be taken
@@ -40,11 +50,16 @@ class Codes:
             found[begin:end] = self._rows(begin, end)
         return found
 
-    def matrix(self) -> Matrix:
+    def matrix(self, keep_fp8: bool = False) -> Matrix:
+        """keep_fp8: floats of 8 bits as they are, where no more than a scale is an output's."""
         if len(self.meanings) == 16:
             return self._int4()
-        if self.meanings.dtype == np.int8 and self.zeros is None and self.scales.shape[1] == 1:
-            scales = np.repeat(self.scales[:, 0], self.span)[: len(self.codes)]
+        if self.zeros is not None or self.scales.shape[1] > 1:
+            return self._requantized()
+        scales = np.repeat(self.scales[:, 0], self.span)[: len(self.codes)]
+        if keep_fp8 and self.meanings is E4M3:
+            return Fp8Matrix(self.codes, scales)
+        if self.meanings.dtype == np.int8:
             # A format that goes down to -128 loses one step there: products here take 7 bits and a sign.
             return Int8Matrix(_looked_up(np.maximum(self.meanings, np.int8(-127)), self.codes), scales)
         return self._requantized()

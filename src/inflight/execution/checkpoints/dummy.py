@@ -14,20 +14,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from inflight.execution.backends.bf16 import to_bf16
+from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.matrices import (
     GROUPS,
     LINEAR_CODES,
+    Fp8Matrix,
     Int4Matrix,
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
 )
 from inflight.execution.backends.protocol import Array, DType
+from inflight.execution.checkpoints.codes import WHOLE_8
 from inflight.models.spec import WeightFormat
 
 _SCALE = 0.02
 _ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
 _STEPS_4, _STEPS_8 = 2.5, 32.0  # of codes, in one standard deviation
+# The nearest floats of 8 bits to whole numbers, by these as bytes.
+_FP8 = np.abs(WHOLE_8[:, None] - np.nan_to_num(E4M3, nan=np.inf)).argmin(1).astype(np.uint8)
 # Drawing a normal value costs a hundred times what copying it does, so one pool is drawn and every tensor is cut from
 # it. Its length is prime: a row never falls on the same values as the row before.
 _POOL_VALUES = 1_048_573
@@ -36,9 +41,12 @@ _POOL_VALUES = 1_048_573
 class DummyWeights:
     """Tensors drawn by (seed, name), the same on every machine."""
 
-    def __init__(self, dtype: DType = "bfloat16", seed: int = 0, format: WeightFormat | None = None) -> None:
-        """format: of the checkpoint that this one stands for."""
+    def __init__(
+        self, dtype: DType = "bfloat16", seed: int = 0, format: WeightFormat | None = None, keep_fp8: bool = False
+    ) -> None:
+        """format: of the checkpoint that this one stands for. keep_fp8: as of `checkpoint.Checkpoint`."""
         self._seed, self._format = seed, format
+        self._is_fp8 = keep_fp8 and format is not None and _has_floats(format)
         pool = np.random.default_rng(seed).standard_normal(_POOL_VALUES, np.float32) * np.float32(_SCALE)
         self._norms = pool
         self._pool = to_bf16(pool) if dtype == "bfloat16" else pool
@@ -67,6 +75,8 @@ class DummyWeights:
         if format is None or part not in name or any(router in name for router in _ROUTERS):
             return self.tensor(name, shape)
         whole = self._cut(self._whole, name, shape)
+        if self._is_fp8:
+            return Fp8Matrix(_FP8[whole.view(np.uint8)], np.full(shape[0], self._step))
         if format.bits != 4:
             return Int8Matrix(whole, np.full(shape[0], self._step))
         return self._int4((whole + 8).view(np.uint8), format)
@@ -96,3 +106,8 @@ class DummyWeights:
 
     def release(self, name: str) -> None:
         """Nothing is kept: a tensor's memory goes with its array."""
+
+
+def _has_floats(format: WeightFormat) -> bool:
+    """Whether weights are floats of 8 bits, with no more than a scale for each output."""
+    return format.block is None and (format.method in ("fp8", "fbgemm_fp8") or format.layout == "float-quantized")

@@ -3,8 +3,7 @@
 Of a module [N, K]: weight F8_E4M3 or I8 [N, K], and weight_scale or weight_scale_inv (by which codes are multiplied,
 too, whatever its name says): one in all ([] or [1]), one for each output ([N] or [N, 1]), one for each block of outputs
 and inputs [⌈N / a⌉, ⌈K / b⌉], or one for each output and group of inputs [N, G]; I8 may have weight_zero_point of the
-same shape. FP8 scales may be bytes that are exponents (E8M0). E4M3: sign, 4 bits of exponent with bias 7, 3 of
-fraction; no infinities, and all ones are not a number.
+same shape. FP8 scales may be bytes that are exponents (E8M0).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from inflight.counted import counted
+from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.matrices import Array
 from inflight.execution.checkpoints.codes import WHOLE_8, Codes, zeros_or_none
 from inflight.execution.checkpoints.grouping import group_count, listed
@@ -20,18 +20,6 @@ from inflight.models.errors import ModelError
 from inflight.models.spec import WeightFormat
 
 _SCALES = (".weight_scale_inv", ".weight_scale")
-
-
-def _e4m3() -> Array:
-    """float32[256]."""
-    codes = np.arange(256)
-    exponents, fractions = codes >> 3 & 15, codes & 7
-    sizes = np.where(exponents > 0, np.ldexp(8.0 + fractions, exponents - 10), np.ldexp(1.0 * fractions, -9))
-    sizes[codes & 127 == 127] = np.nan
-    return np.asarray(np.where(codes < 128, sizes, -sizes), np.float32)
-
-
-E4M3 = _e4m3()
 
 
 def eight_bits(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:

@@ -26,6 +26,7 @@ _READERS = {
     "gptq": gptq,
     "compressed-tensors": compressed_tensors,
     "fp8": eight_bits,
+    "fbgemm_fp8": eight_bits,
     "mxfp4": mxfp4,
 }
 _WEIGHT = ".weight"

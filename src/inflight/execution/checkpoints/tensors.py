@@ -71,6 +71,17 @@ class Tensors:
             )
         return np.asarray(found, np.float32)
 
+    def whole_numbers(self, name: str, shape: Sequence[int]) -> Array:
+        """int64 of exactly this shape. Raises ModelError."""
+        file, found = self._file(name), self.dtype(name)
+        if found not in ("I64", "I32"):
+            raise ModelError(
+                f"tensor {name!r} in {file.path} is stored as {found}, but whole numbers (I64, I32) are wanted; take a "
+                "checkpoint that has them."
+            )
+        self.check_shape(name, shape)
+        return file.stored(name).astype(np.int64)
+
     def check_shape(self, name: str, shape: Sequence[int]) -> None:
         found = self.shape(name)
         if found != tuple(shape):

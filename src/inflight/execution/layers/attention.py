@@ -79,12 +79,27 @@ class AttentionWeights:
         )
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
+        weight, attend = self.qkv, self.bind_attention(workspace, hidden_size)
+        qkv = self.projected(workspace)
+
+        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
+            batch.linear(normed, weight, qkv)
+            attend(batch, normed, hidden)
+
+        return run
+
+    def projected(self, workspace: Workspace) -> Activation:
+        """Where queries, keys and values lie between their product and attention: float32[T, (H + 2G)·D], or less."""
+        return workspace.take("qkv", self.qkv.rows, "float32")
+
+    def bind_attention(self, workspace: Workspace, hidden_size: int) -> Part:
+        """All behind the product of queries, keys and values; what the part reads is a gate's alone."""
         spec, layer, rope, eps = self.spec, self.layer, self.rope, self.eps
-        weight, q_norm, k_norm, v_norm = self.qkv, self.q_norm, self.k_norm, self.v_norm
+        q_norm, k_norm, v_norm = self.q_norm, self.k_norm, self.v_norm
         output, sinks = self.output, self.sinks
         window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
         norms_last, gate = spec.qk_norm_last, self.gate
-        qkv = workspace.take("qkv", weight.rows, "float32")  # [T, (H + 2G)·D], or less
+        qkv = self.projected(workspace)
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
         add = self.residual.bind(workspace, hidden_size)
@@ -92,7 +107,6 @@ class AttentionWeights:
         gates = None if gate is None else workspace.take("attn_gates", gate.rows, "float32")  # [T, H·D]
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, weight, qkv)
             batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
             batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
             if gates is not None:

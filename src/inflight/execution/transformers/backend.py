@@ -57,6 +57,8 @@ class TransformersPass(HostPass):
 
 
 class TransformersBackend(HostBackend[TransformersPass]):
+    batch_invariant = False  # products are PyTorch's
+
     def __init__(self, dtype: DType, threads: int, kept: Sequence[LayerShape]) -> None:
         """kept: what each layer keeps of a token."""
         self.name = f"torch {torch.__version__}, modules of transformers"

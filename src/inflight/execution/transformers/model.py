@@ -20,7 +20,7 @@ from inflight.counted import counted
 from inflight.execution.backends.protocol import Device, DType
 from inflight.execution.memory import gib, machine_memory
 from inflight.execution.packer import Progress
-from inflight.execution.runner import PassDecoder
+from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.transformers.attention import NAME, LayerShape, ShapeProbe, paged_attention
 from inflight.execution.transformers.backend import TransformersBackend
 from inflight.execution.transformers.decoder import TransformersDecoder

@@ -1,5 +1,5 @@
 """Qwen 2 and 3, dense: windows from some layer on, where they are switched on; 2 has biases of queries, keys and
-values, 3 norms of queries and keys."""
+values, 3 norms of queries and keys. MiMo is as Qwen 2; its layers that only predict further tokens are left out."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _windows(fields: Fields) -> list[int]:
 
 QWEN2 = Family(
     name="qwen2",
-    architectures=("Qwen2ForCausalLM",),
-    model_types=("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"),
+    architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
+    model_types=("qwen2", "mimo", "qwen2_vl_text", "qwen2_5_vl_text"),
     layers=qwen2,
     understands=frozenset(("use_sliding_window",)),
     defaults=_DEFAULTS,

@@ -15,6 +15,7 @@ from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import Drawing
 from inflight.report.columns import Column, by_load, columns_of
 from inflight.report.diagnosis import Diagnosis, Finding
+from inflight.report.draft_pictures import draft_pictures
 from inflight.report.page import tables
 from inflight.report.page.html import STYLE, element, figure, fold, grid, section, words
 from inflight.report.pictures import (
@@ -168,6 +169,7 @@ def _batch(column: Column, engine: EngineRun, seconds: float) -> str:
         queue_over_time(engine),
         tokens_per_step(engine),
         step_seconds(engine),
+        *draft_pictures(engine),
         service_over_time(engine),
     )
     wide: list[Drawing | None] = [*batch_over_time(engine, seconds), requests_over_time(engine, seconds)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
+from inflight.report.steps.drafts import DraftHistory
 from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
 from inflight.report.steps.series import StepSeries
 from inflight.report.steps.snapshots import SnapshotHistory
@@ -42,6 +43,7 @@ class EngineRun:
     sequences: SequenceHistory = field(default_factory=SequenceHistory)
     requests: list[EndedRequest] = field(default_factory=list)
     snapshots: SnapshotHistory = field(default_factory=SnapshotHistory)
+    drafts: DraftHistory = field(default_factory=DraftHistory)
     blocks: BlockHistory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +60,7 @@ class EngineRun:
         self.blocks.step(record, began, before)
         self.sequences.step(record, began, before)
         self.snapshots.step(record)
+        self.drafts.step(record)
         steps.began.append(began)
         steps.ended.append(committed)
         steps.seconds.append(seconds)
@@ -65,6 +68,7 @@ class EngineRun:
         steps.recomputed.append(work.recomputed)
         steps.decode.append(work.decode)
         steps.padding.append(work.padding)
+        steps.rejected.append(work.rejected)
         steps.rows.append(self.rows.held)
         steps.served.append(len(record["chunks"]))
         steps.held_blocks.append(self.blocks.allocated)

@@ -17,6 +17,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from inflight.records.drafts import rejected, verified
 from inflight.records.schema import ChunkRecord, StepRecord
 
 
@@ -54,12 +55,13 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Token slots of one step by what they were for."""
+    """Token slots of one step by what they were for. rejected: drafts that were wrong."""
 
     prompt: int
     recomputed: int
     decode: int
     padding: int
+    rejected: int
 
 
 class RowHistory:
@@ -86,12 +88,14 @@ class RowHistory:
         padding = record["padding"]
         longest = max((chunk["length"] for chunk in chunks), default=0)
         prompt = recomputed = decode = 0
+        wrong = rejected(record)
         for chunk in chunks:
             short = longest - chunk["length"] if padding else 0
-            state, first, repeated = self._computes(chunk)
+            in_vain = wrong.get(chunk["sequence"], 0)
+            state, first, repeated = self._computes(chunk, in_vain)
             recomputed += repeated
             if state is State.DECODE:
-                decode += first
+                decode += first - in_vain
             else:
                 prompt += first
             self._extend(chunk["row"], state, began, record["committed"], chunk["length"], short)
@@ -100,15 +104,16 @@ class RowHistory:
             for row in self._held.keys() - served:
                 state, padded = (State.PADDING, longest) if padding else (State.IDLE, 0)
                 self._extend(row, state, began, record["committed"], 0, padded)
-        return Work(prompt, recomputed, decode, sum(padding))
+        return Work(prompt, recomputed, decode, sum(padding), sum(wrong.values()))
 
-    def _computes(self, chunk: ChunkRecord) -> tuple[State, int, int]:
-        """What a chunk is, its tokens that are new, and those that had been computed before."""
+    def _computes(self, chunk: ChunkRecord, in_vain: int) -> tuple[State, int, int]:
+        """What a chunk is, its tokens that are new, and those that had been computed before. in_vain: of its tokens the
+        last ones, which were taken back."""
         sequence, start = chunk["sequence"], chunk["start"]
         end = start + chunk["length"]
         most = self._computed.get(sequence, 0)
         repeated = max(0, min(end, most) - start)
-        self._computed[sequence] = max(most, end)
+        self._computed[sequence] = max(most, end - in_vain)
         if repeated:
             return State.RECOMPUTE, chunk["length"] - repeated, repeated
         inside = start < self._held[chunk["row"]].prompt_tokens
@@ -154,6 +159,7 @@ class SequenceHistory:
             self._rows.pop(row).left.append(before)
         prompts = {new["row"]: new["prompt_tokens"] for new in record["new_rows"]}
         broken = "error" in record
+        accepted = {one.sequence: one.accepted for one in verified(record)}
         for chunk in record["chunks"]:
             row = chunk["row"]
             if row in prompts:
@@ -163,7 +169,8 @@ class SequenceHistory:
             if broken:
                 self._rows[row].failed = True
             elif chunk["sample"]:
-                self._rows[row].token_times.append(record["committed"])
+                tokens = 1 + accepted.get(chunk["sequence"], 0)
+                self._rows[row].token_times.extend([record["committed"]] * tokens)
 
 
 SHARED = -1  # owner of blocks that several sequences hold
@@ -206,10 +213,11 @@ class BlockHistory:
                 self._slide(row, moved)
         self._note(before, moved)
         moved = Counter()
+        wrong = rejected(record)
         for chunk in record["chunks"]:
             row = chunk["row"]
             self._sequences[row] = chunk["sequence"]
-            self._computed[row] = chunk["start"] + chunk["length"]
+            self._computed[row] = chunk["start"] + chunk["length"] - wrong.get(chunk["sequence"], 0)
             self._extend(row, (chunk["new_blocks"], *chunk.get("window_blocks", ())), moved)
         self._note(began, moved)
 

@@ -93,7 +93,8 @@ class StepSeries:
     """began: when the step could begin: its plan, or the end of the step before it where that was later (depth 2).
     ended: its commit. Both in seconds on the engine's clock. seconds: as the executor measured it.
 
-    Token slots: prompt (first computed), recomputed (computed before a preemption), decode, padding.
+    Token slots: prompt (first computed), recomputed (computed before a preemption), decode, padding, rejected (drafts
+    that were wrong).
     rows: sequences with a row; served: of these, with a chunk. allocated, used: KV token slots, shared ones once.
     """
 
@@ -104,6 +105,7 @@ class StepSeries:
     recomputed: array[int] = field(default_factory=_counts)
     decode: array[int] = field(default_factory=_counts)
     padding: array[int] = field(default_factory=_counts)
+    rejected: array[int] = field(default_factory=_counts)
     rows: array[int] = field(default_factory=_counts)
     served: array[int] = field(default_factory=_counts)
     allocated: array[int] = field(default_factory=_counts)
@@ -131,7 +133,8 @@ class StepSeries:
 
     def tokens(self, index: int) -> int:
         """Token slots of a step, padding included."""
-        return self.prompt[index] + self.recomputed[index] + self.decode[index] + self.padding[index]
+        computed = self.prompt[index] + self.recomputed[index] + self.decode[index] + self.rejected[index]
+        return computed + self.padding[index]
 
     def over_time(self, value: Callable[[int], float]) -> StepFunction:
         """value(index of a step), as long as the step lasts; zero while none runs."""

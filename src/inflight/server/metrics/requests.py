@@ -17,7 +17,11 @@ from inflight.server.metrics.lane import LaneRequests
 _WORST_FIRST: tuple[FinishReason, ...] = ("error", "abort", "length", "stop")
 _TIMES = (
     ("ttft", "inflight_time_to_first_token_seconds", "Intended send time to first token."),
-    ("itl", "inflight_inter_token_latency_seconds", "Gap between successive tokens of a sample."),
+    (
+        "itl",
+        "inflight_inter_token_latency_seconds",
+        "Gap between successive events of a sample; one may bring several tokens.",
+    ),
     ("tpot", "inflight_time_per_output_token_seconds", "(Last token - first token) / (tokens - 1), of each sample."),
     ("e2e", "inflight_e2e_latency_seconds", "Intended send time to the end, of requests that ended by stop or length."),
     ("queue", "inflight_queue_time_seconds", "Time before the first chunk, of each ended request."),
@@ -90,8 +94,6 @@ class RequestCounts:
                 alive.answered = True
                 lane.prompt_tokens += alive.prompt_tokens
                 lane.ttft.observe(ttft(alive.arrival, now))
-        for _ in range(count - 1):
-            lane.itl.observe(0.0)  # they came together
         sample.last = now
         sample.tokens += count
         lane.output_tokens += count

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics.buckets import (
     VLLM_FIRST_TOKEN,
@@ -20,6 +21,7 @@ from inflight.server.metrics.buckets import (
     VLLM_STEP_TOKENS,
     lengths,
 )
+from inflight.server.metrics.drafts import num_drafts
 from inflight.server.metrics.families import F, labelled
 from inflight.server.metrics.gauges import host_usage, kv_usage
 from inflight.server.metrics.histogram import Histogram
@@ -82,7 +84,18 @@ def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Met
     share = snapshot.prefix_hits / snapshot.prefix_queries if snapshot.prefix_queries else 0.0
     yield page.gauge("gpu_prefix_cache_hit_rate", share)
     yield page.counter("num_preemptions", snapshot.preemptions)
+    if snapshot.speculation is not None:
+        yield from _speculation(page, snapshot.speculation)
     yield page.memory(capacity)
+
+
+def _speculation(page: _Page, stats: SpeculationStats) -> Iterator[Metric]:
+    """A draft is what a sequence has in a step, of one token or more."""
+    yield page.counter("spec_decode_num_drafts", num_drafts(stats))
+    yield page.counter("spec_decode_num_draft_tokens", sum(stats.drafted))
+    yield page.counter("spec_decode_num_accepted_tokens", sum(stats.accepted))
+    by_place = {str(place): count for place, count in enumerate(stats.accepted or (0,))}
+    yield page.by("position", CounterMetricFamily, "spec_decode_num_accepted_tokens_per_pos", by_place)
 
 
 def _counters(page: _Page, lanes: list[LaneRequests]) -> Iterator[Metric]:

@@ -242,9 +242,22 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
             ours = found.block_tables[0, chunk.row, :used].tolist()
             assert ours == inputs.metadata.block_tables[0, index, :used].tolist()
         drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
-        host.append(np.array(sampled, np.int32), drawn)
-        draws = slots.draws(np.array(sampled, np.int32), np.array([known[row][1] - 1 for row in sampled], np.int32))
+        rows, last = np.array(sampled, np.int32), np.array([known[row][1] - 1 for row in sampled], np.int32)
+        host.keep(rows, last, drawn)
+        draws = slots.draws(rows, last)
         slots.keep(draws, torch.from_numpy(drawn))
+
+
+def test_blocks_may_be_told_before_the_pass() -> None:
+    slots = made(TWO_GROUPS)
+    start = prepared(slots, Chunk(1, 2, 0, 16, (5,), 1, window_blocks=((9,),)), new=(new_row(2, list(range(16))),))
+    assert len(start.appended) == 2
+    longer = Chunk(1, 2, 16, 2, (7,), 1, window_blocks=((8,),))
+    slots.append_blocks([longer], PADDING)
+    assert slots.block_tables[:, 2, :2].tolist() == [[5, 7], [9, 8]]
+    assert len(prepared(slots, longer._replace(new_blocks=(), window_blocks=())).appended) == 0
+    with pytest.raises(ValueError, match=f"block {PADDING + 9} is not in the KV cache"):
+        slots.append_blocks([longer._replace(new_blocks=(PADDING + 9,))], PADDING)
 
 
 def test_one_copy_takes_arrays_of_every_kind() -> None:

@@ -16,11 +16,13 @@ from inflight.execution.backends import int4
 from inflight.execution.backends.matrices import (
     LINEAR_CODES,
     BlockMatrix,
+    Fp8Matrix,
     Int4Matrix,
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
     Rows,
+    in_int8,
 )
 from inflight.execution.backends.protocol import Array, Hold
 
@@ -63,6 +65,8 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
         if matrix.is_int8:
             return _Layout("int8"), _blocks(matrix)
         return _Layout("int4", 32, matrix.has_offsets, matrix.meanings.tobytes()), _blocks(matrix)
+    if isinstance(matrix, Fp8Matrix):
+        return _laid(in_int8(matrix), hold, group)
     if isinstance(matrix, Int8Matrix):
         return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
     if isinstance(matrix, ReorderedMatrix):

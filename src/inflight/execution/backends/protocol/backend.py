@@ -37,6 +37,7 @@ class Device(Protocol):
     name: str  # e.g. "reference", "native avx512_bf16"
     dtype: DType
     threads: int
+    batch_invariant: bool  # whether the bits of a row never depend on which rows are computed beside it
     depth: int  # steps worth having in flight: 2 where `finish` returns before the device is done
 
     def bytes_per_block(self, shape: KVShape) -> int: ...
@@ -73,6 +74,10 @@ class Device(Protocol):
         for positions or tables that cannot be, and where a state is not that of the position at which its chunk
         starts."""
 
+    def append_blocks(self, slots: RequestSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
+        """The new blocks of `chunks` come to their slots' tables, as `prepare` would bring them, which then is to be
+        told of none: for what computes something else of these slots first."""
+
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
         """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
         reads and writes no block of anybody."""
@@ -84,6 +89,8 @@ class WeightPacking(Protocol):
     `group` inputs. What comes quantized is packed as it is. Packing copies, so that the source can be released at
     once: blocks and small matrices may be read later, up to `finish_packing` or the first pass, so that they must stay
     as they are; whoever reads blocks of a map then gives their pages back."""
+
+    packs_fp8: bool  # whether matrices may be held in fp8, and keys and values
 
     def pack_vector(self, values: Array) -> Vector:
         """values float32[N]."""

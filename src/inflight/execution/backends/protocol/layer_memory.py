@@ -39,11 +39,14 @@ class KVShape:
     rule of `int8.py` from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once
     more, to 16 bits with a scale of their own, and so are probabilities (times the scales of their values), instead of
     to `act`.
+
+    is_fp8: of quantized ones, that they are in fp8 instead, with scales likewise; for backends with `packs_fp8`.
     """
 
     block_size: int  # tokens per block, a multiple of 16
     layers: tuple[KVLayer | None, ...]
     quantized: bool = False
+    is_fp8: bool = False
 
     @classmethod
     def uniform(

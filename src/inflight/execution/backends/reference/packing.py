@@ -12,11 +12,13 @@ import numpy as np
 from inflight.execution.backends import int4, int8
 from inflight.execution.backends.matrices import (
     BlockMatrix,
+    Fp8Matrix,
     Int4Matrix,
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
     dequantized,
+    in_int8,
 )
 from inflight.execution.backends.protocol import Array, Hold
 from inflight.execution.backends.reference.act import Act
@@ -27,6 +29,8 @@ def held(matrix: Matrix, act: Act, hold: Hold, group: int) -> Held:
     """What comes quantized stays as it is, plain numbers are held as `hold` says. group: inputs to a scale, in int4."""
     if isinstance(matrix, BlockMatrix):
         return held(matrix.unpacked(), act, hold, group)
+    if isinstance(matrix, Fp8Matrix):
+        return in_int8(matrix)
     if isinstance(matrix, Int8Matrix):
         return Int8Matrix(matrix.values.copy(), matrix.scales.copy())
     if isinstance(matrix, ReorderedMatrix):

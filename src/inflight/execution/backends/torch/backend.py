@@ -32,6 +32,8 @@ from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVC
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer, nbytes, side_by_side, stacked
 from inflight.execution.backends.torch.slots import DeviceSlots
+from inflight.execution.backends.torch.staging import Staging
+from inflight.execution.backends.torch.streams import CudaCopyStream
 from inflight.execution.backends.torch.tensors import RopeTensors
 from inflight.execution.backends.torch.upload import Upload
 from inflight.execution.backends.torch.weights import (
@@ -58,17 +60,22 @@ class TorchBackend:
         threads: int = 1,
         depth: int = 1,
         buckets: Sequence[int] = (),
+        batch_invariant: bool = False,
+        packs_fp8: bool = True,
     ) -> None:
-        """buckets: sizes, which rise, that passes which only decode are filled up to, for graphs of them."""
+        """buckets: sizes, which rise, that passes which only decode are filled up to, for graphs of them.
+        batch_invariant: whether `operations` are. packs_fp8: whether the device multiplies such numbers."""
         if dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype must be bfloat16 or float32, not {dtype!r}")
         self.name = f"torch {torch.__version__} on {device}"
         self.dtype: DType = dtype
         self.threads = threads
-        self.depth = depth
+        self.depth, self.batch_invariant = depth, batch_invariant
+        self.packs_fp8 = packs_fp8
         self.device, self._operations, self._buckets = device, operations, buckets
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-        self._packer = Packer(self._act, device)
+        self._staging = Staging(CudaCopyStream(device)) if device.type == "cuda" else None
+        self._packer = Packer(self._act, device, self._staging)
         self._upload = Upload(device)
 
     # -- once, at load ----------------------------------------------------------------------------------------------
@@ -152,6 +159,8 @@ class TorchBackend:
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
 
     def finish_packing(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what packing needed beside is in many pieces, and the KV cache is one
 
@@ -202,6 +211,10 @@ class TorchBackend:
             torch.cuda.set_device(self.device)  # of this thread: kernels are launched on it
         start = slots.prepare(chunks, kv_cache.device_blocks, new, freed)
         return TorchPass(self._operations, start, kv_cache, slots, chunks, self._upload)
+
+    def append_blocks(self, slots: DeviceSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
+        assert isinstance(kv_cache, DeviceKVCache)
+        slots.append_blocks(chunks, kv_cache.device_blocks)
 
     def discard(self, slots: DeviceSlots, rows: Sequence[int]) -> None:
         slots.discard(rows)

@@ -59,6 +59,28 @@ def check_ranks(first: str, ranks: int) -> None:
         )
 
 
+def check_fp8(device: str, option: str) -> None:
+    """option: that asks for it. Raises DeviceError for a GPU that does not multiply such numbers."""
+    if not has_fp8(device):
+        of = _cuda(device).get_device_properties(device)
+        raise DeviceError(
+            f"{option} fp8 takes a GPU that multiplies floats of 8 bits, from sm_89 on (L4, L40S, H100), and {of.name} "
+            f"is sm_{of.major}{of.minor}; take int8, which takes as much memory."
+        )
+
+
+def has_fp8(device: str | torch.device) -> bool:
+    """Of a GPU that is there: whether it multiplies floats of 8 bits."""
+    import torch
+
+    return bool(torch.cuda.get_device_capability(device) >= (8, 9))
+
+
+def gpu_name(device: str) -> str:
+    """As its vendor calls it. Raises DeviceError where there is none."""
+    return str(_cuda(device).get_device_name(device))
+
+
 def has_driver(root: Path = Path("/")) -> bool:
     return any((root / path).exists() for path in _DRIVERS)
 

@@ -29,14 +29,13 @@ class WithTwins:
             try:
                 return kernel(*arguments)
             except (TritonError, RuntimeError) as error:
-                if not _is_of_compiling(error):
+                if not is_of_compiling(error):
                     raise
                 log.warning(
-                    "the kernel of %s does not run on this GPU (%s: %s): PyTorch's operations take its place, which is "
+                    "the kernel of %s does not run on this GPU (%s): PyTorch's operations take its place, which is "
                     "slower; a newer driver or Triton may take it",
                     name,
-                    type(error).__name__,
-                    (str(error).splitlines() or ["no reason given"])[0][:300],
+                    first_line(error),
                 )
                 setattr(self, name, twin)
                 return twin(*arguments)
@@ -44,6 +43,11 @@ class WithTwins:
         return call
 
 
-def _is_of_compiling(error: Exception) -> bool:
+def first_line(error: Exception) -> str:
+    """What kind of error it is, and how it begins."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0][:300]}"
+
+
+def is_of_compiling(error: Exception) -> bool:
     """Triton's own errors are; of the compiler below it a RuntimeError comes, by this text."""
     return isinstance(error, TritonError) or "PassManager" in str(error)

@@ -127,7 +127,9 @@ def _place_bytes(shape: KVShape, act: torch.dtype, layer: KVLayer) -> int:
 
 
 def _item(shape: KVShape, act: torch.dtype) -> torch.dtype:
-    return torch.int8 if shape.quantized else act
+    if not shape.quantized:
+        return act
+    return torch.float8_e4m3fn if shape.is_fp8 else torch.int8
 
 
 class DeviceStates:

@@ -15,6 +15,7 @@ from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import bucket_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPassDecoder
+from inflight.execution.backends.torch.device import has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.summing import Summing, SummingOperations
 
@@ -23,20 +24,34 @@ if TYPE_CHECKING:
 
 
 def open_device(
-    dtype: DType, device: str, threads: int = 1, graph_rows: int = 0, ranks: Summing | None = None
+    dtype: DType,
+    device: str,
+    threads: int = 1,
+    graph_rows: int = 0,
+    ranks: Summing | None = None,
+    batch_invariant: bool = False,
 ) -> TorchBackend:
     """device: "cpu", or the name of a GPU that is there. ranks: of devices that compute a model together.
-    Other arguments as of `backends.open_backend`."""
+    Other arguments as of `backends.open_backend`. Raises ValueError for operations that are not to be had."""
     if device == "cpu":
+        if batch_invariant:
+            raise ValueError(
+                "--batch-invariant asks for kernels of a GPU, and PyTorch's operations on a CPU add up in another "
+                "order for another number of rows; leave INFLIGHT_ISA=torch out, and the bits are the same in any batch"
+            )
         torch.set_num_threads(threads)
         return TorchBackend(dtype, torch.device(device), _summing(cast(DeviceOperations, eager), ranks), threads)
     from inflight.execution.backends.torch import kernels
     from inflight.execution.backends.torch.fallback import WithTwins
+    from inflight.execution.backends.torch.invariant import InvariantOperations
 
     torch.cuda.set_device(device)
-    operations = _summing(cast(DeviceOperations, WithTwins(kernels, eager)), ranks)
+    ours = InvariantOperations(kernels) if batch_invariant else WithTwins(kernels, eager)
+    operations = _summing(cast(DeviceOperations, ours), ranks)
     buckets = bucket_sizes(graph_rows) if graph_rows else ()
-    return TorchBackend(dtype, torch.device(device), operations, threads, depth=2, buckets=buckets)
+    return TorchBackend(
+        dtype, torch.device(device), operations, threads, 2, buckets, batch_invariant, has_fp8(torch.device(device))
+    )
 
 
 def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOperations:

@@ -18,11 +18,13 @@ from inflight.execution.backends import matrices
 from inflight.execution.backends.matrices import Matrix, ReorderedMatrix, taken_apart
 from inflight.execution.backends.protocol import Array, Hold
 from inflight.execution.backends.torch import int4
-from inflight.execution.backends.torch.eager.products import quantize_int8
+from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
+from inflight.execution.backends.torch.staging import Staging
 from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix, PlainMatrix
 
 MOST_INT8_COLUMNS = 133_144  # whose sums of products pass 32 bits in no case
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # MXFP4's meanings
+_STAGED = 1 << 20  # bytes from which numbers are read by several threads
 _ROWS = 4096  # quantized at a time, so that what a rule needs beside stays small
 
 Join = Callable[[list[Tensor]], Tensor]
@@ -30,10 +32,11 @@ Join = Callable[[list[Tensor]], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """act: how plain numbers are held."""
+    """act: how plain numbers are held. staging: by which large ones go to the device; None: it is the host's memory."""
 
     act: torch.dtype
     device: torch.device
+    staging: Staging | None = None
 
     def tensor(self, values: Array, dtype: torch.dtype | None = None) -> Tensor:
         """A copy on the device. uint16 are the upper halves of float32, which is bf16."""
@@ -41,6 +44,10 @@ class Packer:
             warnings.simplefilter("ignore", UserWarning)  # of memory that may not be written, which nobody does
             given = torch.from_numpy(values)
         given = given.view(torch.bfloat16) if values.dtype == np.uint16 else given
+        if self.staging is not None and values.nbytes >= _STAGED and values.flags.c_contiguous:
+            held = torch.empty(given.shape, dtype=given.dtype, device=self.device)
+            self.staging.send(values, held)
+            return held.to(dtype or given.dtype)
         return torch.empty(given.shape, dtype=dtype or given.dtype, device=self.device).copy_(given)
 
     def plain(self, values: Array, act: bool = True) -> Tensor:
@@ -60,11 +67,16 @@ class Packer:
         if isinstance(matrix, matrices.Int8Matrix):
             _check_columns(matrix.shape[1])
             return Int8Matrix(self.tensor(matrix.values), self.tensor(matrix.scales, torch.float32))
+        if isinstance(matrix, matrices.Fp8Matrix):
+            codes = self.tensor(matrix.codes).view(torch.float8_e4m3fn)
+            return Fp8Matrix(codes, self.tensor(matrix.scales, torch.float32))
         if hold == "act":
             return PlainMatrix(self.plain(matrix))
         if hold == "int8":
             _check_columns(matrix.shape[1])
             return Int8Matrix(*self._in_pieces(matrix, quantize_int8))
+        if hold == "fp8":
+            return Fp8Matrix(*self._in_pieces(matrix, quantize_fp8))
         codes, scales = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))
         return Int4Matrix(int4.two_to_a_byte(codes, group), scales, None, group)
 

@@ -102,6 +102,13 @@ class DeviceSlots:
         moves = None if self.states is None else self._state_positions.advance(chunks, layout, self._void)
         return self._send(layout, moves, appended, self._token_writes(chunks, new), new, bucket)
 
+    def append_blocks(self, chunks: Sequence[Chunk], num_blocks: int) -> None:
+        """The chunks' new blocks come to their tables, before a pass begins over them."""
+        appended = self._append(chunks, num_blocks)
+        if len(appended):
+            group, row, place, block = self._upload.send([np.ascontiguousarray(one) for one in appended.T])
+            self.block_tables[group.long(), row.long(), place.long()] = block
+
     def _start(self, new: NewRow) -> None:
         if len(new.token_ids) > self._capacity.max_model_len:
             raise ValueError(

@@ -16,7 +16,18 @@ import triton
 import triton.language as tl
 
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
-from inflight.execution.backends.torch.kernels.attention_tiles import LOG2_E, NOTHING, attend, load_queries, padded
+from inflight.execution.backends.torch.kernels.attention_tiles import (
+    LOG2_E,
+    NOTHING,
+    CachedHead,
+    ChunkAt,
+    Form,
+    Span,
+    attend,
+    load_queries,
+    nothing_seen,
+    padded,
+)
 
 SPLITS = tl.constexpr(32)  # of one chunk, at most
 SPLIT = tl.constexpr(256)  # positions of one, or as much times a power of two as SPLITS of them ask for
@@ -133,33 +144,13 @@ def splits_of(context, count, WINDOW: tl.constexpr):
 @triton.jit(do_not_specialize=["splits"])  # which follow from the longest sequence of a step
 def split_kernel(
     q,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    block_stride,
-    scale_stride,
-    query_start,
-    context_len,
-    slots,
-    tables,
-    table_stride,
-    factor,
-    sums_out,
-    norms_out,
-    splits,
-    TOKENS: tl.constexpr,
-    ROWS: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    FIRST: tl.constexpr,
-    REST: tl.constexpr,
-    VALUE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    keys, values, key_scales, value_scales, block_stride, scale_stride,
+    query_start, context_len, slots, tables, table_stride,
+    factor, sums_out, norms_out, splits,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Program (g + KV_HEADS · tile of rows, p, chunk): splits p, p + programs, … of a chunk. sums_out float32[C, G,
     TOKENS · GROUP, splits, M], norms_out float32[C, G, TOKENS · GROUP, splits, 2]."""
     chunk = tl.program_id(2)
@@ -172,52 +163,47 @@ def split_kernel(
     head, tile = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
     table = tables + tl.load(slots + chunk).to(tl.int64) * table_stride
     index = tile * ROWS + tl.arange(0, ROWS)
-    real = index < count * GROUP
-    own = tl.where(real, context + index // GROUP, -1)
-    first, rest = load_queries(q, index, begin, head, real, KV_HEADS, GROUP, FIRST, REST)
-    oldest = 0
-    if WINDOW:
-        oldest = tl.maximum(context - WINDOW + 1, 0)
-    kept = (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
-    column = tl.arange(0, padded(VALUE))
+    attend_splits(
+        q,
+        factor,
+        sums_out,
+        norms_out,
+        index,
+        ((chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index) * splits,
+        size,
+        first_split,
+        seen_splits,
+        ChunkAt(begin, count, context),
+        CachedHead(keys, values, key_scales, value_scales, block_stride, scale_stride, table, head),
+        Form(WINDOW, SOFT_CAP, KV_HEADS, GROUP, FIRST, REST, VALUE, BLOCK, POSITIONS),
+    )
+
+
+@triton.jit
+def attend_splits(
+    q, factor, sums_out, norms_out, index, at, size, first_split, seen_splits, chunk, cached, form
+):  # fmt: skip
+    """A tile of queries, each split that is this program's by itself. at int64[ROWS]: where a row's splits are kept."""
+    queries = load_queries(q, factor, chunk, index, cached.head, form)
+    end, oldest = chunk.context + chunk.count, 0
+    if form.WINDOW:
+        oldest = tl.maximum(chunk.context - form.WINDOW + 1, 0)
     for split in range(tl.program_id(1), seen_splits, tl.num_programs(1)):
-        start = tl.maximum((first_split + split) * size, oldest // POSITIONS * POSITIONS)
-        stop = tl.minimum((first_split + split + 1) * size, context + count)
-        top, total, sums = attend(
-            first,
-            rest,
-            own,
-            tl.full([ROWS], NOTHING, tl.float32),
-            tl.zeros([ROWS], tl.float32),
-            tl.zeros([ROWS, padded(VALUE)], tl.float32),
-            start,
-            None,  # splits are so short that a second loop would cost what it saves
-            stop,
-            oldest,
-            context + count,
-            table,
-            head,
-            keys,
-            values,
-            key_scales,
-            value_scales,
-            block_stride,
-            scale_stride,
-            factor,
-            WINDOW,
-            SOFT_CAP,
-            KV_HEADS,
-            FIRST,
-            REST,
-            VALUE,
-            BLOCK,
-            POSITIONS,
-        )
-        at = kept * splits + split
-        tl.store(norms_out + 2 * at, top, mask=real)
-        tl.store(norms_out + 2 * at + 1, total, mask=real)
-        within = real[:, None] & (column < VALUE)[None, :]
-        tl.store(sums_out + at[:, None] * VALUE + column[None, :], sums, mask=within)
+        start = tl.maximum((first_split + split) * size, oldest // form.POSITIONS * form.POSITIONS)
+        stop = tl.minimum((first_split + split + 1) * size, end)
+        span = Span(start, None, stop, oldest, end)  # so short that a loop without masks would cost what it saves
+        state = attend(queries, nothing_seen(queries, form), span, cached, form)
+        keep(state, at + split, queries.real, sums_out, norms_out, form.VALUE)
+
+
+@triton.jit
+def keep(state, at, real, sums_out, norms_out, VALUE: tl.constexpr):
+    """What came of a split, apart from the others'."""
+    tl.store(norms_out + 2 * at, state.top, mask=real)
+    tl.store(norms_out + 2 * at + 1, state.total, mask=real)
+    column = tl.arange(0, padded(VALUE))
+    within = real[:, None] & (column < VALUE)[None, :]
+    tl.store(sums_out + at[:, None] * VALUE + column[None, :], state.sums, mask=within)
 
 
 @triton.jit(do_not_specialize=["splits"])

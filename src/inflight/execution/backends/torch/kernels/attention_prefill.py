@@ -13,7 +13,18 @@ import triton
 import triton.language as tl
 
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
-from inflight.execution.backends.torch.kernels.attention_tiles import LOG2_E, NOTHING, attend, load_queries, padded
+from inflight.execution.backends.torch.kernels.attention_tiles import (
+    LOG2_E,
+    CachedHead,
+    ChunkAt,
+    Form,
+    Span,
+    attend,
+    load_queries,
+    nothing_seen,
+    padded,
+    row_of,
+)
 
 _CHUNKS = tl.constexpr(128)  # whose beginnings are looked at together
 
@@ -90,94 +101,60 @@ def tile_of(number, query_start, chunks, GROUP: tl.constexpr, ROWS: tl.constexpr
 @triton.jit(do_not_specialize=["chunks"])  # which differ from step to step, and compiling it takes seconds
 def prefill_kernel(
     q,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    block_stride,
-    scale_stride,
-    query_start,
-    context_len,
-    slots,
-    tables,
-    table_stride,
-    chunks,
-    factor,
-    sinks,
-    out,
-    LONGER_THAN: tl.constexpr,
-    ROWS: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    FIRST: tl.constexpr,
-    REST: tl.constexpr,
-    VALUE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    keys, values, key_scales, value_scales, block_stride, scale_stride,
+    query_start, context_len, slots, tables, table_stride,
+    chunks, factor, sinks, out,
+    LONGER_THAN: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Program (g, tile), the last tiles first: at the end of a prompt they see most."""
     chunk, tile = tile_of(tl.num_programs(1) - 1 - tl.program_id(1), query_start, chunks, GROUP, ROWS)
     begin = tl.load(query_start + chunk)
     count = tl.load(query_start + chunk + 1) - begin
     if (count <= LONGER_THAN) | (tile * ROWS >= count * GROUP):
         return
-    head = tl.program_id(0)
-    context = tl.load(context_len + chunk)
     table = tables + tl.load(slots + chunk).to(tl.int64) * table_stride
-    index = tile * ROWS + tl.arange(0, ROWS)
-    real = index < count * GROUP
-    own = tl.where(real, context + index // GROUP, -1)
-    first, rest = load_queries(q, index, begin, head, real, KV_HEADS, GROUP, FIRST, REST)
-
-    lowest = context + tile * ROWS // GROUP
-    stop = context + tl.minimum((tile * ROWS + ROWS - 1) // GROUP + 1, count)
-    oldest = 0
-    if WINDOW:
-        oldest = tl.maximum(lowest - WINDOW + 1, 0)
-    start = oldest // POSITIONS * POSITIONS
-    edge = None if WINDOW else (lowest + 1) // POSITIONS * POSITIONS
-    top, total = tl.full([ROWS], NOTHING, tl.float32), tl.zeros([ROWS], tl.float32)
-    sums = tl.zeros([ROWS, padded(VALUE)], tl.float32)
-    top, total, sums = attend(
-        first,
-        rest,
-        own,
-        top,
-        total,
-        sums,
-        start,
-        edge,
-        stop,
-        oldest,
-        stop,
-        table,
-        head,
-        keys,
-        values,
-        key_scales,
-        value_scales,
-        block_stride,
-        scale_stride,
+    attend_tile(
+        q,
         factor,
-        WINDOW,
-        SOFT_CAP,
-        KV_HEADS,
-        FIRST,
-        REST,
-        VALUE,
-        BLOCK,
-        POSITIONS,
+        sinks,
+        out,
+        tile * ROWS,
+        ChunkAt(begin, count, tl.load(context_len + chunk)),
+        CachedHead(keys, values, key_scales, value_scales, block_stride, scale_stride, table, tl.program_id(0)),
+        Form(WINDOW, SOFT_CAP, KV_HEADS, GROUP, FIRST, REST, VALUE, BLOCK, POSITIONS),
+        ROWS,
     )
+
+
+@triton.jit
+def attend_tile(q, factor, sinks, out, begin, chunk, cached, form, ROWS: tl.constexpr):
+    """A tile of queries from `begin` on, from its first position to its last."""
+    index = begin + tl.arange(0, ROWS)
+    queries = load_queries(q, factor, chunk, index, cached.head, form)
+    lowest = chunk.context + begin // form.GROUP
+    stop = chunk.context + tl.minimum((begin + ROWS - 1) // form.GROUP + 1, chunk.count)
+    oldest = 0
+    if form.WINDOW:
+        oldest = tl.maximum(lowest - form.WINDOW + 1, 0)
+    edge = None if form.WINDOW else (lowest + 1) // form.POSITIONS * form.POSITIONS
+    span = Span(oldest // form.POSITIONS * form.POSITIONS, edge, stop, oldest, stop)
+    state = attend(queries, nothing_seen(queries, form), span, cached, form)
+    found = weighted_mean(state, sinks, index, queries.real, cached.head, form)
+    column = tl.arange(0, padded(form.VALUE))
+    into = out + row_of(chunk, index, cached.head, form).to(tl.int64)[:, None] * form.VALUE + column[None, :]
+    tl.store(into, found.to(out.dtype.element_ty), mask=queries.real[:, None] & (column < form.VALUE)[None, :])
+
+
+@triton.jit
+def weighted_mean(state, sinks, index, real, head, form):
+    """float32[ROWS, padded VALUE]: sums over the sum of weights, a sink among these; 0 where no row is real."""
+    total, sums = state.total, state.sums
     if sinks is not None:
-        sink = tl.load(sinks + head * GROUP + index % GROUP) * LOG2_E
-        higher = tl.maximum(top, sink)
-        fade = tl.exp2(top - higher)
+        sink = tl.load(sinks + head * form.GROUP + index % form.GROUP) * LOG2_E
+        higher = tl.maximum(state.top, sink)
+        fade = tl.exp2(state.top - higher)
         total = total * fade + tl.exp2(sink - higher)
         sums *= fade[:, None]
-    found = sums / tl.where(real, total, 1.0)[:, None]
-    row = (begin + index // GROUP) * (KV_HEADS * GROUP) + head * GROUP + index % GROUP
-    column = tl.arange(0, padded(VALUE))
-    into = out + row.to(tl.int64)[:, None] * VALUE + column[None, :]
-    tl.store(into, found.to(out.dtype.element_ty), mask=real[:, None] & (column < VALUE)[None, :])
+    return sums / tl.where(real, total, 1.0)[:, None]

@@ -12,11 +12,81 @@ the first part is the value. Exponents are of 2.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1.0e30)  # below every score, and finite: its difference to itself is 0
+
+
+class Form(NamedTuple):
+    """What a kernel is compiled for. GROUP: query heads of a key/value head. FIRST, REST, VALUE: numbers of a key's two
+    parts and of a value. BLOCK: positions of a block; POSITIONS: of a tile."""
+
+    WINDOW: Any
+    SOFT_CAP: Any
+    KV_HEADS: Any
+    GROUP: Any
+    FIRST: Any
+    REST: Any
+    VALUE: Any
+    BLOCK: Any
+    POSITIONS: Any
+
+
+class ChunkAt(NamedTuple):
+    """A chunk: its first row in q, how many tokens it has, and how many positions come before them."""
+
+    begin: Any
+    count: Any
+    context: Any
+
+
+class CachedHead(NamedTuple):
+    """A key/value head of a layer's cache (`LayerKV`), and the table of the sequence whose positions are read."""
+
+    key_numbers: Any
+    value_numbers: Any  # not `values`, as a tuple has in Triton itself
+    key_scales: Any
+    value_scales: Any
+    block_stride: Any
+    scale_stride: Any
+    table: Any
+    head: Any
+
+
+class Queries(NamedTuple):
+    """Rows of a tile: both parts, act[ROWS, padded FIRST or REST]; whether a row is real, bool[ROWS]; the position of
+    each, int32[ROWS], -1 where it is not; and by what their products are scaled."""
+
+    first: Any
+    rest: Any
+    real: Any
+    own: Any
+    factor: Any
+
+
+class Span(NamedTuple):
+    """Positions start to stop - 1. start and edge are multiples of POSITIONS; all queries see all that lies before the
+    edge, where there is one. seen_from, seen_to: no query sees positions outside of them, and the table need not lead
+    anywhere there."""
+
+    start: Any
+    edge: Any
+    stop: Any
+    seen_from: Any
+    seen_to: Any
+
+
+class SoftmaxState(NamedTuple):
+    """top, total float32[ROWS]: the largest exponent, and the sum of the weights relative to it; sums float32[ROWS,
+    padded VALUE], of weighted values."""
+
+    top: Any
+    total: Any
+    sums: Any
 
 
 @triton.constexpr_function
@@ -40,26 +110,31 @@ def load_part(rows, real, WIDTH: tl.constexpr, ALL_REAL: tl.constexpr):
 
 
 @triton.jit
-def load_queries(
-    q, index, begin, head, real, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, REST: tl.constexpr
-):
-    """Both parts of queries of the chunk whose tokens begin at row `begin` of q act[T, G · GROUP · (FIRST + REST)].
-
-    index int32[ROWS]: token · GROUP + query head among those of KV head `head`."""
-    row = (begin + index // GROUP) * (KV_HEADS * GROUP) + head * GROUP + index % GROUP
-    rows = q + row.to(tl.int64) * (FIRST + REST)
-    first = load_part(rows, real, FIRST, False)
+def load_queries(q, factor, chunk, index, head, form):
+    """Of a chunk in q act[T, G · GROUP · (FIRST + REST)]. index int32[ROWS]: token · GROUP + query head among those of
+    KV head `head`."""
+    real = index < chunk.count * form.GROUP
+    own = tl.where(real, chunk.context + index // form.GROUP, -1)
+    rows = q + row_of(chunk, index, head, form).to(tl.int64) * (form.FIRST + form.REST)
+    first = load_part(rows, real, form.FIRST, False)
     rest = first
-    if REST:
-        rest = load_part(rows + FIRST, real, REST, False)
-    return first, rest
+    if form.REST:
+        rest = load_part(rows + form.FIRST, real, form.REST, False)
+    return Queries(first, rest, real, own, factor)
 
 
 @triton.jit
-def load_blocks(table, first, seen_from, seen_to, BLOCK: tl.constexpr, POSITIONS: tl.constexpr):
+def row_of(chunk, index, head, form):
+    """Among the heads of all tokens, int32[ROWS]."""
+    return (chunk.begin + index // form.GROUP) * (form.KV_HEADS * form.GROUP) + head * form.GROUP + index % form.GROUP
+
+
+@triton.jit
+def load_blocks(table, first, span, form):
     """int32[POSITIONS], those of positions from `first` on; 0 where none is seen."""
-    position = first + tl.arange(0, POSITIONS)
-    return tl.load(table + position // BLOCK, mask=(position >= seen_from) & (position < seen_to), other=0)
+    position = first + tl.arange(0, form.POSITIONS)
+    real = (position >= span.seen_from) & (position < span.seen_to)
+    return tl.load(table + position // form.BLOCK, mask=real, other=0)
 
 
 @triton.jit
@@ -75,82 +150,71 @@ def exponents(product, factor, SOFT_CAP: tl.constexpr):
 
 
 @triton.jit
-def attend(
-    q,
-    q_rest,
-    own,
-    top,
-    total,
-    sums,
-    start,
-    edge,
-    stop,
-    seen_from,
-    seen_to,
-    table,
-    head,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    block_stride,
-    scale_stride,
-    factor,
-    WINDOW: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    FIRST: tl.constexpr,
-    REST: tl.constexpr,
-    VALUE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    POSITIONS: tl.constexpr,
-):
-    """Positions start to stop - 1 → what is kept of the queries, gone on.
+def nothing_seen(queries, form):
+    """The state before the first position."""
+    ROWS: tl.constexpr = queries.own.shape[0]
+    top, total = tl.full([ROWS], NOTHING, tl.float32), tl.zeros([ROWS], tl.float32)
+    return SoftmaxState(top, total, tl.zeros([ROWS, padded(form.VALUE)], tl.float32))
 
-    q, q_rest: `load_queries`, whose positions are `own` int32[ROWS]. top, total float32[ROWS]: the largest exponent,
-    and the sum of the weights relative to it; sums float32[ROWS, padded VALUE], of weighted values. start and edge are
-    multiples of POSITIONS; all queries see all that lies before the edge, where there is one: those positions are taken
-    in a loop of their own, in a fifth less of instructions. seen_from, seen_to: no query sees positions outside of
-    them, and the table need not lead anywhere there."""
-    for part in tl.static_range(1 if edge is None else 0, 2):
-        begin = edge if part == 1 and edge is not None else start
-        following = load_blocks(table, begin, seen_from, seen_to, BLOCK, POSITIONS)
-        for first in range(begin, edge if part == 0 else stop, POSITIONS):
-            position = first + tl.arange(0, POSITIONS)
-            real = (position >= seen_from) & (position < seen_to)
+
+@triton.jit
+def attend(queries, state, span, cached, form):
+    """The positions of `span` → the state gone on. Those that all queries see are taken in a loop of their own, in a
+    fifth less of instructions."""
+    for part in tl.static_range(1 if span.edge is None else 0, 2):
+        begin = span.edge if part == 1 and span.edge is not None else span.start
+        following = load_blocks(cached.table, begin, span, form)
+        for first in range(begin, span.edge if part == 0 else span.stop, form.POSITIONS):
             block = following.to(tl.int64)
             # A tile ahead: loads of keys that wait for one of the table would not be as many tiles ahead as asked for.
-            following = load_blocks(table, first + POSITIONS, seen_from, seen_to, BLOCK, POSITIONS)
-            place = (position % BLOCK) * KV_HEADS + head
-            key_at = block * block_stride + place * (FIRST + REST)
-            key = load_part(keys + key_at, real, FIRST, part == 0).to(q.dtype)
-            product = tl.dot(q, tl.trans(key), input_precision="ieee")
-            if REST:
-                rest = load_part(keys + key_at + FIRST, real, REST, part == 0).to(q.dtype)
-                product = tl.dot(q_rest, tl.trans(rest), product, input_precision="ieee")
-            if key_scales is not None:
-                scale = tl.load(key_scales + block * scale_stride + place, mask=real, other=0.0)
-                product *= scale[None, :]
-            numbers, unit = exponents(product, factor, SOFT_CAP)
-            if part == 1:
-                visible = position[None, :] <= own[:, None]
-                if WINDOW:
-                    visible &= position[None, :] > own[:, None] - WINDOW
-                numbers = tl.where(visible, numbers, float("-inf"))
+            following = load_blocks(cached.table, first + form.POSITIONS, span, form)
+            state = online_softmax(queries, state, first, block, span, cached, form, part == 0)
+    return state
 
-            higher = tl.maximum(top, tl.max(numbers, 1) * unit)
-            weights = tl.exp2(numbers * unit - higher[:, None])
-            fade = tl.exp2(top - higher)
-            total = total * fade + tl.sum(weights, 1)
-            sums *= fade[:, None]
-            top = higher
-            value = key
-            if values is not None:
-                value_at = block * block_stride + place * VALUE
-                value = load_part(values + value_at, real, VALUE, part == 0).to(q.dtype)
-                if key_scales is not None:
-                    scale = tl.load(value_scales + block * scale_stride + place, mask=real, other=0.0)
-            if key_scales is not None:
-                weights *= scale[None, :]
-            sums = tl.dot(weights.to(q.dtype), value, sums, input_precision="ieee")
-    return top, total, sums
+
+@triton.jit
+def online_softmax(queries, state, first, block, span, cached, form, ALL_SEEN: tl.constexpr):
+    """The state gone on by one tile of positions from `first` on, which lie in blocks int64[POSITIONS]."""
+    position = first + tl.arange(0, form.POSITIONS)
+    real = (position >= span.seen_from) & (position < span.seen_to)
+    place = (position % form.BLOCK) * form.KV_HEADS + cached.head
+    scale_at = block * cached.scale_stride + place
+    key, product = products(queries, block, place, real, cached, form, ALL_SEEN)
+    if cached.key_scales is not None:
+        scale = tl.load(cached.key_scales + scale_at, mask=real, other=0.0)
+        product *= scale[None, :]
+    numbers, unit = exponents(product, queries.factor, form.SOFT_CAP)
+    if not ALL_SEEN:
+        visible = position[None, :] <= queries.own[:, None]
+        if form.WINDOW:
+            visible &= position[None, :] > queries.own[:, None] - form.WINDOW
+        numbers = tl.where(visible, numbers, float("-inf"))
+
+    top = tl.maximum(state.top, tl.max(numbers, 1) * unit)
+    weights = tl.exp2(numbers * unit - top[:, None])
+    fade = tl.exp2(state.top - top)
+    total = state.total * fade + tl.sum(weights, 1)
+    sums = state.sums * fade[:, None]
+    value = key
+    if cached.value_numbers is not None:
+        value_at = block * cached.block_stride + place * form.VALUE
+        value = load_part(cached.value_numbers + value_at, real, form.VALUE, ALL_SEEN).to(key.dtype)
+        if cached.key_scales is not None:
+            scale = tl.load(cached.value_scales + scale_at, mask=real, other=0.0)
+    if cached.key_scales is not None:
+        weights *= scale[None, :]
+    sums = tl.dot(weights.to(key.dtype), value, sums, input_precision="ieee")
+    return SoftmaxState(top, total, sums)
+
+
+@triton.jit
+def products(queries, block, place, real, cached, form, ALL_SEEN: tl.constexpr):
+    """The first part of keys act[POSITIONS, padded FIRST], and products of queries and whole keys float32[ROWS,
+    POSITIONS]."""
+    at = block * cached.block_stride + place * (form.FIRST + form.REST)
+    key = load_part(cached.key_numbers + at, real, form.FIRST, ALL_SEEN).to(queries.first.dtype)
+    found = tl.dot(queries.first, tl.trans(key), input_precision="ieee")
+    if form.REST:
+        rest = load_part(cached.key_numbers + at + form.FIRST, real, form.REST, ALL_SEEN).to(queries.first.dtype)
+        found = tl.dot(queries.rest, tl.trans(rest), found, input_precision="ieee")
+    return key, found

@@ -180,23 +180,10 @@ def _sums(
 
 @triton.jit
 def _sums_of_codes(
-    x_at,
-    is_row,
-    weight_at,
-    scales_at,
-    offsets_at,
-    permutation,
-    meanings,
-    K,
-    split,
-    GROUP: tl.constexpr,
-    CODING: tl.constexpr,
-    SPLITS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    x_at, is_row, weight_at, scales_at, offsets_at, permutation, meanings, K, split,
+    GROUP: tl.constexpr, CODING: tl.constexpr, SPLITS: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """Of codes of 4 bits: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
     of a group is scaled as one."""
     KIND: tl.constexpr = x_at.dtype.element_ty

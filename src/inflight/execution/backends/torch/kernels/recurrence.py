@@ -60,39 +60,15 @@ def delta_rule(
     found = torch.empty(tokens, heads * value_dim, dtype=torch.float32, device=qkv.device)
     columns = min(COLUMNS, triton.next_power_of_2(value_dim))
     delta_kernel[len(pass_.rows), heads, triton.cdiv(value_dim, columns)](
-        qkv,
-        gates,
-        decay,
-        step_bias,
-        matrices,
-        matrices.stride(0),
-        found,
-        *_chunks(pass_, moves),
-        heads,
-        heads // key_heads,
-        key_dim,
-        value_dim,
-        triton.next_power_of_2(key_dim),
-        columns,
-        num_warps=1,
-        enable_fp_fusion=True,
-    )
+        qkv, gates, decay, step_bias, matrices, matrices.stride(0), found, *_chunks(pass_, moves),
+        HEADS=heads, SHARED=heads // key_heads, KEY_DIM=key_dim, VALUE_DIM=value_dim,
+        KEYS=triton.next_power_of_2(key_dim), COLUMNS=columns, num_warps=1, enable_fp_fusion=True,
+    )  # fmt: skip
     norm_and_gate_kernel[triton.cdiv(tokens * heads, HEADS),](
-        found,
-        projected,
-        projected.shape[1],
-        qkv.shape[1],
-        norm,
-        eps,
-        out,
-        tokens * heads,
-        heads,
-        value_dim,
-        triton.next_power_of_2(value_dim),
-        HEADS,
-        num_warps=4,
-        enable_fp_fusion=True,
-    )
+        found, projected, projected.shape[1], qkv.shape[1], norm, eps, out, tokens * heads,
+        HEADS=heads, VALUE_DIM=value_dim, VALUES=triton.next_power_of_2(value_dim), BLOCK=HEADS,
+        num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def _convolve(
@@ -251,26 +227,11 @@ def _seen(
 
 @triton.jit
 def delta_kernel(
-    qkv,
-    gates,
-    decay,
-    step_bias,
-    matrices,
-    matrix_stride,
-    found,
-    rows,
-    query_start,
-    context_len,
-    snapshot_start,
-    positions,
-    places,
-    HEADS: tl.constexpr,
-    SHARED: tl.constexpr,
-    KEY_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    KEYS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    qkv, gates, decay, step_bias, matrices, matrix_stride, found,
+    rows, query_start, context_len, snapshot_start, positions, places,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KEYS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Program (c, h, piece): columns of head h's state, over the tokens of chunk c, up to each place where a copy is
     due and then to its end. SHARED: heads that have the same keys. The next token is loaded while one is computed."""
     chunk, head = tl.program_id(0), tl.program_id(1)

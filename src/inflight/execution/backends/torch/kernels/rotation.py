@@ -124,41 +124,13 @@ def _of_pass(pass_: PassTensors, group: int) -> tuple[Tensor | int, ...]:
 
 @triton.jit
 def _rope_and_write_kv(
-    qkv,
-    cos,
-    sin,
-    q_scale,
-    q_norm,
-    k_norm,
-    v_norm,
-    q_out,
-    keys,
-    key_scales,
-    key_stride,
-    key_scale_stride,
-    values,
-    value_scales,
-    value_stride,
-    value_scale_stride,
-    positions,
-    chunk_of,
-    rows,
-    tables,
-    table_stride,
-    eps,
-    ROW: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    FIRST_VALUE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    HALF: tl.constexpr,
-    OF_ALL_Q: tl.constexpr,
-    OF_ALL_K: tl.constexpr,
-    NORMS_LAST: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    qkv, cos, sin, q_scale, q_norm, k_norm, v_norm, q_out,
+    keys, key_scales, key_stride, key_scale_stride, values, value_scales, value_stride, value_scale_stride,
+    positions, chunk_of, rows, tables, table_stride, eps,
+    ROW: tl.constexpr, QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, FIRST_VALUE: tl.constexpr,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, OF_ALL_Q: tl.constexpr, OF_ALL_K: tl.constexpr,
+    NORMS_LAST: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A grid over tokens, and tiles of HEADS heads: those of the queries, then of the keys, then of the values."""
     token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS
@@ -198,32 +170,12 @@ def _rope_and_write_kv(
 
 @triton.jit
 def _rope_and_write_latent(
-    q,
-    kv,
-    cos,
-    sin,
-    kv_norm,
-    nope_out,
-    q_out,
-    keys,
-    key_scales,
-    key_stride,
-    key_scale_stride,
-    positions,
-    chunk_of,
-    rows,
-    tables,
-    table_stride,
-    eps,
-    QUERIES: tl.constexpr,
-    NOPE: tl.constexpr,
-    RANK: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_KEY: tl.constexpr,
-):
+    q, kv, cos, sin, kv_norm, nope_out, q_out,
+    keys, key_scales, key_stride, key_scale_stride,
+    positions, chunk_of, rows, tables, table_stride, eps,
+    QUERIES: tl.constexpr, NOPE: tl.constexpr, RANK: tl.constexpr, HALF: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_KEY: tl.constexpr,
+):  # fmt: skip
     """A grid over tokens, and tiles of HEADS heads of queries, and one more for the key."""
     token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS

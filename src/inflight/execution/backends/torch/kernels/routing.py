@@ -63,42 +63,22 @@ def route(logits: Tensor, routing: RoutingTensors, tile: int) -> tuple[Tensor, S
 
 @triton.jit
 def route_kernel(
-    logits,
-    correction,
-    expert_scale,
-    weights,
-    experts,
+    logits, correction, expert_scale,
+    weights, experts,
     places,  # of each pair among those of its expert
     counts,  # int32[count], 0 before the first program
-    count,
-    sum_offset,
-    jitter,
-    scale,
-    TOP_K: tl.constexpr,
-    SCORES: tl.constexpr,
-    RENORMALIZE: tl.constexpr,
-    GROUPS: tl.constexpr,
-    TOP_GROUPS: tl.constexpr,
-    GROUP_BEST: tl.constexpr,
-    PER_GROUP: tl.constexpr,
-    G: tl.constexpr,
-    S: tl.constexpr,
-    R: tl.constexpr,
-):
+    count, sum_offset, jitter, scale,
+    TOP_K: tl.constexpr, SCORES: tl.constexpr, RENORMALIZE: tl.constexpr,
+    GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_BEST: tl.constexpr, PER_GROUP: tl.constexpr,
+    G: tl.constexpr, S: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
     """A token: its experts lie in a tile [G, S] of groups, filled up to powers of two."""
     token = tl.program_id(0)
     groups, members = tl.arange(0, G)[:, None], tl.arange(0, S)[None, :]
     is_expert = (groups < GROUPS) & (members < PER_GROUP)
     numbers = tl.where(is_expert, groups * PER_GROUP + members, G * S)
     x = tl.load(logits + token.to(tl.int64) * count + numbers, mask=is_expert, other=_NEVER)
-    if SCORES == "sigmoid":
-        scores = 1.0 / (1.0 + tl.exp(-x))
-    elif SCORES == "softmax":
-        powers = tl.where(is_expert, tl.exp(x - _most(x, is_expert)), 0.0)
-        scores = powers / _sum(powers)
-    else:
-        tl.static_assert(SCORES == "sparsemixer")
-        scores = x
+    scores = _scores(x, is_expert, SCORES)
     values = scores
     if correction is not None and SCORES != "sparsemixer":
         values += tl.load(correction + numbers, mask=is_expert, other=0.0)
@@ -130,6 +110,19 @@ def route_kernel(
     tl.store(weights + pairs, found, mask=is_rank)
     tl.store(experts + pairs, picked, mask=is_rank)
     tl.store(places + pairs, place, mask=is_rank)
+
+
+@triton.jit
+def _scores(x, is_expert, SCORES: tl.constexpr):
+    """float32[G, S] of logits, as the routing of that name has it (`protocol.parameters`)."""
+    if SCORES == "sigmoid":
+        return 1.0 / (1.0 + tl.exp(-x))
+    elif SCORES == "softmax":
+        powers = tl.where(is_expert, tl.exp(x - _most(x, is_expert)), 0.0)
+        return powers / _sum(powers)
+    else:
+        tl.static_assert(SCORES == "sparsemixer")
+        return x
 
 
 @triton.jit(do_not_specialize=["pairs"])

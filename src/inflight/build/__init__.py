@@ -1,0 +1,10 @@
+"""The composition root: the one place where model, memory, scheduler, loop and text meet.
+
+Knows how an engine is put together from settings, and records the reason of every value it chose. Only the command
+line and the Python API import it.
+"""
+
+from inflight.build.engine import Engine, build_engine
+from inflight.build.model import BUILT_IN, model_folder
+
+__all__ = ["BUILT_IN", "Engine", "build_engine", "model_folder"]

@@ -1,0 +1,209 @@
+"""An engine: how model, memory, scheduler, loop and text are put together.
+
+Knows the order of the parts and what of them runs aside; each part is made in a file of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from inflight.build.drafting import resolve_drafting
+from inflight.build.end_tokens import find_end_tokens
+from inflight.build.executor import ExecutorSettings, StartSeconds, build_executor
+from inflight.build.in_force import values_in_force
+from inflight.build.limits import Limits, resolve_device, resolve_limits
+from inflight.build.model import computed_model, model_folder
+from inflight.build.ranks import closed_by_a_fault, start_workers
+from inflight.build.text import load_text
+from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.engine import EngineSettings, cores_of
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved, SettingsError
+from inflight.core.types.plan import Capacity, Executor
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.clock import MonotonicClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.recorder import Recorder, open_record
+from inflight.execution.backends.protocol import Device, KVShape
+from inflight.execution.computing import ComputedModel
+from inflight.execution.kv_groups import kv_groups
+from inflight.execution.memory import kv_shape
+from inflight.execution.packer import Progress
+from inflight.execution.parallel.shards import cut_model
+from inflight.frontend.defaults import sampling_defaults
+from inflight.frontend.prompts import PromptEncoder, stop_text
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
+from inflight.models.registry import read_generation
+from inflight.models.spec import ModelSpec
+from inflight.text import ChatTemplate, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
+    model's authors would have it sampled; `start` is what its start took."""
+
+    loop: EngineLoop
+    executor: Executor
+    tokenizer: Tokenizer | None
+    prompts: PromptEncoder
+    model: ModelSpec
+    capacity: Capacity
+    settings: dict[str, Resolved]
+    defaults: SamplingParams
+    kv_bytes_per_token: float
+    start: StartSeconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The arguments of `build_engine`."""
+
+    settings: EngineSettings
+    scheduling: SchedulingSettings
+    record: Path | None
+    progress: Progress | None
+    wrap: Callable[[Executor], Executor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Tokenizer and chat template, which are read while weights are packed."""
+
+    reading: Future[tuple[Tokenizer | None, ChatTemplate | None]]
+
+    def watched(self, progress: Progress | None) -> Progress:
+        """A mistake in the tokenizer's files is told at once, not when all weights are packed."""
+
+        def packed(done: int, total: int) -> None:
+            if self.reading.done():
+                self.reading.result()
+            if progress is not None:
+                progress(done, total)
+
+        return packed
+
+
+def build_engine(
+    settings: EngineSettings,
+    scheduling: SchedulingSettings | None = None,
+    record: Path | None = None,
+    progress: Progress | None = None,
+    wrap: Callable[[Executor], Executor] = lambda executor: executor,
+) -> Engine:
+    """Load a model and put an engine around it.
+
+    record: file for the step record. progress(done, total): called while weights are packed. wrap: puts something
+    between the engine and the model's executor, or in its place (`engine.scripted`).
+    """
+    try:
+        with _without_collections():
+            return _build(_Wanted(settings, scheduling or SchedulingSettings(), record, progress, wrap))
+    except MemoryError as error:
+        raise SettingsError(
+            f"The machine's memory is not enough ({error}); lower --max-num-seqs, --max-num-batched-tokens or "
+            "--kv-memory, or take a smaller model."
+        ) from error
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A vocabulary is some hundred thousand objects, none of which is garbage before all are made; looking them over
+    again and again while they grow takes a tenth of a small model's start."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _build(wanted: _Wanted) -> Engine:
+    settings = wanted.settings
+    folder = model_folder(settings)
+    files = gguf_at(folder) or folder  # opened once for all who read it
+    device = resolve_device(settings)
+    computed = computed_model(files, settings, str(device.value))
+    with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
+        text = _Text(aside.submit(load_text, files, settings))
+        return _assemble(files, computed, device, text, wanted)
+
+
+def _assemble(
+    files: Path | GGUFModel, computed: ComputedModel, device: Resolved, text: _Text, wanted: _Wanted
+) -> Engine:
+    """The parts, and the engine of them."""
+    settings, model = wanted.settings, computed.spec
+    limits = resolve_limits(settings, model, device, wanted.scheduling.strategy)
+    scheduling = wanted.scheduling.ending_early(0) if limits.on_gpu else wanted.scheduling
+    fills_steps = scheduling is not wanted.scheduling
+    # Before the weights: a mistake in these settings is told at once.
+    rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
+    shape, windows = _kv_layout(settings, limits, model)
+    drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
+    scheduling = drafting.scheduling
+    workers = start_workers(computed, shape, limits, settings.tensor_parallel_size)
+    with closed_by_a_fault(workers):
+        computed = computed if workers is None else workers.join()
+        backend = _open_backend(computed, limits, settings)
+        how = ExecutorSettings(settings, scheduling, limits, shape, windows, drafting.inside)
+        built = build_executor(computed, backend, how, workers, text.watched(wanted.progress))
+    tokenizer, template = text.reading.result()
+    ends = find_end_tokens(model, tokenizer)
+    in_force = values_in_force(settings, scheduling, limits, computed, backend, built)
+    if fills_steps:
+        in_force["early_end_tokens"] = Resolved(0, "on a GPU a step of few tokens takes about as long as one of many")
+    in_force |= {"speculation": drafting.in_force, "end_token_ids": ends.resolved()}
+    capacity, driven = built.executor.capacity, wanted.wrap(built.executor)
+    scheduler = make_scheduler(
+        capacity,
+        rules,
+        settings,
+        scheduling,
+        end_token_ids=ends.ids,
+        stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
+        speculation=drafting.speculation(rules, capacity.vocab_size),
+    )
+    observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
+    return Engine(
+        loop=EngineLoop(scheduler, driven, MonotonicClock(), depth=backend.depth, observers=observers),
+        executor=driven,
+        tokenizer=tokenizer,
+        prompts=PromptEncoder(tokenizer, template, settings.seed),
+        model=model,
+        capacity=capacity,
+        settings=in_force,
+        defaults=sampling_defaults(read_generation(files)),
+        kv_bytes_per_token=len(windows) * backend.bytes_per_block(shape) / shape.block_size,
+        start=built.seconds,
+    )
+
+
+def _kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tuple[KVShape, tuple[int, ...]]:
+    """Of one device: a block of its KV cache, and the window of each KV group."""
+    ranks = settings.tensor_parallel_size
+    held = model if ranks == 1 else cut_model(model, ranks)
+    groups = kv_groups(held, settings.block_size, limits.max_model_len)
+    codes = limits.kv_cache.value
+    shape = kv_shape(held, settings.block_size, codes in ("int8", "fp8"), groups, is_fp8=codes == "fp8")
+    return shape, groups.windows
+
+
+def _open_backend(computed: ComputedModel, limits: Limits, settings: EngineSettings) -> Device:
+    try:
+        return computed.open_backend(limits.number_format, limits.num_threads, cores_of(settings))
+    except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
+        raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
+
+
+def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity) -> Recorder:
+    settings: dict[str, Any] = {name: asdict(entry) for name, entry in resolved.items()}
+    return Recorder(open_record(path), settings, capacity)

@@ -1,0 +1,171 @@
+"""What runs plans: weights, then recurrent states and the KV cache in the memory they leave, then a runner over all.
+
+Knows the order in which they are made, and that the first step is computed here; how large each may be,
+`execution.memory` knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from inflight.build.limits import Limits
+from inflight.build.ranks import least_memory, with_workers
+from inflight.config.assembly import longest_chunk
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
+from inflight.core.types.plan import Capacity
+from inflight.execution.backends.protocol import Backend, Device, KVShape, LayerState
+from inflight.execution.computing import ComputedModel
+from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
+from inflight.execution.memory import KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
+from inflight.execution.packer import Progress
+from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.runner import ModelRunner, copy_seconds
+from inflight.execution.states import states_of
+from inflight.execution.warm_up import warm_up
+from inflight.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from inflight.execution.parallel.executor import ParallelExecutor
+    from inflight.execution.parallel.workers import Workers
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettings:
+    """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. drafter: what drafts
+    inside of its steps."""
+
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    limits: Limits
+    shape: KVShape
+    windows: tuple[int, ...]
+    drafter: DrafterSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartSeconds:
+    """What of an engine's start took how long: weights from their files to the device, memory for keys, values and
+    states, and what is compiled and captured before the first request."""
+
+    weights: float
+    memory: float
+    warm_up: float
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An executor that has computed its first step, the sizes of its memory with their reasons, and how long it all
+    took."""
+
+    executor: ModelRunner | ParallelExecutor
+    kv: KVSize
+    states: StateSize
+    seconds: StartSeconds
+
+
+def build_executor(
+    computed: ComputedModel,
+    backend: Device,
+    settings: ExecutorSettings,
+    workers: Workers | None,
+    progress: Progress | None,
+) -> Built:
+    """workers: of the other ranks, who do the same. Raises SettingsError where the device computes no step, ModelError
+    for weights that cannot be had, MemoryError."""
+    limits, began = settings.limits, time.perf_counter()
+    decoder = computed.decoder(backend, limits.max_model_len, limits.max_tokens, limits.logit_rows, progress)
+    drafter = None
+    if settings.drafter is not None:
+        assert isinstance(backend, Backend)
+        drafter = settings.drafter.load(backend, decoder, progress)
+    loaded = time.perf_counter()
+    memory = least_memory(backend, workers, settings.engine.tensor_parallel_size)
+    states = state_size(
+        _bytes_per_state(backend, states_of(computed.spec)), limits.max_rows, settings.engine.state_memory, memory
+    )
+    size = _kv_size(backend, settings, replace(memory, available=memory.available - states.nbytes), drafter)
+    runner = _runner(decoder, backend, settings, size, states, computed.spec, drafter)
+    executor = with_workers(runner, workers)
+    allocated = time.perf_counter()
+    try:
+        warm_up(decoder, executor)
+    except RuntimeError as error:
+        raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
+    seconds = StartSeconds(loaded - began, allocated - loaded, time.perf_counter() - allocated)
+    log.info(
+        "weights %.1f s, memory for keys and values %.1f s, warm-up %.1f s",
+        seconds.weights,
+        seconds.memory,
+        seconds.warm_up,
+    )
+    return Built(executor, size, states, seconds)
+
+
+def _kv_size(
+    backend: Device, settings: ExecutorSettings, memory: MachineMemory, drafter: LoadedDrafter | None
+) -> KVSize:
+    limits = settings.limits
+    return kv_size(
+        settings.shape,
+        backend.bytes_per_block(settings.shape),
+        max_num_seqs=limits.max_rows,
+        max_model_len=limits.max_model_len,
+        kv_memory_gib=settings.engine.kv_memory,
+        num_blocks=settings.engine.num_blocks,
+        memory=memory,
+        windows=settings.windows,
+        longest_chunk=longest_chunk(settings.scheduling, limits.max_tokens),
+        drafter_bytes=0 if drafter is None else drafter.bytes_per_block,
+    )
+
+
+def _runner(
+    decoder: PassDecoder,
+    backend: Device,
+    settings: ExecutorSettings,
+    size: KVSize,
+    states: StateSize,
+    spec: ModelSpec,
+    drafter: LoadedDrafter | None,
+) -> ModelRunner:
+    shape, limits, kinds = settings.shape, settings.limits, states_of(spec)
+    own = backend.bytes_per_block(shape)
+    whole = own if drafter is None else own + drafter.bytes_per_block
+    host_blocks = swap_blocks(settings.scheduling.swap_space, whole)
+    kv_cache = backend.kv_cache(shape, size.num_blocks + 1, host_blocks)  # one more, for padding
+    capacity = Capacity(
+        num_blocks=size.num_blocks,
+        block_size=settings.engine.block_size,
+        max_rows=limits.max_rows,
+        max_model_len=limits.max_model_len,
+        vocab_size=spec.vocab_size,
+        host_blocks=host_blocks,
+        copy_seconds=copy_seconds(backend, kv_cache, host_blocks) * whole / own if host_blocks else 0.0,
+        embedding_size=spec.hidden_size,
+        windows=settings.windows,
+        state_snapshots=states.snapshots,
+    )
+    cache = None
+    if kinds:
+        assert isinstance(backend, Backend)
+        cache = backend.state_cache(kinds, limits.max_rows + 1, capacity.state_snapshots)  # one more, for padding
+    return ModelRunner(
+        decoder, backend, kv_cache, capacity, cache, None if drafter is None else drafter.start(capacity)
+    )
+
+
+def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:
+    """Of a sequence over all layers; 0 where none keeps a state."""
+    if not kinds:
+        return 0
+    assert isinstance(backend, Backend)
+    return backend.bytes_per_state(kinds)

@@ -1,0 +1,97 @@
+"""Every value in force with its reason: what `settings` of an engine tells, the records keep and the server shows.
+
+Knows how each is worded; decides none.
+"""
+
+from __future__ import annotations
+
+from inflight.build.executor import Built
+from inflight.build.limits import Limits, graph_rows
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved
+from inflight.execution.backends.protocol import Device
+from inflight.execution.computing import ComputedModel
+from inflight.execution.parallel.shards import kept_whole
+from inflight.models.spec import ModelSpec
+
+_WHY_KERNELS = {
+    "auto": "the best instruction set of this CPU that the kernels know",
+    "gpu": "our own, in Triton, and the graphs that are captured of them",
+    "transformers": "as set: slow, and the bits of an answer may depend on the batch",
+}
+
+
+def values_in_force(
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    limits: Limits,
+    computed: ComputedModel,
+    backend: Device,
+    built: Built,
+) -> dict[str, Resolved]:
+    """Every setting with its reason."""
+    caching, size, states = settings.enable_prefix_caching, built.kv, built.states
+    snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
+    return {
+        "model": Resolved(
+            settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
+        ),
+        "device": limits.device,
+        **_ranks(settings, computed.spec),
+        "dtype": limits.dtype,
+        "quantization": limits.quantization,
+        "kv_cache_dtype": limits.kv_cache,
+        **_graphs(limits.device, settings),
+        "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
+        "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
+        "threads": limits.threads,
+        "pin_threads": Resolved(
+            settings.pin_threads, "each but the first has a core" if settings.pin_threads else "the system moves them"
+        ),
+        "max_num_seqs": limits.rows,
+        "max_num_batched_tokens": limits.budget,
+        "max_model_len": limits.length,
+        "block_size": Resolved(settings.block_size, "tokens per KV block"),
+        "num_blocks": Resolved(size.num_blocks, size.reason),
+        **snapshots,
+        "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
+        "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
+        **scheduling.resolved(),
+        "depth": Resolved(
+            backend.depth,
+            "plans in flight: "
+            + (
+                "the CPU that would plan ahead is the one that computes"
+                if backend.depth == 1
+                else "the next is made early"
+            ),
+        ),
+        "seed": Resolved(settings.seed, "of requests that name none"),
+    }
+
+
+def _why_invariant(backend: Device, limits: Limits, settings: EngineSettings) -> str:
+    if backend.batch_invariant:
+        return "as set, by kernels that add up in one order" if limits.on_gpu else "a CPU's kernels add up in one order"
+    if limits.on_gpu:
+        return "products of many rows are cuBLAS's, of another order in another batch; --batch-invariant has one"
+    return "PyTorch's products add up in another order in another batch"
+
+
+def _ranks(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
+    """Of several devices."""
+    if settings.tensor_parallel_size == 1:
+        return {}
+    whole = (*kept_whole(model), "tables and the output projection")
+    reason = f"as set: heads and widths of matrices are cut; on each device whole are {', '.join(whole)}"
+    return {"tensor_parallel_size": Resolved(settings.tensor_parallel_size, reason)}
+
+
+def _graphs(device: Resolved, settings: EngineSettings) -> dict[str, Resolved]:
+    """Of a GPU."""
+    if device.value == "cpu":
+        return {}
+    if settings.enforce_eager:
+        return {"graph_rows": Resolved(0, "as --enforce-eager asks, no step is replayed as a graph")}
+    return {"graph_rows": Resolved(graph_rows(settings), "steps of up to so many rows that only decode are graphs")}

@@ -1,0 +1,130 @@
+"""What is decided before a model's weights are read: device, number formats, rows, budget, lengths.
+
+Knows which answers of the machine and the model each of them is resolved from; the rules are `config.engine`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from inflight.config.engine import (
+    GPU_LOGIT_ROWS,
+    LOGIT_ROWS,
+    EngineSettings,
+    resolve_budget,
+    resolve_kv_cache_dtype,
+    resolve_max_model_len,
+    resolve_quantization,
+    resolve_rows,
+    resolve_threads,
+)
+from inflight.config.setting import Resolved, SettingsError
+from inflight.execution.backends.protocol import DType
+from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
+from inflight.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is decided before a model is loaded, with reasons; as plain values by the properties."""
+
+    device: Resolved
+    dtype: Resolved
+    quantization: Resolved
+    kv_cache: Resolved
+    threads: Resolved
+    rows: Resolved
+    budget: Resolved
+    length: Resolved
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.value != "cpu"
+
+    @property
+    def device_name(self) -> str:
+        return str(self.device.value)
+
+    @property
+    def number_format(self) -> DType:
+        """Of activations, and of weights that are not quantized."""
+        return "float32" if self.dtype.value == "float32" else "bfloat16"
+
+    @property
+    def num_threads(self) -> int:
+        return int(self.threads.value)
+
+    @property
+    def max_rows(self) -> int:
+        return int(self.rows.value)
+
+    @property
+    def max_tokens(self) -> int:
+        """Of one step."""
+        return int(self.budget.value)
+
+    @property
+    def max_model_len(self) -> int:
+        return int(self.length.value)
+
+    @property
+    def logit_rows(self) -> int:
+        """Most rows of logits at once."""
+        return GPU_LOGIT_ROWS if self.on_gpu else LOGIT_ROWS
+
+
+def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved, strategy: str) -> Limits:
+    """strategy: its name. Raises SettingsError."""
+    dtype, on_gpu = _dtype(settings, model), device.value != "cpu"
+    _check_fp8(settings, device)
+    rows = resolve_rows(settings, on_gpu)
+    return Limits(
+        device=device,
+        dtype=dtype,
+        quantization=resolve_quantization(settings, str(dtype.value), model.weight_format),
+        kv_cache=resolve_kv_cache_dtype(settings, str(dtype.value)),
+        threads=resolve_threads(settings),
+        rows=rows,
+        budget=resolve_budget(settings, int(rows.value), strategy, on_gpu),
+        length=resolve_max_model_len(settings, model.default_model_len),
+    )
+
+
+def resolve_device(settings: EngineSettings) -> Resolved:
+    """What computes: the CPU, or one of its GPUs. Raises SettingsError where there is none as set."""
+    if settings.backend == "transformers":
+        return Resolved("cpu", "where --backend transformers computes")
+    try:
+        found = choose(settings.device)
+    except DeviceError as error:
+        raise SettingsError(str(error)) from None
+    return Resolved(found.name, found.reason)
+
+
+def _check_fp8(settings: EngineSettings, device: Resolved) -> None:
+    """Raises SettingsError where floats of 8 bits are asked for and the device does not multiply them."""
+    asked = {"--quantization": settings.quantization, "--kv-cache-dtype": settings.kv_cache_dtype}
+    for option in (name for name, value in asked.items() if value == "fp8"):
+        if device.value == "cpu" and os.environ.get("INFLIGHT_ISA") != "torch":
+            raise SettingsError(
+                f"{option} is fp8, which GPUs multiply, but the device is the CPU ({device.reason}); take {option} "
+                "int8, which takes as much memory."
+            )
+        try:
+            if device.value != "cpu":
+                check_fp8(str(device.value), option)
+        except DeviceError as error:
+            raise SettingsError(str(error)) from None
+
+
+def graph_rows(settings: EngineSettings) -> int:
+    """Rows of the largest graph: those whose logits are computed at once."""
+    return min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
+
+
+def _dtype(settings: EngineSettings, model: ModelSpec) -> Resolved:
+    if settings.dtype != "auto":
+        return Resolved(settings.dtype, "as set")
+    found = model.checkpoint_dtype or "no stated type"
+    return Resolved("bfloat16", f"half the bytes to read of float32 (the checkpoint has {found})")

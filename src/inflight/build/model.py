@@ -1,0 +1,55 @@
+"""Which model, and what computes it: our kernels, or the modules of `transformers`.
+
+Knows the files a model is read from; what of them is loaded, `execution` knows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inflight.build.limits import graph_rows
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
+from inflight.execution.checkpoints.checkpoint import resolve_model
+from inflight.execution.computing import ComputedModel, KernelModel
+from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.registry import family_at, read_folder
+
+BUILT_IN = Path(__file__).parents[1] / "builtin_model"
+
+
+def model_folder(settings: EngineSettings) -> Path:
+    return BUILT_IN if settings.model is None else resolve_model(settings.model, settings.revision)
+
+
+def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: str) -> ComputedModel:
+    if settings.backend == "auto":
+        family = None if settings.family is None else family_at(settings.family)
+        spec = read_folder(files, to_run=True, family=family)
+        group = settings.quantization_group_size
+        captures = device != "cpu" and not settings.enforce_eager
+        rows = graph_rows(settings) if captures else 0
+        return KernelModel(
+            spec,
+            files,
+            settings.load_format,
+            settings.quantization,
+            group,
+            settings.seed,
+            device,
+            rows,
+            settings.batch_invariant,
+        )
+    if isinstance(files, GGUFModel):
+        raise SettingsError(
+            f"--backend transformers reads folders, and {files.path.name} is a GGUF file, which our own kernels "
+            "compute; leave --backend out."
+        )
+    try:
+        from inflight.execution.transformers.model import load
+    except ImportError as error:
+        raise SettingsError(
+            f"--backend transformers needs torch and transformers ({error}); install them: "
+            "pip install 'inflight[transformers]'."
+        ) from None
+    return load(files, settings.dtype, settings.load_format, settings.seed)

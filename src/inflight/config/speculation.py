@@ -1,0 +1,105 @@
+"""What `--speculation` may say, and what is in force on a model.
+
+Knows the forms of the setting, and where drafts cannot be had; not how they are made (`execution.drafters`), nor when
+they pay (`core.speculation`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inflight.config.setting import Resolved, SettingsError
+
+DraftKind = Literal["auto", "off", "suffix", "draft", "heads"]
+PLAIN: dict[str, DraftKind] = {"auto": "auto", "off": "off", "suffix": "suffix", "heads": "heads"}
+WITH_MODEL: dict[str, DraftKind] = {"draft": "draft", "heads": "heads"}
+DEFAULT = "off"
+KNOWN = "auto, off, suffix, draft:MODEL, heads and heads:FOLDER"
+
+MOST_TOKENS = 32  # drafts of a sequence in a step: all are sampled in one pass, and so many are hardly ever right
+DEFAULT_TOKENS = {"suffix": 16}  # what was written before often goes on for long; looking it up costs nothing
+DEFAULT_MODEL_TOKENS = 5  # each one takes a pass of the drafting model
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSource:
+    """Where drafts come from. model: of `draft` a folder or hub id, of `heads` a folder; None: the model's own."""
+
+    kind: DraftKind
+    model: str | None = None
+
+    @property
+    def default_tokens(self) -> int:
+        """Most drafts of a sequence in a step, where nothing was set."""
+        return DEFAULT_TOKENS.get(self.kind, DEFAULT_MODEL_TOKENS)
+
+    def __str__(self) -> str:
+        return self.kind if self.model is None else f"{self.kind}:{self.model}"
+
+
+OFF = DraftSource("off")
+
+
+def parse_speculation(text: str) -> DraftSource:
+    """Raises SettingsError."""
+    if text in PLAIN:
+        return DraftSource(PLAIN[text])
+    kind, colon, model = text.partition(":")
+    if colon and kind in WITH_MODEL and model:
+        return DraftSource(WITH_MODEL[kind], model)
+    if kind in WITH_MODEL and not model:
+        what = "a folder or a hub id" if kind == "draft" else "a folder, or leave the colon out for the model's own"
+        raise SettingsError(f"--speculation is {text!r}, which names no model; give {what}: {kind}:MODEL.")
+    raise SettingsError(f"--speculation is {text!r}; known are {KNOWN}.")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSupport:
+    """What a model allows. has_state: its layers keep a recurrent state. ranks: devices that share it. own_kernels:
+    whether its steps are computed by our kernels. heads: whether its checkpoint has heads that draft. is_invariant:
+    whether the bits of an answer do not depend on the batch, as on a GPU under --batch-invariant alone."""
+
+    has_state: bool = False
+    ranks: int = 1
+    own_kernels: bool = True
+    heads: bool = False
+    is_invariant: bool = True
+
+    def obstacle(self, kind: DraftKind) -> str | None:
+        """Why drafts cannot come from there, as a clause; None: they can."""
+        if self.has_state:
+            return "this model's layers keep a recurrent state, which cannot be taken back behind wrong drafts"
+        if kind in ("suffix", "off"):
+            return None
+        if not self.own_kernels:
+            return "models draft inside of steps that our kernels compute, and these are computed by transformers"
+        if self.ranks > 1:
+            return f"the model is shared by {self.ranks} devices, and models draft on one"
+        return None
+
+
+def resolve_speculation(asked: DraftSource, model: DraftSupport) -> tuple[DraftSource, Resolved]:
+    """What is in force, and why. Raises SettingsError where what was asked for cannot be had."""
+    if asked.kind == "off":
+        return asked, Resolved("off", "one token a step for each sequence")
+    if asked.kind != "auto":
+        if (why := model.obstacle(asked.kind)) is not None:
+            raise SettingsError(f"--speculation is {asked}, but {why}; leave it out, or give off.")
+        return asked, Resolved(str(asked), f"as set: {_DRAFTS[asked.kind]}")
+    if (why := model.obstacle("suffix")) is not None:
+        return OFF, Resolved("off", f"auto: {why}")
+    if not model.own_kernels:
+        return OFF, Resolved("off", "auto: with transformers the bits of an answer may depend on the batch")
+    if not model.is_invariant:
+        return OFF, Resolved("off", "auto: without --batch-invariant the bits of an answer may depend on the batch")
+    if model.heads and model.obstacle("heads") is None:
+        return DraftSource("heads"), Resolved("heads", f"auto: {_DRAFTS['heads']}")
+    return DraftSource("suffix"), Resolved("suffix", f"auto: {_DRAFTS['suffix']}")
+
+
+_DRAFTS: dict[DraftKind, str] = {
+    "suffix": "drafts from what was written before, where that measurably brings tokens",
+    "draft": "drafts of a smaller model, where they measurably bring tokens",
+    "heads": "drafts of heads on the model's hidden states, where they measurably bring tokens",
+}

@@ -1,0 +1,90 @@
+"""A drafter guesses the tokens that a decode will bring, so that one step yields several where it guessed right.
+
+Knows what it is asked and what it may answer; which decodes have drafts, and how many, the controller says, and the
+executor whether they were right. Wrong ones cost time, never tokens: what is sampled is the same whatever was drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from inflight.core.plugin import Plugin, check_finite_number, check_whole_number
+from inflight.core.sequence import SequenceView
+
+
+class Proposal(NamedTuple):
+    """Tokens that may follow those that there are, and of each the chance that it is right if those before it are, as
+    the drafter believes it, from 0 to 1."""
+
+    token_ids: tuple[int, ...]
+    chances: tuple[float, ...]
+
+
+NOTHING = Proposal((), ())
+
+
+class Drafter(Protocol):
+    """Drafts when the step is planned. name: in records and metrics, such as "suffix"."""
+
+    name: str
+
+    def propose(self, view: SequenceView, most: int) -> Proposal:
+        """Drafts behind a sequence's tokens, at most so many; `NOTHING` where it has no idea."""
+
+    def finished(self, view: SequenceView) -> None:
+        """A sequence has ended, however it did. What was kept for it may go, and its output may be remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorDrafter:
+    """Drafts are made by the executor, inside of the step. name: as a drafter's. most: drafts of a sequence in a step
+    that it can make."""
+
+    name: str
+    most: int
+
+
+class Guarded:
+    """A drafter that may fail: what it answers are tokens and chances, or nothing is drafted any more."""
+
+    def __init__(self, drafter: Drafter, vocab_size: int, report: Callable[[str], None]):
+        """report: told once, in a sentence, when the drafter failed."""
+        self._plugin = Plugin("drafter", drafter, "decoding token by token", report)
+        self._drafter = drafter
+        self._vocab_size = vocab_size
+        self.name = self._plugin.name
+
+    def propose(self, view: SequenceView, most: int) -> Proposal:
+        return self._plugin.ask("propose", lambda: self._checked(self._drafter.propose(view, most), most)) or NOTHING
+
+    def finished(self, view: SequenceView) -> None:
+        self._plugin.ask("finished", lambda: self._drafter.finished(view))
+
+    def _is_sound(self, token_ids: tuple[int, ...], chances: tuple[float, ...], most: int) -> bool:
+        """At a glance, since a step asks for every row; what is not, `_checked` says."""
+        if not token_ids:
+            return not chances
+        if not len(token_ids) == len(chances) <= most or {*map(type, token_ids)} != {int}:
+            return False
+        if {*map(type, chances)} != {float} or not sum(chances) >= 0.0:  # which it is not where one is not a number
+            return False
+        return min(token_ids) >= 0 and max(token_ids) < self._vocab_size and min(chances) >= 0 and max(chances) <= 1
+
+    def _checked(self, proposed: Proposal, most: int) -> Proposal:
+        proposed_ids, believed = proposed
+        token_ids, chances = tuple(proposed_ids), tuple(believed)
+        if self._is_sound(token_ids, chances, most):
+            return Proposal(token_ids, chances)
+        if len(token_ids) > most:
+            raise ValueError(f"more than {most} tokens were drafted")
+        if len(chances) != len(token_ids):
+            raise ValueError(f"{len(token_ids)} tokens were drafted with {len(chances)} chances; each has its own")
+        for token_id in token_ids:
+            check_whole_number(token_id, 0, self._vocab_size - 1, "a draft")
+        for chance in chances:
+            check_finite_number(chance, "a chance")
+            if not 0 <= chance <= 1:
+                raise ValueError(f"a chance is {chance}; it must be from 0 to 1")
+        return Proposal(token_ids, chances)

@@ -1,0 +1,256 @@
+"""Measured speculation: drafts where they bring tokens, and almost nothing elsewhere.
+
+Joins a drafter, acceptance (are its drafts right?), step cost (what do they take?), the controller (how many?), turns
+(whom is it worth asking for?) and the time budget (what may be lost?). Each step it offers the drafts of those whose
+turn it is to the controller; when the step has ended, all of these learn what came of it. The same steps with the same
+times have the same drafts: no clock is read here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.acceptance import Acceptance, SequenceAcceptance
+from inflight.core.speculation.controller import NO_DRAFTS, Choice, Offer, choose
+from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
+from inflight.core.speculation.rounds import Rounds
+from inflight.core.speculation.speculation import MOST, Allotment, Candidate
+from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
+from inflight.core.speculation.step_cost import ExtendedStep, StepCost
+from inflight.core.speculation.time_budget import TimeBudget
+from inflight.core.speculation.turns import LONGEST, Turns
+from inflight.core.types.features import Features, features
+from inflight.core.types.plan import BatchPlan, Chunk, StepResult
+
+ASKING = 15e-6  # seconds that a drafter and the planner take for one sequence at least
+FIRST_ASKING = 100e-6  # seconds that a round with questions takes more, before one is measured
+ASKING_SHARE = 0.002  # of the time, that asking in vain takes at most
+MARGIN = 0.02  # by which a step must be better with drafts, where the one before it had none
+HEADROOM = 0.9  # of an ITL target: predictions err
+SURELY = (1, 2, 4, 8)  # drafts that are tried for whether right ones would pay at all
+OTHER_BATCH = 1.5  # times as many running, or as few: verdicts may differ
+FIRST_TRIAL = 3  # steps in a row whose offers are all refused, before one is tried for all that
+LAST_TRIAL = 24  # the same, after trials that failed
+WHOLE_TRIAL = 2  # drafts of a trial at most
+OBSERVED = 4  # of so many steps without drafts one tells what steps cost: they are alike
+PROMISES = 4  # drafts that are looked at behind a token that is still being computed
+NOBODY: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class _Drafted:
+    """A step with drafts, until its result is there. held: its features without them. proposals: by sequence."""
+
+    held: Features
+    tokens: int
+    proposals: dict[int, Proposal]
+
+
+class MeasuredSpeculation:
+    def __init__(self, drafter: Drafter | ExecutorDrafter, latency: LatencyModel, most: int = MOST):
+        """latency: the scheduler's model of step time, which learns by itself. most: drafts of a sequence in a step."""
+        self._drafter = drafter
+        self._makes_passes = isinstance(drafter, ExecutorDrafter)
+        self._most = min(most, drafter.most) if isinstance(drafter, ExecutorDrafter) else most
+        self._acceptance = Acceptance()
+        self._of: dict[int, SequenceAcceptance] = {}
+        self._cost = StepCost(latency)
+        self._budget = TimeBudget()
+        self._turns = Turns()
+        self._tally = SpeculationTally(drafter.name)
+        self._targets: dict[int, float] = {}  # ITL targets of those that run, in seconds
+        self._drafted: dict[int, _Drafted] = {}  # by step
+        self._was_drafting = False  # whether the last step with candidates had drafts
+        self._refused, self._trial = 0, FIRST_TRIAL  # steps in a row; how many until the next trial
+        self._rests_until, self._rest = 0, 0  # step; steps of the last rest, in which nobody is asked
+        self._running = 0  # sequences, when those that pause had their verdicts
+        self._ahead: set[int] = set()  # steps in flight that were planned ahead
+        self._rounds = Rounds(FIRST_ASKING)
+        self._asked: dict[int, int] = {}  # sequences whose drafts were looked at, by step
+
+    # -- before a step ------------------------------------------------------------------------------------------
+
+    def began(self, view: SequenceView) -> None:
+        self._of[view.number] = SequenceAcceptance()
+        self._turns.begin(view.number)
+        if view.itl_target is not None:
+            self._targets[view.number] = view.itl_target
+
+    def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
+        if ahead:
+            self._ahead.add(step)
+        else:
+            self._ahead.discard(step)  # nothing could be planned ahead, and now it is planned anew
+        if not self._running / OTHER_BATCH <= running <= self._running * OTHER_BATCH:
+            self._running, self._rests_until, self._rest = running, 0, 0
+            self._turns.everybody()
+        if step < self._rests_until or not self._cost.ready or not self._budget.allows(ASKING):
+            return NOBODY
+        return self._turns.at(step)
+
+    def waits(self, step: int) -> bool:
+        return step - 1 in self._drafted
+
+    def holds(self, step: int, view: SequenceView) -> bool:
+        """It goes without a token meanwhile; where all do, they wait for as long as planning takes. So drafts behind
+        the token that is being computed must promise more than that."""
+        each_token = self._budget.step_seconds / max(1, self._running)
+        all_wait = len(self._turns.due) >= self._running
+        lost = min(each_token, self._rounds.unhidden / max(1, self._running)) if all_wait else each_token
+        self._asked[step] = self._asked.get(step, 0) + 1
+        chances = self._chances(view, 1 + PROMISES)[1][1:]
+        if not self._budget.allows(lost) or sum(accumulate(chances, mul)) * each_token <= lost:
+            self._turns.pauses(view.number, step, self._longest_in_vain(self._budget.step_seconds))
+            return False
+        self._budget.settle(0.0, lost)
+        return True
+
+    def _seconds_each(self, step: ExtendedStep, tokens: int) -> float:
+        """Of a token, in a step without drafts."""
+        return (step.seconds + self._rounds.behind - self._rounds.unhidden) / max(1, tokens)
+
+    def allot(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        held, tokens = features(BatchPlan(step, tuple(chunks))), sum(chunk.sample > 0 for chunk in chunks)
+        extended = self._cost.extended(held)
+        self._asked[step] = self._asked.get(step, 0)
+        if extended.seconds <= 0 or not self._may_pay(extended, tokens):
+            self._rest = min(LONGEST, max(1, 2 * self._rest))
+            self._rests_until = step + self._rest
+            return []
+        self._rest = 0
+        proposals, offers = self._ask(step, candidates, budget, extended)
+        choice = self._chosen(offers, tokens, extended, budget)
+        for number, _ in offers:
+            if number not in choice.counts:
+                self._of[number].fade()
+                self._turns.pauses(number, step)
+        self._was_drafting = bool(choice.counts)
+        if not choice.counts:
+            return []
+        self._tally.steps += 1
+        self._drafted[step] = _Drafted(held, tokens, proposals)
+        return [
+            Allotment(number, count, proposals[number].token_ids[:count]) for number, count in choice.counts.items()
+        ]
+
+    def _may_pay(self, step: ExtendedStep, tokens: int) -> bool:
+        """Whether drafts that are surely right would pay in this step."""
+        asking = step.pass_seconds if self._makes_passes else ASKING
+        each_token = self._seconds_each(step, tokens)
+        return any(count * each_token > step.extra(count) + asking for count in SURELY)
+
+    def _ask(
+        self, step: int, candidates: Sequence[Candidate], budget: int, extended: ExtendedStep
+    ) -> tuple[dict[int, Proposal], list[Offer]]:
+        """What those that may have any could have. Those of whom nothing comes pause, so long that asking takes only a
+        small share of the time."""
+        vain = self._longest_in_vain(extended.seconds)
+        proposals: dict[int, Proposal] = {}
+        offers: list[Offer] = []
+        self._asked[step] += len(candidates)
+        for view, room in candidates:
+            proposal, chances = self._chances(view, min(room, self._most, budget))
+            if chances:
+                proposals[view.number] = proposal
+                offers.append(Offer(view.number, chances))
+            else:
+                self._turns.pauses(view.number, step, vain)
+        return proposals, offers
+
+    def _chances(self, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]]:
+        """At most so many drafts of a sequence, and of each the chance that it is right if those before it are."""
+        of = self._of[view.number]
+        if most <= 0:
+            return NOTHING, ()
+        if isinstance(self._drafter, ExecutorDrafter):
+            return NOTHING, self._acceptance.chances_by_place(of, most)
+        proposal = self._drafter.propose(view, most)
+        self._tally.asked += 1
+        self._budget.settle(0.0, ASKING)
+        return proposal, self._acceptance.chances(of, proposal.chances)
+
+    def _longest_in_vain(self, seconds: float) -> int:
+        """Steps of so many seconds between two times that each sequence's drafts are asked for."""
+        asking = max(len(self._of) * ASKING, self._rounds.asking)
+        return math.ceil(asking / (ASKING_SHARE * seconds)) if seconds > 0 else LONGEST
+
+    def _chosen(self, offers: list[Offer], tokens: int, step: ExtendedStep, budget: int) -> Choice:
+        """The controller's choice, or now and then a trial of what it refuses; what it may lose is there to lose."""
+        if not offers:
+            return NO_DRAFTS
+        target = HEADROOM * min(self._targets.values()) if self._targets else math.inf
+        longest = min(target, step.seconds + self._budget.seconds - self._rounds.unhidden)
+        margin = 0.0 if self._was_drafting else MARGIN
+        between = self._rounds.behind
+        ahead = between - self._rounds.unhidden
+        choice = choose(offers, tokens, step, budget, longest, margin, self._makes_passes, between, ahead)
+        if choice.counts:
+            self._refused = 0
+            return choice
+        self._refused += 1
+        if self._refused < self._trial:
+            return NO_DRAFTS
+        number, chances = max(offers, key=lambda offer: offer.chances[0])
+        count = min(WHOLE_TRIAL, len(chances), budget)
+        seconds = step.extra(count) + (count * step.pass_seconds if self._makes_passes else 0.0)
+        if count <= 0 or step.seconds + seconds > longest:
+            return NO_DRAFTS
+        self._refused, self._trial = 0, min(2 * self._trial, LAST_TRIAL)
+        return Choice({number: count}, math.prod(chances[:count]), seconds)
+
+    # -- behind it ----------------------------------------------------------------------------------------------
+
+    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
+        ahead, drafted = plan.step in self._ahead, self._drafted.pop(plan.step, None)
+        self._ahead.discard(plan.step)
+        asked = self._asked.pop(plan.step, None)
+        self._budget.passed(result.seconds)
+        if round_seconds:
+            between = min(result.seconds, max(0.0, round_seconds - result.seconds))
+            spent = self._rounds.observe(between, ahead, asked is not None)
+            self._budget.settle(0.0, max(0.0, spent - (asked or 0) * ASKING))
+        if result.error is None and (drafted is not None or plan.step % OBSERVED == 0):
+            self._cost.observe(held, result.seconds - result.draft_seconds)
+        if drafted is not None and result.error is None:
+            self._learn(drafted, {one.sequence_id: one.num_drafts for one in plan.chunks if one.num_drafts}, result)
+
+    def _learn(self, drafted: _Drafted, counts: dict[int, int], result: StepResult) -> None:
+        """What came of drafts: who was right, and what that was worth. counts: by sequence; the planner may have had
+        less room than was allotted."""
+        if result.draft_seconds > 0 and counts:
+            self._cost.observe_passes(max(counts.values()), result.draft_seconds)
+        accepted = 0
+        for sampled in result.sampled:
+            count, right = counts.get(sampled.sequence_id, 0), len(sampled.token_ids) - 1
+            of = self._of.get(sampled.sequence_id)
+            if not count or of is None or right < 0:
+                continue
+            accepted += right
+            self._tally.add(count, right)
+            self._acceptance.learn(of, drafted.proposals[sampled.sequence_id].chances[:count], count, right)
+            if right:
+                self._turns.pays(sampled.sequence_id)
+        step = self._cost.extended(drafted.held)
+        cost = step.extra(sum(counts.values())) + result.draft_seconds + self._rounds.unhidden
+        each_token = self._seconds_each(step, drafted.tokens)
+        self._budget.settle(accepted * each_token, cost)
+        if accepted * each_token > cost:
+            self._trial = FIRST_TRIAL
+
+    def finished(self, view: SequenceView) -> None:
+        self._of.pop(view.number, None)
+        self._turns.end(view.number)
+        self._targets.pop(view.number, None)
+        if not isinstance(self._drafter, ExecutorDrafter):
+            self._drafter.finished(view)
+
+    def stats(self) -> SpeculationStats:
+        return self._tally.stats(self._budget.won, self._budget.lost)

@@ -1,0 +1,49 @@
+"""Rounds: what goes by between two steps, and how much more that is where drafts were looked for.
+
+A round is a step and what comes before it: planning, and telling what the last step brought. Behind a result that time
+is nobody's but the planner's; planned ahead it runs beside a step. Looking for drafts is not timed by itself, since no
+clock is read here: rounds with questions are compared with those without. Knows seconds, nothing of drafts.
+"""
+
+from __future__ import annotations
+
+SMOOTHING = 0.05  # of the time between steps
+ASKED_SMOOTHING = 0.1  # of what questions add to it, which fewer rounds tell of
+OUTLIER = 4.0  # times what questions took so far: more in one round is something else
+
+
+class Rounds:
+    def __init__(self, asking: float):
+        """asking: seconds that a round with questions is believed to take more, before one was seen."""
+        self.asking = asking
+        # Seconds beside a step, by whether it was planned ahead, of all rounds and of those without questions.
+        self._between: dict[bool, float | None] = {True: None, False: None}
+        self._unasked: dict[bool, float | None] = {True: None, False: None}
+
+    @property
+    def behind(self) -> float:
+        """Seconds between a step and the one that is planned behind its result."""
+        return self._between[False] or 0.0
+
+    @property
+    def unhidden(self) -> float:
+        """Seconds of planning that run beside no step, since it cannot be planned ahead."""
+        behind, ahead = self._between[False], self._between[True]
+        return 0.0 if behind is None or ahead is None else max(0.0, behind - ahead)
+
+    def observe(self, between: float, ahead: bool, asked: bool) -> float:
+        """So many seconds went by beside a step. Returns those that looking for drafts took, if anybody was asked."""
+        self._between[ahead] = _smoothed(self._between[ahead], between)
+        plain = self._unasked[ahead]
+        if not asked:
+            self._unasked[ahead] = _smoothed(plain, between)
+            return 0.0
+        if plain is None:
+            return 0.0
+        more = min(max(0.0, between - plain), OUTLIER * self.asking)
+        self.asking += ASKED_SMOOTHING * (more - self.asking)
+        return more
+
+
+def _smoothed(before: float | None, value: float) -> float:
+    return value if before is None else before + SMOOTHING * (value - before)

@@ -1,0 +1,43 @@
+"""The time budget of speculation: what may be lost to it.
+
+Explicit, so that it is a promise. Time that passes fills it with a small share, up to a small reserve; time that drafts
+won fills it further, so that a run of bad luck does not end what pays; time that they lost, and that was spent on
+asking in vain, drains it. Nothing is risked that it does not hold: whatever drafters do, what wrong drafts and
+questions take in all is at most the reserve, that share of the time, and what was won. Knows seconds as they were
+estimated, nothing of drafts.
+"""
+
+from __future__ import annotations
+
+SHARE = 0.004  # of the time
+RESERVE = 8.0  # seconds whose share may be spent at once
+LEAST_STEPS = 1.0  # steps' time that the reserve holds at least: or none could be risked where steps are long
+KEPT_STEPS = 64.0  # steps' time that is kept of what was won
+
+
+class TimeBudget:
+    def __init__(self) -> None:
+        self.seconds = SHARE * RESERVE  # that may be lost now
+        self.won = self.lost = 0.0  # since the engine began
+        self.step_seconds = 0.0  # of a step, on average
+
+    def passed(self, seconds: float) -> None:
+        """A step took so long."""
+        self.step_seconds += (seconds - self.step_seconds) * (0.02 if self.step_seconds else 1.0)
+        reserve = max(SHARE * RESERVE, LEAST_STEPS * self.step_seconds)
+        if self.seconds < reserve:
+            self.seconds = min(reserve, self.seconds + SHARE * seconds)
+
+    def allows(self, seconds: float) -> bool:
+        """Whether so much may be lost."""
+        return seconds <= self.seconds
+
+    def settle(self, gained: float, spent: float) -> None:
+        """Drafts saved so many seconds of later steps, and cost so many."""
+        net = gained - spent
+        if net >= 0:
+            self.won += net
+            self.seconds = max(self.seconds, min(self.seconds + net, KEPT_STEPS * self.step_seconds))
+        else:
+            self.lost -= net
+            self.seconds += net

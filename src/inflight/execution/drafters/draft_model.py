@@ -1,0 +1,107 @@
+"""The draft model: a smaller model of the same vocabulary, which drafts what the model will say.
+
+Knows a decoder, its keys and values beside the model's (`draft_kv`), and the passes that make drafts: one that catches
+up with what the model has computed, and yields each row's first draft, then one for each further draft. Prompts are
+computed beside the model, while drafts are asked for at all; what it lacks otherwise it catches up with when a sequence
+is drafted for.
+
+A draft is drawn as the model will draw: from the same slot, so with the request's settings and with the random words of
+that position. Where both models think alike, they therefore say the same, at every temperature. The passes are
+submitted one after the other, and waited for once: what is drawn stands in the slot, where the next pass finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.execution.backends.protocol import Device, PendingPass, RequestSlots
+from inflight.execution.drafters.draft_kv import DraftKV
+from inflight.execution.drafters.drawn import drawn
+from inflight.execution.pass_decoder import PassDecoder, sample
+from inflight.execution.passes import passes
+
+PATIENCE = 1024  # steps in which nobody is drafted for, before prompts are no longer computed
+
+
+class DraftModel:
+    name = "draft-model"
+
+    def __init__(self, decoder: PassDecoder, backend: Device, kv: DraftKV) -> None:
+        """decoder: of the draft model, made for the model's backend."""
+        self._decoder, self._backend, self._kv = decoder, backend, kv
+        self._idle = 0  # steps since somebody was drafted for
+
+    def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
+        self._kv.begin(plan)
+        self._idle += 1
+
+    def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
+        self._idle = 0
+        behind = self._behind(chunks)
+        drafting = [one for one in behind if one.sample]
+        pending = self._submit(behind, slots)
+        for drafted in range(1, max((chunks[one.sequence_id].num_drafts for one in drafting), default=0)):
+            drafting = [one for one in drafting if chunks[one.sequence_id].num_drafts > drafted]
+            pending += self._submit([one._replace(start=_end(one) + drafted - 1, length=1) for one in drafting], slots)
+        return drawn(pending, len(chunks))
+
+    def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
+        """Of the model's hidden states a model of its own has no use."""
+
+    def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+        """Prompts, as far as nothing before them is lacking."""
+        if self._idle > PATIENCE:
+            return []
+        return self._submit([_bare(one) for one in chunks if _is_prompt(one) and self._is_complete(one)], slots)
+
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        self._kv.copy(sources, destinations)
+
+    def discard(self, rows: Sequence[int]) -> None:
+        self._kv.discard(rows)
+
+    def _behind(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """What the draft model has not computed of each sequence, up to its last known token, numbered as `chunks`;
+        together as much as one pass takes, beginning with those that lack least. Who lacks more catches up over several
+        steps, and is drafted for then."""
+        lacking = []
+        for number, chunk in enumerate(chunks):
+            known = _end(chunk) - chunk.num_drafts
+            start = self._kv.computed(chunk.row, known - 1)
+            lacking.append(Chunk(number, chunk.row, start, known - start, (), 1))
+        room, found = self._decoder.max_tokens, []
+        for one in sorted(lacking, key=lambda one: one.length):
+            if room:
+                found.append(one if one.length <= room else one._replace(length=room, sample=0))
+                room -= found[-1].length
+        return found
+
+    def _is_complete(self, chunk: Chunk) -> bool:
+        return self._kv.computed(chunk.row, chunk.start) == chunk.start
+
+    def _submit(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+        pending = []
+        for piece in passes(chunks, self._decoder.max_tokens):
+            batch = self._backend.prepare(slots, self._kv.cache, piece)
+            self._decoder.forward(batch)
+            sample(self._decoder, batch, piece)
+            pending.append(batch.finish())
+        for one in chunks:
+            self._kv.computes(one.row, _end(one))
+        return pending
+
+
+def _end(chunk: Chunk) -> int:
+    return chunk.start + chunk.length
+
+
+def _is_prompt(chunk: Chunk) -> bool:
+    """Several known tokens, not padding."""
+    return chunk.sequence_id >= 0 and chunk.length - len(chunk.draft_token_ids) > 1
+
+
+def _bare(chunk: Chunk) -> Chunk:
+    """The same tokens, of whose computation nothing is told."""
+    return Chunk(chunk.sequence_id, chunk.row, chunk.start, chunk.length, (), 0)

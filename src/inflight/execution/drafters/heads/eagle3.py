@@ -1,0 +1,158 @@
+"""EAGLE-3: a head in a folder of its own, trained on hidden states of three layers (arXiv 2503.01840).
+
+Knows its config.json and its tensors. The three hidden states become one by a product; the head's one layer reads it
+beside the token's embedding, and adds to it. It may have fewer tokens than the model, its most frequent ones: `d2t`
+says how far each lies from the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from inflight.execution.backends.protocol import Activation, Array, Backend, ForwardPass, Linear, Quantization, Rope
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.drafters.heads.head import HeadWeights
+from inflight.execution.drafters.heads.head_tensors import HeadTensors, InputPart
+from inflight.execution.layers.attention import AttentionWeights
+from inflight.execution.layers.dense import DenseWeights
+from inflight.execution.layers.norm import NormWeights
+from inflight.execution.layers.workspace import Part, Workspace
+from inflight.execution.packer import Packer
+from inflight.execution.rope import rope_table
+from inflight.execution.weights import LayerWeights, ModelWeights
+from inflight.models.eagle3 import Eagle3Spec, read_eagle3
+from inflight.models.errors import ModelError
+from inflight.models.spec import Attention, Dense, ModelSpec
+
+_LAYER, _LAYER_NAMES = "model.layers.0.", ("midlayer.", "layers.0.")
+_TOKEN, _TABLE = "token_attn.", "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class BesideTokenAttention(AttentionWeights):
+    """Attention whose queries, keys and values are products of the token's embedding, too."""
+
+    of_token: Linear  # [(H + 2G)·D, E]
+
+    @classmethod
+    def beside(cls, own: AttentionWeights, of_token: Linear) -> BesideTokenAttention:
+        return cls(**{one.name: getattr(own, one.name) for one in fields(own)}, of_token=of_token)
+
+    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
+        """The normed embedding is what the head's decoder holds as `token`."""
+        token, qkv = workspace.take("token", hidden_size), self.projected(workspace)
+        of_hidden, of_token = self.qkv, self.of_token
+        attend = self.bind_attention(workspace, hidden_size)
+
+        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
+            batch.linear(normed, of_hidden, qkv)
+            batch.linear_residual(token, of_token, qkv)
+            attend(batch, normed, hidden)
+
+        return run
+
+
+def load_eagle3(
+    folder: Path,
+    model: ModelSpec,
+    weights: ModelWeights,
+    backend: Backend,
+    max_positions: int,
+    quantization: Quantization = "none",
+    group_size: int = 32,
+) -> HeadWeights:
+    """The head in a folder, its matrices held as those of the model's layers. weights: of the model. max_positions: of
+    the longest sequence. Raises ModelError for what is no such head, one of another model, and a tensor that is not
+    there."""
+    spec = read_eagle3(folder, model)
+    checkpoint = Checkpoint(folder)
+    source = HeadTensors(checkpoint, lambda name: _place(name, checkpoint))
+    packer = Packer(spec.decoder, source, backend, None, quantization, group_size)
+    width, table_shape = spec.decoder.hidden_size, (model.vocab_size, spec.decoder.hidden_size)
+    (settings,) = spec.decoder.ropes
+    has_table = _TABLE in source
+    if not has_table and width != model.hidden_size:
+        raise ModelError(
+            f"the head in {folder} is {width} numbers wide and has no embedding table of its own, but the model's is "
+            f"{model.hidden_size} wide; take the head that was trained for this model."
+        )
+    head = HeadWeights(
+        name="eagle3",
+        hidden_size=width,
+        vocab_size=model.vocab_size,
+        taps=spec.taps,
+        combine=tuple(
+            packer.linear([(f"fc.{place}.weight", (width, model.hidden_size))]) for place in range(len(spec.taps))
+        ),
+        tap_norm=None,
+        table=backend.pack_rows(source.pieces(_TABLE, table_shape), *table_shape) if has_table else weights.table,
+        embedding_scale=1.0 if has_table else model.embedding_scale,
+        token_norm=NormWeights.load(packer, _LAYER + "input_layernorm"),
+        hidden_norm=None,
+        join=None,
+        layer=_layer(packer, backend.pack_rope(rope_table(settings, max_positions))),
+        layer_index=0,
+        final_norm=NormWeights.load(packer, "model.norm"),
+        own_norm=None,
+        output=packer.linear([("lm_head.weight", (spec.draft_vocab_size, width))]),
+        logit_rule=spec.decoder.head,
+        token_ids=_token_ids(checkpoint, spec, model, folder),
+    )
+    backend.finish_packing()
+    return head
+
+
+def _layer(packer: Packer, rope: Rope) -> LayerWeights:
+    layer, width = packer.model.layers[0], packer.model.hidden_size
+    mixer, mlp = layer.mixer, layer.mlp
+    assert isinstance(mixer, Attention) and isinstance(mlp, Dense)
+    rows = (("q_proj", mixer.heads), ("k_proj", mixer.kv_heads), ("v_proj", mixer.kv_heads))
+    of_token = packer.linear(
+        [(f"{_LAYER}{_TOKEN}{part}.weight", (heads * mixer.head_dim, width)) for part, heads in rows]
+    )
+    own = AttentionWeights.load(packer, mixer, 0, rope, None)
+    return LayerWeights(
+        spec=layer,
+        mixer_norm=NormWeights.load(packer, _LAYER + "hidden_norm"),
+        mixer=BesideTokenAttention.beside(own, of_token),
+        mlp_norm=NormWeights.load(packer, _LAYER + "post_attention_layernorm"),
+        mlp=DenseWeights.load(packer, mlp, 0),
+        token_input=None,
+        scalar=1.0,
+    )
+
+
+def _place(name: str, checkpoint: Checkpoint) -> InputPart:
+    """fc is cut in as many parts as there are taps; of queries, keys and values the token's part stands first."""
+    if name.startswith("fc."):
+        return InputPart("fc.weight", int(name.split(".")[1]), 3)
+    if not name.startswith(_LAYER):
+        return InputPart(name.removeprefix("model."))
+    part = name.removeprefix(_LAYER)
+    prefix = next((one for one in _LAYER_NAMES if one + "hidden_norm.weight" in checkpoint), _LAYER_NAMES[0])
+    if part.startswith(_TOKEN):
+        return InputPart(f"{prefix}self_attn.{part.removeprefix(_TOKEN)}", 0, 2)
+    is_wide = part in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
+    return InputPart(prefix + part, 1, 2) if is_wide else InputPart(prefix + part)
+
+
+def _token_ids(checkpoint: Checkpoint, spec: Eagle3Spec, model: ModelSpec, folder: Path) -> Array | None:
+    """The model's token of each of the head's. Raises ModelError for one that the model does not have, or twice."""
+    count = spec.draft_vocab_size
+    if "d2t" not in checkpoint:
+        if count == model.vocab_size:
+            return None
+        raise ModelError(
+            f"the head in {folder} has {count:,} tokens and the model {model.vocab_size:,}, but no tensor d2t says "
+            "which they are; take the head's complete checkpoint."
+        )
+    found: Array = np.arange(count) + checkpoint.whole_numbers("d2t", (count,))
+    if found.min() < 0 or found.max() >= model.vocab_size or len(np.unique(found)) < count:
+        raise ModelError(
+            f"d2t of the head in {folder} names tokens outside of the model's {model.vocab_size:,}, or one of them "
+            "twice; take the head that was trained for this model."
+        )
+    return found

@@ -1,0 +1,180 @@
+"""Drafting with a head, inside of a step.
+
+Knows of each row up to which position the head has computed. Its keys and values lie beside the model's, in the same
+blocks: at position p what it made of the hidden state there and of the token behind it. So the last position of a
+shared block is of the sequence that computed it first, and whose next token may have been another; that costs a draft
+now and then. Drafts are drawn as the model will draw: with the request's settings, and the random words of that place.
+
+The model's hidden states come once. Those of prompts are read at once, those of decodes when drafts are wanted or when
+they become many (`recent_hidden`), and what is left when a row is given up, then; where nobody has been drafted for in
+a long time, none are. A sequence that comes back from the host may lack a few, too. Nothing replaces them, and that
+costs drafts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk
+from inflight.execution.backends.host import HostBackend
+from inflight.execution.backends.protocol import Backend, KVCache, PendingPass
+from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.decoder import Decoder
+from inflight.execution.drafters.drawn import drawn
+from inflight.execution.drafters.heads.head_decoder import HeadDecoder
+from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
+from inflight.execution.pass_decoder import sample
+from inflight.execution.passes import passes
+
+PATIENCE = 1024  # steps in which nobody is drafted for, before hidden states are no longer read
+
+
+class _Run(NamedTuple):
+    """Positions that the head computes of a row, and the place of the hidden state of each."""
+
+    chunk: Chunk
+    places: list[int]
+
+
+class HeadDrafter:
+    def __init__(
+        self,
+        decoder: HeadDecoder,
+        model: Decoder,
+        backend: Backend,
+        cache: KVCache,
+        capacity: Capacity,
+    ) -> None:
+        """model: whose hidden states are read. cache: of the head's layer, with the model's number of blocks.
+        Both decoders are of this backend, which computes in the host's memory."""
+        assert isinstance(backend, HostBackend)
+        self.name = decoder.head.name
+        self._decoder, self._cache = decoder, cache
+        self._backend: Backend = backend
+        taps = [model.tap(layer) for layer in decoder.head.taps]
+        self._recent = RecentHidden(backend, taps, capacity.max_rows + 1, model.max_tokens)
+        self._padding = capacity.max_rows
+        self._first = [0] * capacity.max_rows  # position of each row from which on hidden states were kept
+        self._read = [0] * capacity.max_rows  # and up to which the head has read them
+        self._certain = [0] * capacity.max_rows  # up to which the token behind a position is known
+        self._idle = 0  # steps since somebody was drafted for
+
+    # -- as a step asks ---------------------------------------------------------------------------------------------
+    def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
+        self._idle += 1
+        if not plan.transfers:  # which may have filled the blocks of those that go
+            self._catch_up([(row, self._certain[row]) for row in plan.freed_rows], slots)
+        for row in plan.freed_rows:
+            self._certain[row] = 0
+        new = {one.row for one in plan.new_rows}
+        for chunk in plan.chunks:
+            if chunk.row in new:
+                self._first[chunk.row] = self._read[chunk.row] = self._certain[chunk.row] = chunk.start
+
+    def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
+        self._idle = 0
+        runs = []
+        for number, chunk in enumerate(chunks):
+            end = chunk.start + chunk.length - chunk.num_drafts - 1
+            start = max(min(self._read[chunk.row], end - 1), self._first[chunk.row])
+            if start < end:
+                runs.append(self._run(number, chunk.row, start, end, sample=1))
+                self._read[chunk.row] = end
+        pending: list[PendingPass] = []
+        for piece in self._pieces(runs):
+            pending += self._drafted(piece, [chunk.num_drafts for chunk in chunks], slots)
+        return drawn(pending, len(chunks))
+
+    def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
+        runs, offset = list[_Run](), 0
+        for chunk in chunks:
+            row, end = chunk.row, chunk.start + chunk.length
+            if row != self._padding:
+                certain = end - 1 - len(chunk.draft_token_ids)
+                if end - self._read[row] > KEPT and certain > self._read[row] and self._idle <= PATIENCE:
+                    if not runs:
+                        whole = self._recent.hold_pass(batch.num_tokens)
+                    runs.append(self._run_of_pass(chunk, certain, whole + offset))
+                    self._read[row] = certain
+                self._certain[row] = certain
+                self._first[row] = max(self._first[row], end - KEPT)
+            offset += chunk.length
+        for piece in self._pieces(runs):
+            self._submit(piece, slots)
+        self._recent.keep(chunks)
+
+    def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+        """What the head reads it has read while the hidden states were there."""
+        return []
+
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        self._backend.copy_blocks(self._cache, sources, destinations)
+
+    def discard(self, rows: Sequence[int]) -> None:
+        """What is computed for them goes where padding goes, as the slots have it."""
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+    def _catch_up(self, ends: Sequence[tuple[int, int]], slots: RequestSlots) -> None:
+        """Up to a position of each row."""
+        if self._idle > PATIENCE:
+            return
+        runs = []
+        for row, end in ends:
+            start = max(self._read[row], self._first[row])
+            if start < end:
+                runs.append(self._run(0, row, start, end))
+        for piece in self._pieces(runs):
+            self._submit(piece, slots)
+
+    def _run(self, number: int, row: int, start: int, end: int, sample: int = 0) -> _Run:
+        """Over kept hidden states."""
+        places = self._recent.places(row, np.arange(start, end, dtype=np.int32))
+        return _Run(Chunk(number, row, start, end - start, (), sample), places.tolist())
+
+    def _run_of_pass(self, chunk: Chunk, end: int, place: int) -> _Run:
+        """Over kept ones, and those of the chunk, of which the first lies at `place`."""
+        start = max(self._read[chunk.row], self._first[chunk.row])
+        before = np.arange(start, chunk.start, dtype=np.int32)
+        behind = range(place + max(start - chunk.start, 0), place + end - chunk.start)
+        places = self._recent.places(chunk.row, before).tolist() + list(behind)
+        return _Run(Chunk(0, chunk.row, start, end - start, (), 0), places)
+
+    def _pieces(self, runs: Sequence[_Run]) -> list[list[_Run]]:
+        """Runs as passes take them."""
+        all_places = {one.chunk.row: one for one in runs}
+        found = []
+        for chunks in passes([one.chunk for one in runs], self._decoder.max_tokens):
+            piece = []
+            for chunk in chunks:
+                whole = all_places[chunk.row]
+                first = chunk.start - whole.chunk.start
+                piece.append(_Run(chunk, whole.places[first : first + chunk.length]))
+            found.append(piece)
+        return found
+
+    def _submit(self, runs: Sequence[_Run], slots: RequestSlots) -> PendingPass:
+        chunks = [one.chunk for one in runs]
+        batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
+        self._decoder.take_taps(batch, self._recent.taps, [place for one in runs for place in one.places])
+        self._decoder.forward(batch)
+        sample(self._decoder, batch, chunks)
+        return batch.finish()
+
+    def _drafted(self, runs: Sequence[_Run], most: Sequence[int], slots: RequestSlots) -> list[PendingPass]:
+        """The passes that draft behind some rows, of each so many tokens as `most` has at its number."""
+        pending = [self._submit(runs, slots)]
+        ends = np.cumsum([one.chunk.length for one in runs]).tolist()
+        going = [(one.chunk, end - 1) for one, end in zip(runs, ends, strict=True) if one.chunk.sample]
+        for drafted in range(1, max((most[chunk.sequence_id] for chunk, _ in going), default=0)):
+            going = [one for one in going if most[one[0].sequence_id] > drafted]
+            chunks = [chunk._replace(start=chunk.start + chunk.length, length=1) for chunk, _ in going]
+            batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
+            self._decoder.take_own(batch, [place for _, place in going])
+            self._decoder.forward(batch)
+            sample(self._decoder, batch, chunks)
+            pending.append(batch.finish())
+            going = list(zip(chunks, range(len(chunks)), strict=True))
+        return pending

@@ -1,0 +1,115 @@
+"""Heads before they draft: where they lie, whether they can be computed here, their weights.
+
+Knows what is made of a `KernelModel` and in which order; how the two layouts are read, `mtp` and `eagle3` know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.core.types.plan import Capacity
+from inflight.execution.backends.host import HostBackend
+from inflight.execution.backends.protocol import Backend, KVShape
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.computing import KernelModel
+from inflight.execution.decoder import Decoder
+from inflight.execution.drafters.heads.eagle3 import load_eagle3
+from inflight.execution.drafters.heads.head import HeadWeights
+from inflight.execution.drafters.heads.head_decoder import HeadDecoder
+from inflight.execution.drafters.heads.head_drafter import HeadDrafter
+from inflight.execution.drafters.heads.mtp import check_mtp, load_mtp
+from inflight.execution.packer import Progress
+from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.states import states_of
+from inflight.models.eagle3 import read_eagle3
+from inflight.models.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsSource:
+    """A `DrafterSource`. computed: the model. folder: of a head of its own; None: in the model's checkpoint. shape: of
+    the model's blocks. max_positions and the others: as of the model's decoder."""
+
+    computed: KernelModel
+    folder: Path | None
+    shape: KVShape
+    max_positions: int
+    max_tokens: int
+    max_logit_rows: int
+
+    def check(self, windows: tuple[int, ...]) -> None:
+        """windows: of the model's KV groups. Raises ModelError, before anything is loaded, for heads that are not
+        there, are of another model, or cannot be computed here."""
+        model = self.computed.spec
+        if self.computed.device != "cpu":
+            raise ModelError(
+                f"heads are computed on a CPU so far, and the device is {self.computed.device}; take --speculation "
+                "suffix or draft:MODEL."
+            )
+        if states := states_of(model):
+            raise ModelError(
+                f"{sum(one is not None for one in states)} of {len(states)} layers of {model.name} keep a recurrent "
+                "state, which cannot be taken back behind drafts that were wrong; leave --speculation out."
+            )
+        if windows[0]:
+            raise ModelError(
+                f"every layer of {model.name} looks back over {max(windows):,} tokens at most, and blocks behind that "
+                f"are given up, which heads would need; set --max-model-len {max(windows)} or less, or --speculation "
+                "suffix."
+            )
+        if self.folder is None:
+            check_mtp(model, self._checkpoint())
+        else:
+            read_eagle3(self.folder, model)
+
+    @property
+    def name(self) -> str:
+        return "mtp" if self.folder is None else "eagle3"
+
+    @property
+    def reason(self) -> str:
+        return "layers of the model's own checkpoint" if self.folder is None else f"the head in {self.folder}"
+
+    def load(self, backend: Backend, decoder: PassDecoder, progress: Progress | None) -> LoadedHeads:
+        if not (isinstance(backend, HostBackend) and isinstance(decoder, Decoder)):
+            raise ModelError(f"heads are computed by the kernels for CPUs so far, and the backend is {backend.name}.")
+        model, weights, how = self.computed.spec, decoder.weights, self.computed
+        if self.folder is None:
+            head = load_mtp(model, weights, self._checkpoint(), backend, how.quantization, how.group_size)
+        else:
+            head = load_eagle3(
+                self.folder, model, weights, backend, self.max_positions, how.quantization, how.group_size
+            )
+        own = HeadDecoder(head, backend, model.hidden_size, self.max_tokens, self.max_logit_rows)
+        return LoadedHeads(head, own, decoder, backend, head.kv_shape(self.shape.block_size, self.shape.quantized))
+
+    def _checkpoint(self) -> Checkpoint:
+        """The model's. Raises ModelError for weights that can have no heads."""
+        how = self.computed
+        if how.load_format == "dummy" or not isinstance(how.files, Path):
+            what = "random weights" if how.load_format == "dummy" else "a GGUF file"
+            raise ModelError(
+                f"heads in a model's own checkpoint are read of safetensors, not of {what}; take --speculation suffix "
+                "or draft:MODEL."
+            )
+        return Checkpoint(how.files)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHeads:
+    """A `LoadedDrafter`. shape: of the head's own blocks."""
+
+    head: HeadWeights
+    decoder: HeadDecoder
+    model: Decoder
+    backend: Backend
+    shape: KVShape
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.backend.bytes_per_block(self.shape)
+
+    def start(self, capacity: Capacity) -> HeadDrafter:
+        cache = self.backend.kv_cache(self.shape, capacity.num_blocks + 1, capacity.host_blocks)
+        return HeadDrafter(self.decoder, self.model, self.backend, cache, capacity)

@@ -1,0 +1,43 @@
+"""A drafter inside of the executor: what a step asks of it.
+
+Knows the order in which it is asked, and nothing of how drafts are made. It sees each plan, so that it can keep
+something of its own in the blocks and rows of the model's: scheduler, prefix cache and swap then need to know nothing
+of it. What it drafts decides how many tokens a step yields, and never which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.execution.backends.protocol import PendingPass, RequestSlots
+
+
+class StepDrafter(Protocol):
+    """name: in records and metrics, e.g. "draft-model"."""
+
+    name: str
+
+    def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
+        """A step begins, behind its copies: rows and blocks change hands, and the model writes the positions of the
+        plan's chunks anew. The slots are still as the step before left them."""
+
+    def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
+        """Drafts for each of these chunks of the plan, at most its `num_drafts`; fewer, or none, where it has no idea.
+        They follow the chunk's first length - num_drafts positions, which the slot has the tokens of; it has the
+        chunk's blocks, too. Slots are used as a pass uses them: what is drawn there stands where the model draws next,
+        which writes it over."""
+
+    def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
+        """The model's layers have computed a pass over these chunks, which may be pieces of the plan's: its hidden
+        states are the decoder's until the next pass."""
+
+    def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+        """That pass has ended, and its slots have its tokens. Passes of the drafter's own, which belong to the step."""
+
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        """The model's blocks are copied, in order; those of the host are numbered behind the device's."""
+
+    def discard(self, rows: Sequence[int]) -> None:
+        """A step of these rows failed: their blocks are not theirs until they are taken anew."""

@@ -1,0 +1,92 @@
+"""Drafting in a runner's steps: the plan's chunks with drafts in them, and the end of drafting where it fails.
+
+Knows that a chunk may have fewer drafts than the plan gives it: it then is as much shorter, and yields the fewer
+tokens. So a drafter that is broken, whatever it does, ends nobody's request. Drafts are made by a `StepDrafter`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.execution.backends.protocol import Device, KVCache, PendingPass, RequestSlots
+from inflight.execution.drafters.step_drafter import StepDrafter
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class StepDrafting:
+    """seconds: that the last step's drafts took, from the plan to the host's knowing them."""
+
+    def __init__(self, drafter: StepDrafter, backend: Device, slots: RequestSlots, kv_cache: KVCache) -> None:
+        """The model's backend, slots and cache."""
+        self._drafter: StepDrafter | None = drafter
+        self._backend, self._slots, self._kv_cache = backend, slots, kv_cache
+        self.seconds = 0.0
+
+    def drafted(self, plan: BatchPlan) -> tuple[Chunk, ...]:
+        """The plan's chunks as they are to be computed. What has drafts was told its blocks, and is told none again."""
+        self.seconds = 0.0
+        self._ask(lambda drafter: drafter.begin(plan, self._slots), None)
+        if not any(map(_is_open, plan.chunks)):
+            return plan.chunks
+        started = time.perf_counter()
+        drafts = self._drafts(plan)
+        self.seconds = time.perf_counter() - started
+        return tuple(_filled(one, drafts.get(one.row)) if _is_open(one) else one for one in plan.chunks)
+
+    def _drafts(self, plan: BatchPlan) -> dict[int, tuple[int, ...]]:
+        """By row, of those that have been told their blocks."""
+        new = {one.row for one in plan.new_rows}  # the slots do not have these yet
+        asked = [one for one in plan.chunks if _is_open(one) and one.row not in new]
+        if self._drafter is None or not asked:
+            return {}
+        self._backend.append_blocks(self._slots, self._kv_cache, asked)
+        none: list[tuple[int, ...]] = [()] * len(asked)
+        found = self._ask(lambda drafter: drafter.draft(asked, self._slots), none)
+        return {one.row: token_ids for one, token_ids in zip(asked, found, strict=True)}
+
+    def computed(self, batch: Any, chunks: Sequence[Chunk]) -> None:
+        self._ask(lambda drafter: drafter.computed(batch, chunks, self._slots), None)
+
+    def follow(self, chunks: Sequence[Chunk]) -> list[PendingPass]:
+        none: list[PendingPass] = []
+        return self._ask(lambda drafter: drafter.follow(chunks, self._slots), none)
+
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        self._ask(lambda drafter: drafter.copy(sources, destinations), None)
+
+    def discard(self, rows: Sequence[int]) -> None:
+        self._ask(lambda drafter: drafter.discard(rows), None)
+
+    def _ask(self, question: Callable[[StepDrafter], T], otherwise: T) -> T:
+        """What the drafter answers; once it has failed, the other answer."""
+        if self._drafter is None:
+            return otherwise
+        try:
+            return question(self._drafter)
+        except Exception as fault:  # whatever it is, the model computes without
+            name, self._drafter = self._drafter.name, None
+            log.error("drafting (%s) failed, and there are no drafts from now on", name, exc_info=fault)
+            return otherwise
+
+
+def _is_open(chunk: Chunk) -> bool:
+    """Whether its drafts are for the executor to make."""
+    return chunk.num_drafts > len(chunk.draft_token_ids)
+
+
+def _filled(chunk: Chunk, token_ids: tuple[int, ...] | None) -> Chunk:
+    """With these drafts, and its blocks told; None: with none, and its blocks still to be told."""
+    drafts = token_ids or ()
+    shorter = chunk._replace(
+        length=chunk.length - chunk.num_drafts + len(drafts),
+        sample=1 + len(drafts),
+        num_drafts=len(drafts),
+        draft_token_ids=drafts,
+    )
+    return shorter if token_ids is None else shorter._replace(new_blocks=(), window_blocks=())

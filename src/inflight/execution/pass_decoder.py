@@ -1,0 +1,41 @@
+"""What computes a pass between its tokens and its logits, as whoever runs plans asks for it.
+
+Knows that logits come in slabs, so that a wide batch over a large vocabulary needs little memory; no weights, and no
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Protocol
+
+from inflight.core.types.plan import Chunk
+
+
+class PassDecoder(Protocol):
+    """Computes the layers of a pass, and its logits; batch: a pass of the backend that it was made for."""
+
+    max_tokens: int
+    max_logit_rows: int
+
+    def forward(self, batch: Any) -> None: ...
+
+    def last_hidden(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+
+def sample(decoder: PassDecoder, batch: Any, chunks: Sequence[Chunk]) -> None:
+    """Draws at the positions of a computed pass that its chunks sample."""
+    ends = accumulate(chunk.length for chunk in chunks)
+    sampled = [place for chunk, end in zip(chunks, ends, strict=True) for place in range(end - chunk.sample, end)]
+    for places in slabs(sampled, decoder.max_logit_rows):
+        batch.sample(decoder.logits(batch, places), places)
+
+
+def slabs(places: Iterable[int], most: int) -> Iterator[list[int]]:
+    """At most so many of them at once, in order."""
+    left = list(places)
+    for first in range(0, len(left), most):
+        yield left[first : first + most]

@@ -1,0 +1,99 @@
+"""Drafts, as steps of a record tell of them: how many a sequence had in a step, and how many were right.
+
+Knows lines of records. A record of versions that did not tell what was right has none to show here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from inflight.records.schema import ChunkRecord, StepRecord
+
+
+class Verified(NamedTuple):
+    """One chunk with drafts: how many it had, and how many were right before the first that was not."""
+
+    sequence: int
+    drafts: int
+    accepted: int
+
+
+def num_drafts(chunk: ChunkRecord) -> int:
+    """Whoever made them."""
+    return chunk.get("num_drafts", 0) or len(chunk.get("draft_token_ids", ()))
+
+
+def verified(step: StepRecord) -> Iterator[Verified]:
+    """The step's chunks with drafts, in their order."""
+    if "accepted" not in step:
+        return
+    drafts = {chunk["sequence"]: num_drafts(chunk) for chunk in step["chunks"]}
+    for sequence, accepted in step["accepted"]:
+        yield Verified(sequence, drafts.get(sequence, 0), accepted)
+
+
+def rejected(step: StepRecord) -> dict[int, int]:
+    """Sequence → its drafts that were wrong: computed, and taken back."""
+    return {one.sequence: one.drafts - one.accepted for one in verified(step)}
+
+
+class Position(NamedTuple):
+    """Of the first draft of a chunk, the second, …: how many there were, how many of these had all before them right,
+    and how many of those were right, too."""
+
+    drafted: int
+    reached: int
+    accepted: int
+
+
+class DraftCounts:
+    """Over chunks that had drafts."""
+
+    def __init__(self) -> None:
+        self._chunks: Counter[tuple[int, int]] = Counter()  # (drafts, accepted)
+
+    @classmethod
+    def of(cls, steps: Iterable[StepRecord]) -> DraftCounts:
+        counts = cls()
+        for step in steps:
+            for one in verified(step):
+                counts.add(one)
+        return counts
+
+    def add(self, one: Verified) -> None:
+        self._chunks[one.drafts, one.accepted] += 1
+
+    @property
+    def chunks(self) -> int:
+        return self._chunks.total()
+
+    @property
+    def tokens(self) -> int:
+        """Drafts of all chunks."""
+        return sum(drafts * chunks for (drafts, _), chunks in self._chunks.items())
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(accepted * chunks for (_, accepted), chunks in self._chunks.items())
+
+    def accepted_lengths(self) -> dict[int, int]:
+        """How many drafts were right → in how many chunks; rising."""
+        found: Counter[int] = Counter()
+        for (_, accepted), chunks in self._chunks.items():
+            found[accepted] += chunks
+        return dict(sorted(found.items()))
+
+    def positions(self) -> list[Position]:
+        longest = max((drafts for drafts, _ in self._chunks), default=0)
+        return [self._position(place) for place in range(longest)]
+
+    def _position(self, place: int) -> Position:
+        drafted = reached = right = 0
+        for (drafts, accepted), chunks in self._chunks.items():
+            if drafts > place:
+                drafted += chunks
+                reached += chunks * (accepted >= place)
+                right += chunks * (accepted > place)
+        return Position(drafted, reached, right)

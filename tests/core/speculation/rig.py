@@ -1,0 +1,157 @@
+"""An engine on a clock of its own, whose answers are known and whose steps take what a formula says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
+from inflight.core.speculation.measured import MeasuredSpeculation
+from inflight.core.speculation.speculation import Speculation
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import FinishedEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import SamplingParams
+
+VOCABULARY = 1000
+CAPACITY = Capacity(num_blocks=4000, block_size=16, max_rows=64, max_model_len=4096, vocab_size=VOCABULARY)
+
+Right = Callable[[int, int], bool]  # (sequence, place in its output) → whether a draft of that token is right
+
+
+def token_at(sequence: int, place: int) -> int:
+    """Of a sequence's output."""
+    return (sequence * 7919 + place * 104729 + 1) % VOCABULARY
+
+
+@dataclass
+class Foreseeing:
+    """A drafter that is right where it is said to be, and says that it is so sure of it."""
+
+    right: Right
+    sure: float = 0.7
+    most: int = 8
+    name: str = "foreseeing"
+    asked: int = 0
+    ended: list[int] = field(default_factory=list)
+
+    def propose(self, view: SequenceView, most: int) -> Proposal:
+        self.asked += 1
+        places = range(view.output_tokens, view.output_tokens + min(most, self.most))
+        token_ids = tuple(token_at(view.number, one) ^ (not self.right(view.number, one)) for one in places)
+        return Proposal(token_ids, (self.sure,) * len(token_ids))
+
+    def finished(self, view: SequenceView) -> None:
+        self.ended.append(view.number)
+
+
+@dataclass
+class Device:
+    """Steps by a formula of rows and tokens. pass_seconds: of drafting for one place, where it drafts itself."""
+
+    seconds: Callable[[int], float]
+    right: Right = lambda sequence, place: False
+    pass_seconds: float = 0.0
+
+    def run(self, plan: BatchPlan, output_of: Callable[[int], int]) -> StepResult:
+        sampled, passes = [], 0
+        for chunk in plan.chunks:
+            if chunk.sample:
+                sampled.append(Sampled(chunk.sequence_id, self._sample(chunk, output_of(chunk.sequence_id))))
+            if chunk.num_drafts and not chunk.draft_token_ids:
+                passes = max(passes, chunk.num_drafts)
+        drafting = passes * self.pass_seconds
+        return StepResult(plan.step, tuple(sampled), self.seconds(plan.tokens) + drafting, draft_seconds=drafting)
+
+    def _sample(self, chunk: Chunk, first: int) -> tuple[int, ...]:
+        tokens = [token_at(chunk.sequence_id, first)]
+        while len(tokens) <= chunk.num_drafts and self._is_right(chunk, len(tokens) - 1, first):
+            tokens.append(token_at(chunk.sequence_id, first + len(tokens)))
+        return tuple(tokens)
+
+    def _is_right(self, chunk: Chunk, draft: int, first: int) -> bool:
+        if chunk.draft_token_ids:
+            return chunk.draft_token_ids[draft] == token_at(chunk.sequence_id, first + draft)
+        return self.right(chunk.sequence_id, first + draft)
+
+
+class Rig:
+    """depth, between: as the engine's loop; seconds that pass between the commit of a step and the next plan."""
+
+    def __init__(
+        self,
+        device: Device,
+        drafter: Foreseeing | ExecutorDrafter | None = None,
+        speculation: Speculation | None = None,
+        depth: int = 1,
+        between: float = 0.0,
+        capacity: Capacity = CAPACITY,
+    ):
+        latency = LatencyModel()
+        if drafter is not None:
+            speculation = MeasuredSpeculation(drafter, latency, 8)
+        self.scheduler = Scheduler(
+            capacity, Chunked(512), Fcfs(), token_budget=512, latency=latency, speculation=speculation
+        )
+        self.now = 0.0
+        self.plans: list[BatchPlan] = []
+        self.ended = 0
+        self._device, self._depth, self._between = device, depth, between
+        self._output: dict[int, int] = {}
+        self._flights: list[tuple[BatchPlan, StepResult]] = []
+        self._count = 0
+
+    def add(self, count: int, output: int, prompt: int = 8, itl: float | None = None) -> None:
+        for _ in range(count):
+            params = SamplingParams(max_tokens=output, ignore_eos=True, temperature=0)
+            request = Request(
+                request_id=str(self._count),
+                prompt_token_ids=tuple(range(prompt)),
+                params=params,
+                slo=SLO(itl=itl),
+                arrival=self.now,
+            )
+            self.scheduler.add(request, self.now)
+            self._count += 1
+
+    def step(self) -> None:
+        """One round of the loop: steps run one after the other, and plans are made while one runs."""
+        while len(self._flights) < self._depth:
+            plan = self.scheduler.plan(self.now)
+            if not isinstance(plan, BatchPlan):
+                break
+            self.plans.append(plan)
+            self._flights.append((plan, None))  # type: ignore[arg-type]
+        if not self._flights:
+            return
+        plan, _ = self._flights.pop(0)
+        result = self._device.run(plan, lambda number: self._output.get(number, 0))
+        self.now += result.seconds + (0.0 if self._flights else self._between)
+        for one in result.sampled:
+            self._output[one.sequence_id] = self._output.get(one.sequence_id, 0) + len(one.token_ids)
+        events = self.scheduler.commit(plan, result, self.now)
+        self.ended += sum(isinstance(event, FinishedEvent) for event in events)
+        self.tokens_of(events)
+
+    def tokens_of(self, events: object) -> None:
+        """What comes is what was to come."""
+        for event in events:  # type: ignore[attr-defined]
+            if isinstance(event, TokensEvent):
+                number = int(event.request_id)
+                last = self._output[number]
+                assert event.token_ids[-1] in {token_at(number, place) for place in range(last - 9, last)}
+
+    def until_done(self) -> float:
+        """Seconds."""
+        while not self.scheduler.idle:
+            self.step()
+        return self.now
+
+    def drafts(self) -> Iterator[int]:
+        """Of each chunk of each plan."""
+        return (chunk.num_drafts for plan in self.plans for chunk in plan.chunks)

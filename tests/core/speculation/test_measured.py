@@ -1,0 +1,218 @@
+"""Drafts where they pay, and nothing lost where they do not: on a clock of their own, with answers that are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from inflight.core.speculation.drafter import ExecutorDrafter
+from inflight.core.speculation.time_budget import RESERVE, SHARE
+
+from .rig import Device, Foreseeing, Rig, Right
+
+Load = Callable[[Rig], float]
+
+
+def never(sequence: int, place: int) -> bool:
+    return False
+
+
+def often(share: float) -> Right:
+    return lambda sequence, place: random.Random(sequence * 100_003 + place).random() < share
+
+
+def memory_bound(tokens: int) -> float:
+    return 0.01 + 0.00002 * tokens
+
+
+def compute_bound(tokens: int) -> float:
+    return 0.001 + 0.004 * tokens
+
+
+def between(tokens: int) -> float:
+    return 0.01 + 0.0005 * tokens
+
+
+def answers(rows: int, output: int) -> Load:
+    def run(rig: Rig) -> float:
+        rig.add(rows, output)
+        return rig.until_done()
+
+    return run
+
+
+def swinging(rig: Rig) -> float:
+    """A row or two, and every few seconds 64 of them."""
+    rig.add(1, 3000)
+    while rig.now < 40:
+        if rig.scheduler.snapshot().running <= 1 and int(rig.now) % 5 == 4:
+            rig.add(63, 60)
+        if rig.scheduler.idle:
+            rig.add(1, 3000)
+        rig.step()
+    return rig.until_done()
+
+
+def both(load: Load, device: Device, drafter: Foreseeing | ExecutorDrafter, depth: int = 1) -> tuple[float, Rig]:
+    """Seconds with drafts against those without, and the engine that had them."""
+    drafted = Rig(device, drafter, depth=depth, between=0.0005)
+    return load(drafted) / load(Rig(device, depth=depth, between=0.0005)), drafted
+
+
+# -- it pays ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_right_drafts_bring_answers_sooner(rows: int, depth: int) -> None:
+    share, rig = both(answers(rows, 300), Device(memory_bound), Foreseeing(often(0.8)), depth)
+    assert share < 0.45
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and stats.won_seconds > 10 * stats.lost_seconds
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_drafts_of_the_executor_bring_answers_sooner(depth: int) -> None:
+    device = Device(memory_bound, often(0.8), pass_seconds=0.001)
+    share, rig = both(answers(8, 300), device, ExecutorDrafter("model", 5), depth)
+    assert share < 0.65
+    assert all(not chunk.draft_token_ids for plan in rig.plans for chunk in plan.chunks)
+
+
+def test_seldom_right_drafts_are_few_and_often_right_ones_are_many() -> None:
+    def mean(share: float) -> float:
+        _, rig = both(answers(4, 300), Device(between), Foreseeing(often(share), sure=share))
+        drafts = [count for count in rig.drafts() if count]
+        return sum(drafts) / len(drafts)
+
+    assert mean(0.3) < 2 < 3 < mean(0.9)
+
+
+def test_it_finds_out_who_is_worth_a_draft() -> None:
+    """Every second sequence's drafts are right."""
+    rig = Rig(Device(between), Foreseeing(lambda sequence, place: sequence % 2 == 0))
+    rig.add(4, 400)
+    rig.until_done()
+    drafted = [0, 0]
+    for plan in rig.plans:
+        for chunk in plan.chunks:
+            drafted[chunk.sequence_id % 2] += chunk.num_drafts
+    assert drafted[0] > 5 * drafted[1]
+
+
+def test_what_was_refused_for_long_is_tried_again() -> None:
+    """The first answers' drafts are wrong, and those that come later right."""
+    drafter = Foreseeing(lambda sequence, place: sequence >= 4)
+    rig = Rig(Device(memory_bound), drafter)
+    for _ in range(8):
+        rig.add(1, 300)
+        rig.until_done()
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and sum(stats.accepted) > 700
+
+
+# -- it costs nothing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seconds", [memory_bound, between, compute_bound])
+@pytest.mark.parametrize(
+    ("load", "name"), [(answers(1, 3000), "one"), (answers(16, 1500), "many"), (swinging, "swinging")]
+)
+def test_drafts_that_are_never_right_cost_less_than_a_hundredth(
+    load: Load, name: str, seconds: Callable[[int], float], depth: int
+) -> None:
+    share, rig = both(load, Device(seconds), Foreseeing(never, sure=0.9), depth)
+    assert share < 1.01
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and stats.lost_seconds <= SHARE * (RESERVE + rig.now) + seconds(64)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_executor_that_is_never_right_costs_less_than_a_hundredth(depth: int) -> None:
+    device = Device(memory_bound, never, pass_seconds=0.004)
+    share, _ = both(answers(4, 3000), device, ExecutorDrafter("model", 5), depth)
+    assert share < 1.01
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_where_drafts_stop_to_be_right_little_is_lost(depth: int) -> None:
+    """They are, in the first tokens of every answer: that is what is won, and what comes behind costs little."""
+
+    def right(sequence: int, place: int) -> bool:
+        return place < 200
+
+    def load(output: int) -> Load:
+        def run(rig: Rig) -> float:
+            for _ in range(4):
+                rig.add(4, output)
+                rig.until_done()
+            return rig.now
+
+        return run
+
+    begins, _ = both(load(200), Device(between), Foreseeing(right), depth)
+    share, _ = both(load(800), Device(between), Foreseeing(right), depth)
+    assert share < (200 * begins + 600) / 800 + 0.02
+
+
+def test_where_even_right_drafts_would_not_pay_nobody_is_asked() -> None:
+    drafter = Foreseeing(often(1.0))
+    rig = Rig(Device(compute_bound), drafter)
+    rig.add(16, 300)
+    rig.until_done()
+    assert drafter.asked == 0 and not any(rig.drafts())
+
+
+def test_a_drafter_without_an_idea_is_asked_seldom() -> None:
+    """Of steps that take a millisecond: asking in vain takes a small share of the time."""
+    drafter = Foreseeing(never, most=0)
+    rig = Rig(Device(lambda tokens: 0.001), drafter)
+    rig.add(16, 1000)
+    rig.until_done()
+    assert 20 < drafter.asked < 1000
+
+
+def test_a_step_with_drafts_keeps_an_itl_target() -> None:
+    """Whosever it is."""
+
+    def longest(itl: float | None) -> float:
+        rig = Rig(Device(between), Foreseeing(often(0.95)))
+        rig.add(1, 400, itl=itl)
+        rig.add(3, 400)
+        rig.until_done()
+        mine = [plan for plan in rig.plans if any(chunk.sequence_id == 0 for chunk in plan.chunks)]
+        return max(between(plan.tokens) for plan in mine[40:])
+
+    assert longest(0.015) <= 0.015 < longest(None)
+
+
+# -- ends -------------------------------------------------------------------------------------------------------
+
+
+def test_the_drafter_is_told_of_everybody_who_ends() -> None:
+    drafter = Foreseeing(often(0.8))
+    rig = Rig(Device(memory_bound), drafter)
+    rig.add(3, 200)
+    for _ in range(25):
+        rig.step()
+    rig.scheduler.abort("1", rig.now)
+    rig.until_done()
+    assert sorted(drafter.ended) == [0, 1, 2] and drafter.ended[0] == 1
+
+
+def test_counts_are_those_of_the_plans() -> None:
+    rig = Rig(Device(memory_bound), Foreseeing(often(0.6)))
+    rig.add(4, 200)
+    rig.until_done()
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and stats.drafter == "foreseeing"
+    drafts = [count for count in rig.drafts() if count]
+    assert sum(stats.drafted) == sum(drafts)
+    assert stats.chosen == tuple((count, drafts.count(count)) for count in sorted(set(drafts)))
+    assert list(stats.drafted) == [sum(count > place for count in drafts) for place in range(max(drafts))]
+    assert list(stats.accepted) == sorted(stats.accepted, reverse=True)
+    assert sum(stats.accepted) == 4 * 200 - sum(1 for plan in rig.plans for chunk in plan.chunks if chunk.sample)
+    assert stats.steps == sum(any(chunk.num_drafts for chunk in plan.chunks) for plan in rig.plans)

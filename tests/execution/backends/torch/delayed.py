@@ -1,0 +1,49 @@
+"""A stream of copies on the CPU that does nothing before somebody waits for it: whatever is used too early, or
+overwritten before it is copied, is seen."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from torch import Tensor
+
+
+class DelayedStream:
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Tensor, Tensor]] = deque()
+        self.copies = self.done = 0
+        self.told: list[str] = []
+        self._lock = threading.Lock()
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        self.waiting.append((target, source))
+        self.copies += 1
+
+    def mark(self) -> DelayedEvent:
+        return DelayedEvent(self, self.copies)
+
+    def follow_steps(self) -> None:
+        self.told.append("follow")
+
+    def hold_steps(self) -> None:
+        self.told.append("hold")
+        self.run(self.copies)
+
+    def run(self, upto: int) -> None:
+        with self._lock:
+            while self.done < upto:
+                target, source = self.waiting.popleft()
+                target.copy_(source)
+                self.done += 1
+
+
+class DelayedEvent:
+    def __init__(self, stream: DelayedStream, place: int) -> None:
+        self._stream, self._place = stream, place
+
+    def query(self) -> bool:
+        return self._stream.done >= self._place
+
+    def synchronize(self) -> None:
+        self._stream.run(self._place)

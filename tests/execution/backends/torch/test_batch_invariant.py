@@ -1,0 +1,91 @@
+"""Engines over kernels whose bits do not depend on the batch: an answer alone, beside others, in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from triton.errors import TritonError
+
+from inflight.build import build_engine
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
+from inflight.core.types.events import TokensEvent
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.execution.backends.torch import kernels
+from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.invariant import InvariantOperations
+
+from .opened import on_cpu
+from .test_engine import opened
+
+OWN = tuple(range(3, 40))
+BESIDE = [(5, 9, 30), tuple(range(20, 50)), (7,), tuple(range(60, 77))]
+
+
+def answer(folder: Path, device: torch.device, beside: int, **shape: Any) -> list[tuple[int, float]]:
+    """The first request's tokens, and the log-probability of each, where so many others run beside it."""
+    backend = TorchBackend("float32", device, InvariantOperations(kernels), depth=2, batch_invariant=True)
+    engine = opened(folder, backend, **shape)
+    assert engine.settings["batch_invariant"].value is True
+    params, said = SamplingParams(max_tokens=4, temperature=0.7, logprobs=1), []
+    for place, prompt in enumerate([OWN, *BESIDE[:beside]]):
+        engine.loop.add(Request(request_id=str(place), prompt_token_ids=prompt, params=params, seed=place))
+    while not engine.loop.idle:
+        events = engine.loop.advance()
+        assert isinstance(events, list)
+        for event in events:
+            if isinstance(event, TokensEvent) and event.request_id == "0":
+                said += [(one.token_id, one.logprob) for one in event.logprobs or ()]
+    return said
+
+
+@pytest.fixture(scope="module")
+def alone(tiny: Path, device: torch.device) -> list[tuple[int, float]]:
+    return answer(tiny, device, 0)
+
+
+@pytest.mark.parametrize(
+    ("beside", "shape"), [(4, {}), (2, {"max_num_seqs": 3, "max_num_batched_tokens": 7})], ids=["beside", "in pieces"]
+)
+def test_an_answer_has_the_same_bits(
+    tiny: Path, device: torch.device, alone: list[tuple[int, float]], beside: int, shape: dict[str, Any]
+) -> None:
+    assert len(alone) == 4
+    assert answer(tiny, device, beside, **shape) == alone
+
+
+def test_pytorchs_own_operations_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", "torch")
+    with pytest.raises(SettingsError, match=r"--batch-invariant asks for kernels of a GPU.*leave INFLIGHT_ISA=torch"):
+        build_engine(EngineSettings(model=str(tiny), batch_invariant=True))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_cpus_kernels_always_are_so(tiny: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", "reference")
+    engine = build_engine(EngineSettings(model=str(tiny), batch_invariant=asked))
+    told = engine.settings["batch_invariant"]
+    assert told.value is True and "a CPU's kernels" in told.reason
+
+
+def test_whoever_is_not_so_says_why(tiny: Path) -> None:
+    told = opened(tiny, on_cpu()).settings["batch_invariant"]
+    assert told.value is False and "PyTorch's products" in told.reason
+
+
+def test_no_twin_takes_the_place_of_a_kernel() -> None:
+    class Module:
+        __all__ = ("add",)
+
+        @staticmethod
+        def add(value: int) -> None:
+            raise TritonError("too many\nregisters")
+
+    with pytest.raises(RuntimeError, match=r"kernel of add does not run on this GPU .*too many.*leave it out"):
+        InvariantOperations(Module()).add(1)  # type: ignore[arg-type, attr-defined]

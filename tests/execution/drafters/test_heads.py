@@ -1,0 +1,209 @@
+"""Heads against their twins in torch: the same logits, the same drafts, and tokens as without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.decoder import Decoder
+from inflight.execution.drafters.heads import head_drafter
+from inflight.execution.drafters.heads.eagle3 import load_eagle3
+from inflight.execution.drafters.heads.head_decoder import HeadDecoder
+from inflight.execution.drafters.heads.head_drafter import HeadDrafter
+from inflight.execution.drafters.heads.mtp import load_mtp
+from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
+from inflight.execution.memory import kv_shape
+from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
+
+from ..driver import BLOCK, backends
+
+if TYPE_CHECKING:
+    from .heads_twin import Twin
+
+LENGTH, BLOCKS = 160, 48
+TwinOf = Callable[[str], "Twin"]
+
+
+@pytest.fixture(scope="session")
+def twin_of(tmp_path_factory: pytest.TempPathFactory) -> TwinOf:
+    built: dict[str, Twin] = {}
+
+    def get(name: str) -> Twin:
+        if name not in built:
+            from .heads_twin import eagle3, mtp
+
+            folder = tmp_path_factory.mktemp(f"head-{name}")
+            if name == "eagle3":
+                built[name] = eagle3(folder / "model", folder / "head")
+            else:
+                built[name] = mtp("qwen2" if name == "mimo" else name, folder / "model", as_mimo=name == "mimo")
+        return built[name]
+
+    return get
+
+
+@dataclass
+class Loaded:
+    """A model and its head on a backend."""
+
+    backend: Any
+    model: Decoder
+    head: HeadDecoder
+    capacity: Capacity
+    shape: Any
+
+    @classmethod
+    def of(cls, twin: Twin, isa: str, dtype: Any = "float32", max_tokens: int = 128) -> Loaded:
+        spec = read_folder(twin.folder, to_run=True)
+        backend = open_backend(dtype, 2, isa)
+        weights = load_weights(spec, Checkpoint(twin.folder), backend, LENGTH)
+        if twin.head is None:
+            head = load_mtp(spec, weights, Checkpoint(twin.folder), backend)
+        else:
+            head = load_eagle3(twin.head, spec, weights, backend, LENGTH)
+        return cls(
+            backend,
+            Decoder(spec, weights, backend, max_tokens, 64),
+            HeadDecoder(head, backend, spec.hidden_size, max_tokens, 64),
+            Capacity(BLOCKS, BLOCK, 8, LENGTH, spec.vocab_size),
+            kv_shape(spec, BLOCK),
+        )
+
+    def caches(self) -> tuple[Any, Any]:
+        """The model's, and the head's."""
+        own = self.head.head.kv_shape(BLOCK, self.shape.quantized)
+        return tuple(self.backend.kv_cache(shape, BLOCKS + 1) for shape in (self.shape, own))
+
+    def drafter(self, cache: Any) -> HeadDrafter:
+        return HeadDrafter(self.head, self.model, self.backend, cache, self.capacity)
+
+
+NAMES = ("eagle3", "deepseek_v3", "glm4_moe", "mimo")
+
+
+@pytest.fixture(params=backends()[:2])
+def isa(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str, dtype: str) -> None:
+    """Behind the model's hidden states, in two pieces, and behind one of its own. In bfloat16 up to rounding."""
+    twin, count = twin_of(name), 40
+    loaded = Loaded.of(twin, isa, dtype)
+    tokens = np.random.default_rng(3).integers(0, loaded.capacity.vocab_size, count).tolist()
+    slots: RequestSlots = loaded.backend.request_slots(loaded.capacity, BLOCKS)
+    cache, own = loaded.caches()
+    taps = [loaded.model.tap(layer) for layer in loaded.head.head.taps]
+    recent = RecentHidden(loaded.backend, taps, 1, 128)
+    new = NewRow(0, tuple(tokens), count, SamplingParams(), 0, 0)
+    batch = loaded.backend.prepare(slots, cache, [Chunk(0, 0, 0, count, (7, 3, 5, 9), 0)], [new])
+    loaded.model.forward(batch)
+    first = recent.hold_pass(count)
+
+    def read(start: int, length: int, places: Sequence[int], own_states: bool = False) -> np.ndarray:
+        batch = loaded.backend.prepare(slots.shifted(1), own, [Chunk(0, 0, start, length, (), 0)])
+        if own_states:
+            loaded.head.take_own(batch, places)
+        else:
+            loaded.head.take_taps(batch, recent.taps, places)
+        loaded.head.forward(batch)
+        logits: Any = loaded.head.logits(batch, range(length))
+        return np.array(logits.array[:length])
+
+    found = [read(0, 21, range(first, first + 21)), read(21, count - 22, range(first + 21, first + count - 1))]
+    expected = twin.logits(tokens).numpy()
+    if dtype == "bfloat16":
+        finite = np.isfinite(expected)
+        assert np.corrcoef(np.concatenate(found)[finite], expected[finite])[0, 1] > 0.98
+        return
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+    drafts = twin.drafts(tokens, 2)
+    assert drafts[0] == int(found[1][-1].argmax())
+    slots.keep(np.array([0]), np.array([count - 1]), np.array(drafts[:1]))
+    assert int(read(count - 1, 1, [count - 23], own_states=True).argmax()) == drafts[1]
+
+
+class Steps:
+    """Steps of one row by hand: what the model is told, and what the head drafts."""
+
+    def __init__(self, loaded: Loaded, tokens: Sequence[int]) -> None:
+        self._loaded, self.tokens, self.computed = loaded, list(tokens), 0
+        self._cache, own = loaded.caches()
+        self.drafter = loaded.drafter(own)
+        self._slots = loaded.backend.request_slots(loaded.capacity, BLOCKS)
+        self._new = [NewRow(0, tuple(tokens), len(tokens), SamplingParams(temperature=0), 0, 0)]
+
+    def compute(self, count: int, drafts: int = 0) -> list[int]:
+        """The next so many tokens; then drafts behind the last of them, which is known."""
+        from inflight.core.types.plan import BatchPlan
+
+        end = self.computed + count
+        blocks = tuple(range(-(-self.computed // BLOCK), -(-(end + drafts) // BLOCK)))
+        chunk = Chunk(0, 0, self.computed, count + drafts, blocks, 1 + drafts, num_drafts=drafts)
+        new, self._new = self._new, []
+        self.drafter.begin(BatchPlan(0, (chunk,), tuple(new)), self._slots)
+        found: list[int] = []
+        if drafts:
+            self._loaded.backend.append_blocks(self._slots, self._cache, [chunk])
+            (one,) = self.drafter.draft([chunk], self._slots)
+            found = list(one)
+            chunk = chunk._replace(new_blocks=(), draft_token_ids=one)
+        batch = self._loaded.backend.prepare(self._slots, self._cache, [chunk], new)
+        self._loaded.model.forward(batch)
+        self.drafter.computed(batch, [chunk], self._slots)
+        self.computed = end
+        return found
+
+    def say(self, token: int) -> None:
+        """What follows is known."""
+        self._slots.keep(np.array([0]), np.array([len(self.tokens) - 1]), np.array([token]))
+        self.tokens.append(token)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str) -> None:
+    """However tokens came: a prompt in pieces longer and shorter than what is kept, decodes with drafts and without,
+    more of them than are kept, wrong drafts, and blocks that begin."""
+    twin = twin_of(name)
+    random = np.random.default_rng(4)
+    loaded = Loaded.of(twin, isa)
+    steps = Steps(loaded, random.integers(0, loaded.capacity.vocab_size, 3 + KEPT + 20).tolist())
+    for count in (3, KEPT + 12, 8):
+        steps.compute(count)
+    asked = [True] * 4 + [False] * (KEPT + 3) + [True, False, True]
+    for step, is_asked in enumerate(asked):
+        steps.say(int(random.integers(0, loaded.capacity.vocab_size)))
+        drafts = steps.compute(1, drafts=3 if is_asked else 0)
+        if is_asked:
+            assert drafts == twin.drafts(steps.tokens, 3), step
+
+
+def test_where_nobody_is_drafted_for_in_a_long_time_nothing_is_read(
+    twin_of: TwinOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until somebody is, who then has drafts again."""
+    twin = twin_of("eagle3")
+    loaded = Loaded.of(twin, backends()[-1])
+    passes = list[int]()
+    forward = loaded.head.forward
+    monkeypatch.setattr(head_drafter, "PATIENCE", 3)
+    monkeypatch.setattr(loaded.head, "forward", lambda batch: [passes.append(batch.num_tokens), forward(batch)])
+    steps = Steps(loaded, np.random.default_rng(5).integers(0, 300, LENGTH - 20).tolist())
+    for count in (KEPT + 1, 1, 1, 50, 1):
+        steps.compute(count)
+    assert passes == [KEPT]
+    steps.compute(LENGTH - 20 - steps.computed)
+    steps.say(7)
+    assert len(steps.compute(1, drafts=2)) == 2 and passes[1] <= KEPT
