@@ -7,6 +7,7 @@ memory, so that only what is compared differs. With `simulated_loop` the same sc
 from __future__ import annotations
 
 import tempfile
+from copy import copy
 from pathlib import Path
 
 from benchmarks.drive import Observer, Watched
@@ -19,6 +20,7 @@ from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
+from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
@@ -36,20 +38,34 @@ _NAMES = {"qwen": "Qwen2.5-0.5B's shape in bf16", "tiny": "a tiny random model",
 class Model:
     """A loaded model, its kernels and its KV memory."""
 
-    def __init__(self, name: str = "qwen", num_blocks: int = 4096, max_model_len: int = 4096):
+    def __init__(
+        self,
+        name: str = "qwen",
+        num_blocks: int = 4096,
+        max_model_len: int = 4096,
+        quantization: Quantization = "none",
+        threads: int | None = None,
+    ):
         """name: qwen or tiny (random weights), or built-in. num_blocks, max_model_len: the most that any engine asks
-        for, blocks of swap space included; of a model with fewer positions those are taken."""
+        for, blocks of swap space included; of a model with fewer positions those are taken. quantization: of its
+        matrices. threads: None: one per usable core."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(write_config(Path(folder), _SHAPES[name])) if name in _SHAPES else BUILT_IN
             self.config = read_folder(path, to_run=True)
-            self._backend = open_backend("bfloat16", int(resolve_threads(EngineSettings()).value))
+            self._backend = open_backend("bfloat16", int(resolve_threads(EngineSettings(threads=threads)).value))
             source = DummyWeights(self._backend.dtype) if name in _SHAPES else Checkpoint(path)
             self.max_model_len = min(max_model_len, self.config.default_model_len)
-            self._weights = load_weights(self.config, source, self._backend, self.max_model_len, None)
-        self.name = _NAMES[name]
+            self._weights = load_weights(self.config, source, self._backend, self.max_model_len, None, quantization)
+        self.name = _NAMES[name] if quantization == "none" else f"{_NAMES[name]}, held in {quantization}"
         self._shape = kv_shape(self.config, EngineSettings().block_size)
         self._kv_cache = self._backend.kv_cache(self._shape, num_blocks + 1)  # one more, for padding
         self._num_blocks = num_blocks
+
+    def beside(self) -> Model:
+        """The same weights with KV memory of their own, for engines that run in turns."""
+        other = copy(self)
+        other._kv_cache = self._backend.kv_cache(self._shape, self._num_blocks + 1)
+        return other
 
     @property
     def vocab_size(self) -> int:

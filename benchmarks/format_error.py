@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.results import table
+from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.matrices import LINEAR_CODES, Array, Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.checkpoints.codes import OFFSET_8, Codes
-from inflight.execution.checkpoints.eight_bits import E4M3
 from inflight.execution.checkpoints.mxfp4 import DOUBLED
 
 OUTLIERS, LOUDER = 1 / 256, 10.0  # share of inputs, and how much larger their weights are

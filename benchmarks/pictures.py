@@ -1,15 +1,20 @@
-"""The pictures of docs/strategies.md: what a strategy does with rows and KV blocks over time, drawn from recorded runs.
+"""The pictures of docs/strategies.md and docs/speculation.md, drawn from recorded runs: what a strategy does with rows
+and KV blocks over time, and when speculation drafts.
 
 Runs the same small workload under each strategy on the null executor and a virtual clock, records it as `--record`
-would, and draws from the record file alone, as `inflight report` does.
+would, and draws from the record file alone, as `inflight report` does. Speculation runs in the simulator, where it is
+known how often drafts are right.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.drive import drive
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
@@ -19,7 +24,7 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
-from inflight.core.types.features import features
+from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
@@ -29,11 +34,16 @@ from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
 from inflight.report.charts.batch import WIDE
 from inflight.report.charts.svg import Drawing, tag, text
-from inflight.report.pictures import batch_over_time, kv_by_owner
+from inflight.report.draft_pictures import draft_pictures
+from inflight.report.pictures import batch_over_time, kv_by_owner, queue_over_time
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
+from inflight.simulate.acceptance import parse_acceptance
+from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.workload.workload import Entry, Workload
 
-SUBTITLE = 26  # pixels
+SUBTITLE, GAP = 26, 24  # pixels
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=6, max_model_len=512, vocab_size=1000)
 
@@ -102,6 +112,60 @@ def draw(engine: EngineRun, name: str, seconds: float) -> None:
     (FOLDER / f"{name}.svg").write_text(_above(title, rows, blocks).standalone(), encoding="utf-8")
 
 
+class MemoryBound:
+    """A machine that reads weights for 10 ms, whatever a step computes, and computes 0.3 ms for every token."""
+
+    name = "10 ms a step and 0.3 ms a token"
+
+    def seconds(self, held: Features) -> float:
+        return 0.01 + 0.0003 * held.tokens
+
+    def extrapolates(self, held: Features) -> str | None:
+        return None
+
+
+def speculating(path: Path) -> None:
+    """Two people's answers, and for a while forty more beside them."""
+    rng = random.Random(7)
+    lasting = [Entry(0.0, 60, 900), Entry(0.0, 60, 900)]
+    crowd = [Entry(1.5 + 0.02 * index, 40, rng.randint(40, 120)) for index in range(40)]
+    capacity = Capacity(num_blocks=2000, block_size=16, max_rows=48, max_model_len=1024, vocab_size=1000)
+    settings = EngineSettings(max_num_seqs=48, max_num_batched_tokens=256)
+    scheduling = SchedulingSettings(speculation="suffix", speculation_max_tokens=8)
+    drafts = SimulatedDrafts(parse_acceptance("0.85,0.8,0.8,0.75"))
+    pool = Pool(capacity, settings, scheduling, lambda number: MemoryBound(), drafts=drafts)
+    simulate(Workload((*lasting, *crowd), "two, and a crowd"), Setup(pool), path)
+
+
+def _grid(title: str, rows: Sequence[Sequence[Drawing]]) -> Drawing:
+    """Pictures of one size, each with its title, as one."""
+    first = rows[0][0]
+    width, height = first.width + GAP, first.height + SUBTITLE
+    body = "".join(
+        tag(
+            "g",
+            text(2, SUBTITLE - 12, one.title, "subtitle") + tag("g", one.body, transform=f"translate(0 {SUBTITLE})"),
+            transform=f"translate({place * width:g} {line * height:g})",
+        )
+        for line, pictures in enumerate(rows)
+        for place, one in enumerate(pictures)
+    )
+    described = " ".join(f"{one.title}: {one.description}" for pictures in rows for one in pictures)
+    return Drawing(title, described, len(rows[0]) * width - GAP, len(rows) * height, body, wide=True)
+
+
+def draw_speculation() -> None:
+    path = FOLDER / "speculation.jsonl"
+    speculating(path)
+    engine = engine_of(path)
+    path.unlink()
+    by_place, lengths, over_time = draft_pictures(engine)
+    title = "Drafts while two answers run alone, and while forty more run beside them"
+    whole = _grid(title, [[queue_over_time(engine), by_place], [over_time, lengths]])
+    (FOLDER / "speculation.svg").write_text(whole.standalone(), encoding="utf-8")
+    print(f"speculation: {engine.drafts.counts.tokens:,} drafts, all answered after {engine.steps.end:.2f} s")
+
+
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     runs: dict[str, EngineRun] = {}
@@ -116,6 +180,7 @@ def main() -> None:
     for name, engine in runs.items():
         draw(engine, name, 1.02 * longest)
         print(f"{name}: all answered after {engine.steps.end:.2f} s")
+    draw_speculation()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "family_error",
             "neighbour",
             "scheduler_cost",
+            "suffix_index",
             "light",
             "start",
             "versions",
@@ -41,7 +42,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
     ),
     "What batching and scheduling bring": (
         *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
-        *("kv_allocation", "kv_windows", "prefix_cache", "preemption"),
+        *("kv_allocation", "kv_windows", "prefix_cache", "preemption", "speculation"),
     ),
     "What the server bears": ("body_validation", "attack", "serve_overload", "soak", "kill_loop", "http_cost"),
     "How true the simulator is": ("simulation_accuracy", "decision", "simulator"),

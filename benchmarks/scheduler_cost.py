@@ -190,7 +190,7 @@ class Bench:
         samples = np.array([index for index, chunk in enumerate(plan.chunks) if chunk.sample], np.int32)
         rows = np.array([chunk.row for chunk in plan.chunks if chunk.sample], np.int32)
         self._rows.sampling(rows, last[samples])
-        self._rows.append(rows, rows)
+        self._rows.keep(rows, last[samples], rows)
 
 
 def measure_blocked(scene: BlockedScene, steps: int) -> BlockedRow:

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from benchmarks.results import write_section
@@ -67,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--models", nargs="+", choices=list(GPU_SHAPES), default=list(GPU_SHAPES), help="their shapes")
-    parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none", help="of layers' matrices")
+    parser.add_argument(
+        "--quantization", choices=("none", "int8", "int4", "fp8"), default="none", help="of layers' matrices"
+    )
     parser.add_argument(
         "--device", default="cuda", help="cuda, cuda:1 …; cpu: a tiny model, to see that all of it runs"
     )
@@ -116,8 +117,9 @@ def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOper
 
     if asked.plain or not device.is_gpu:
         return cast("DeviceOperations", eager)
-    ours = InvariantOperations(kernels) if asked.batch_invariant else kernels
-    return cast("DeviceOperations", WithTwins(cast(ModuleType, ours), eager))
+    return cast(
+        "DeviceOperations", InvariantOperations(kernels) if asked.batch_invariant else WithTwins(kernels, eager)
+    )
 
 
 def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: argparse.Namespace) -> Iterator[str]:

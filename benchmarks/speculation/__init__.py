@@ -1,0 +1,1 @@
+"""What speculation brings and what it costs: `python -m benchmarks.speculation`."""

@@ -1,0 +1,112 @@
+"""Speculation against none: tokens a second at given numbers of rows, on work that repeats and on work that does not.
+
+Two engines around the same weights answer the same requests in turns (`legs`); that the answers are those of the corpus
+is asserted, token by token. Rows are kept running, so that prompts are computed between the decodes, as in a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.comparison import tell
+from benchmarks.engines import Model
+from benchmarks.results import table
+from benchmarks.speculation.corpus import Kind, Pair, Part, read
+from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks, engine
+from benchmarks.speculation.legs import Leg, in_turns, speed_up, told
+from inflight.config.scheduling import SchedulingSettings
+from inflight.counted import counted
+from inflight.engine.clock import Clock
+from inflight.execution.backends.protocol import Quantization
+from inflight.execution.drafters.suffix import SuffixDrafter
+from inflight.metrics.confidence import Estimate
+
+ON, OFF = SchedulingSettings(speculation="suffix"), SchedulingSettings()  # what auto comes to, and none
+ASKED: dict[tuple[Kind, int], float] = {("repeating", 1): 2.0, ("repeating", 4): 1.5}  # × at least
+ANYWHERE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One number of rows. accepted: of a chunk with drafts, on average; drafted: their number."""
+
+    rows: int
+    kind: Kind
+    off_per_s: float
+    speed_up: Estimate
+    steps_per_token: float
+    drafted: int
+    accepted: int
+    chunks: int
+
+
+def contest(model: Model, rows: int, kind: Kind, pairs: Sequence[Pair], legs: int, clock: Clock) -> Contest:
+    """A leg is of as many tokens as an answer has on average; of two at 16 rows, of four at 64."""
+    with_drafts = engine(model.beside(), rows, pairs, ON, SuffixDrafter(), clock)
+    without = engine(model, rows, pairs, OFF, None, clock)
+    for one in (with_drafts, without):
+        one.fill(rows)
+    mean = sum(len(pair.answer) for pair in pairs) / len(pairs)
+    leg = round(mean * max(1.0, rows**0.5 / 2))
+    before = with_drafts.stats
+    ones, others = in_turns(lambda: _leg(with_drafts, rows, leg), lambda: _leg(without, rows, leg), legs)
+    stats = with_drafts.stats
+    found = Contest(
+        rows,
+        kind,
+        sum(one.tokens for one in others) / sum(one.seconds for one in others),
+        speed_up(ones, others),
+        with_drafts.steps / with_drafts.tokens,
+        sum(stats.drafted) - sum(before.drafted),
+        sum(stats.accepted) - sum(before.accepted),
+        sum(chunks for _, chunks in stats.chosen) - sum(chunks for _, chunks in before.chosen),
+    )
+    tell(f"{model.name}, {counted(rows, 'row')}, {kind}: {told(found.speed_up)}, {found.drafted:,} drafts")
+    return found
+
+
+def _leg(engine: ScriptedEngine, rows: int, tokens: int) -> Leg:
+    """Up to the next whole number of legs, so that both engines are equally far after each."""
+    began, had = engine.seconds, engine.tokens
+    engine.run_tokens(rows, (had // tokens + 1) * tokens)
+    return Leg(engine.seconds - began, engine.tokens - had)
+
+
+def report(
+    models: Sequence[tuple[str, Quantization]],
+    batches: Sequence[int],
+    legs: int,
+    part: Part,
+    kinds: Sequence[Kind],
+    threads: int | None,
+    clock: Clock,
+) -> str:
+    cells: list[list[object]] = []
+    for name, quantization in models:
+        model = Model(name, blocks(max(batches)), MODEL_LEN, quantization, threads)
+        for kind in kinds:
+            pairs = read(kind, part)
+            cells += [_cells(model, contest(model, rows, kind, pairs, legs, clock)) for rows in batches]
+    head = ["model", "work", "rows", "off, tokens/s", "auto over off", "asked", "drafts", "right", "right of a chunk"]
+    said = (
+        f"Tokens a second with `--speculation auto` over those with `off`, prompts included, in {legs} legs each that "
+        f"ran in turns; in brackets 95 % intervals. Texts: the {part} half of the corpus. All answers were the same, "
+        "token by token."
+    )
+    return f"{said}\n\n{table(head, cells)}"
+
+
+def _cells(model: Model, found: Contest) -> list[object]:
+    asked = ASKED.get((found.kind, found.rows), ANYWHERE)
+    return [
+        model.name,
+        found.kind,
+        found.rows,
+        f"{found.off_per_s:,.0f}",
+        told(found.speed_up),
+        f"≥ {asked}",
+        f"{found.drafted:,}",
+        f"{found.accepted / found.drafted:.0%}" if found.drafted else "",
+        f"{found.accepted / found.chunks:.1f}" if found.chunks else "",
+    ]
