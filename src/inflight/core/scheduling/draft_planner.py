@@ -44,13 +44,16 @@ class DraftPlanner:
         turns = self._turns
         if turns is not None and not turns:
             return
+        budget = self._budget(draft, now)
+        if budget <= 0:
+            return  # whoever's turn it is has it in the next step
         new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
         places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks) if chunk.row not in new}
         decodes = [one for one in draft.decodes if one.number in places]
         of = {one.number: one for one in decodes if one.in_flight == 1 and (turns is None or one.number in turns)}
         if not of:
             return
-        budget, reserved = self._budget(draft, now), self._reserved_blocks()
+        reserved = self._reserved_blocks()
         candidates = [Candidate(SequenceView(one), self._room(one, reserved)) for one in of.values()]
         allotted = self._speculation.allot(draft.step, draft.chunks, candidates, budget)
         for number, count, token_ids in sorted(allotted, key=lambda one: places[one.number]):

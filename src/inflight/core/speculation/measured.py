@@ -38,7 +38,8 @@ OTHER_BATCH = 1.5  # times as many running, or as few: verdicts may differ
 FIRST_TRIAL = 3  # steps in a row whose offers are all refused, before one is tried for all that
 LAST_TRIAL = 24  # the same, after trials that failed
 WHOLE_TRIAL = 2  # drafts of a trial at most
-OBSERVED = 4  # of so many steps without drafts one tells what steps cost: they are alike
+OBSERVED = 8  # of so many steps one tells what steps take in which nobody was asked: they are alike
+OBSERVED_PLACE = 1  # which of them: an odd one, as turns after a pause are in even ones
 PROMISES = 4  # drafts that are looked at behind a token that is still being computed
 NOBODY: frozenset[int] = frozenset()
 
@@ -70,6 +71,8 @@ class MeasuredSpeculation:
         self._refused, self._trial = 0, FIRST_TRIAL  # steps in a row; how many until the next trial
         self._rests_until, self._rest = 0, 0  # step; steps of the last rest, in which nobody is asked
         self._running = 0  # sequences, when those that pause had their verdicts
+        self._like_it = (0.0, 0.0)  # the fewest and the most running for which these verdicts hold
+        self._passed, self._passed_steps = 0.0, 0  # seconds of steps that the budget has not been told of
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
         self._rounds = Rounds(FIRST_ASKING)
         self._asked: dict[int, int] = {}  # sequences whose drafts were looked at, by step
@@ -85,14 +88,20 @@ class MeasuredSpeculation:
     def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
         if ahead:
             self._ahead.add(step)
-        else:
+        elif self._ahead:
             self._ahead.discard(step)  # nothing could be planned ahead, and now it is planned anew
-        if not self._running / OTHER_BATCH <= running <= self._running * OTHER_BATCH:
-            self._running, self._rests_until, self._rest = running, 0, 0
-            self._turns.everybody()
-        if step < self._rests_until or not self._cost.ready or not self._budget.allows(ASKING):
+        fewest, most = self._like_it
+        if not fewest <= running <= most:
+            self._begin_batch(running)
+        if step < self._rests_until or not self._budget.allows(ASKING) or not self._cost.ready:
             return NOBODY
         return self._turns.at(step)
+
+    def _begin_batch(self, running: int) -> None:
+        """So many sequences run that verdicts of before may not hold."""
+        self._running, self._rests_until, self._rest = running, 0, 0
+        self._like_it = running / OTHER_BATCH, running * OTHER_BATCH
+        self._turns.everybody()
 
     def waits(self, step: int) -> bool:
         return step - 1 in self._drafted
@@ -209,15 +218,22 @@ class MeasuredSpeculation:
     # -- behind it ----------------------------------------------------------------------------------------------
 
     def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
-        ahead, drafted = plan.step in self._ahead, self._drafted.pop(plan.step, None)
-        self._ahead.discard(plan.step)
-        asked = self._asked.pop(plan.step, None)
-        self._budget.passed(result.seconds)
+        step = plan.step
+        self._passed += result.seconds
+        self._passed_steps += 1
+        is_told = step % OBSERVED == OBSERVED_PLACE
+        if not is_told and step not in self._asked and not self._ahead:
+            return  # a short step is not to wait for what the next ones tell as well
+        ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
+        self._ahead.discard(step)
+        asked = self._asked.pop(step, None)
+        self._budget.passed(self._passed, self._passed_steps)
+        self._passed, self._passed_steps = 0.0, 0
         if round_seconds:
             between = min(result.seconds, max(0.0, round_seconds - result.seconds))
             spent = self._rounds.observe(between, ahead, asked is not None)
             self._budget.settle(0.0, max(0.0, spent - (asked or 0) * ASKING))
-        if result.error is None and (drafted is not None or plan.step % OBSERVED == 0):
+        if result.error is None and (drafted is not None or is_told):
             self._cost.observe(held, result.seconds - result.draft_seconds)
         if drafted is not None and result.error is None:
             self._learn(drafted, {one.sequence_id: one.num_drafts for one in plan.chunks if one.num_drafts}, result)

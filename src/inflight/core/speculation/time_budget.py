@@ -12,6 +12,7 @@ from __future__ import annotations
 SHARE = 0.004  # of the time
 RESERVE = 8.0  # seconds whose share may be spent at once
 LEAST_STEPS = 1.0  # steps' time that the reserve holds at least: or none could be risked where steps are long
+SMOOTHING = 0.02  # of a step's time, for each step
 KEPT_STEPS = 64.0  # steps' time that is kept of what was won
 
 
@@ -21,9 +22,10 @@ class TimeBudget:
         self.won = self.lost = 0.0  # since the engine began
         self.step_seconds = 0.0  # of a step, on average
 
-    def passed(self, seconds: float) -> None:
-        """A step took so long."""
-        self.step_seconds += (seconds - self.step_seconds) * (0.02 if self.step_seconds else 1.0)
+    def passed(self, seconds: float, steps: int = 1) -> None:
+        """So many steps took so long together."""
+        weight = min(1.0, SMOOTHING * steps) if self.step_seconds else 1.0
+        self.step_seconds += (seconds / steps - self.step_seconds) * weight
         reserve = max(SHARE * RESERVE, LEAST_STEPS * self.step_seconds)
         if self.seconds < reserve:
             self.seconds = min(reserve, self.seconds + SHARE * seconds)
