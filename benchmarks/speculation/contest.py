@@ -44,7 +44,7 @@ class Contest:
 def contest(model: Model, rows: int, kind: Kind, pairs: Sequence[Pair], legs: int, clock: Clock) -> Contest:
     """A leg is of as many tokens as an answer has on average; of two at 16 rows, of four at 64."""
     with_drafts = engine(model.beside(), rows, pairs, ON, SuffixDrafter(), clock)
-    without = engine(model, rows, pairs, OFF, None, clock)
+    without = engine(model.beside(), rows, pairs, OFF, None, clock)  # alike: where memory lies tells in short steps
     for one in (with_drafts, without):
         one.fill(rows)
     mean = sum(len(pair.answer) for pair in pairs) / len(pairs)

@@ -45,7 +45,7 @@ def report(model: str, quantization: Quantization, legs: int, part: Part, thread
 def _row(model: Model, rows: int, caching: bool, legs: int, part: Part, clock: Clock) -> list[object]:
     texts = pairs(part)
     with_drafts = engine(model.beside(), rows, texts, ON, SuffixDrafter(), clock, caching)
-    without = engine(model, rows, texts, OFF, None, clock, caching)
+    without = engine(model.beside(), rows, texts, OFF, None, clock, caching)
     for one in (with_drafts, without):
         one.run_tokens(rows, 20 * ANSWER)  # what the controller learns first
     ones, others = in_turns(lambda: _leg(with_drafts, rows), lambda: _leg(without, rows), legs)

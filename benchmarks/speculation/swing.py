@@ -59,7 +59,7 @@ def report(model: str, quantization: Quantization, number: int, part: Part, thre
 def _of(model: Model, kind: Kind, number: int, part: Part, clock: Clock) -> list[float]:
     pairs = read(kind, part)
     with_drafts = engine(model.beside(), MANY, pairs, ON, SuffixDrafter(), clock)
-    without = engine(model, MANY, pairs, OFF, None, clock)
+    without = engine(model.beside(), MANY, pairs, OFF, None, clock)
     for one in (with_drafts, without):
         one.fill(FEW)
     return windows(with_drafts, without, number)
