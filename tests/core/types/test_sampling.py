@@ -49,6 +49,7 @@ def test_what_may_be_said(params: dict[str, Any]) -> None:
         ({"top_p": 1.1}, "top_p is 1.1"),
         ({"min_p": -0.1}, "min_p is -0.1"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty is 5e-324; give a number from 0.001 to 100"),
         ({"presence_penalty": 2.1}, "presence_penalty is 2.1; give a number from -2 to 2"),
         ({"frequency_penalty": -2.1}, "frequency_penalty is -2.1"),
         ({"max_tokens": -1}, "max_tokens is -1; give a whole number at least 0"),

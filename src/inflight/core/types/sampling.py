@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+LEAST_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
+
 
 class InvalidSampling(ValueError):
     """A sampling setting lies outside what it can mean."""
@@ -79,7 +81,7 @@ class SamplingParams:
         _whole("top_k", self.top_k, 0, None)
         _real("top_p", self.top_p, 0, 1, open_below=True)
         _real("min_p", self.min_p, 0, 1)
-        _real("repetition_penalty", self.repetition_penalty, 0, 100, open_below=True)
+        _real("repetition_penalty", self.repetition_penalty, LEAST_REPETITION_PENALTY, 100)
         _real("presence_penalty", self.presence_penalty, -2, 2)
         _real("frequency_penalty", self.frequency_penalty, -2, 2)
         if self.max_tokens is not None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from inflight.core.types.sampling import LEAST_REPETITION_PENALTY
 from inflight.server.bodies.types import (
     Count,
     FewTokenIds,
@@ -54,7 +55,7 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=LEAST_REPETITION_PENALTY, le=100)] | None = None
     logit_bias: LogitBias | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Words | None = None
