@@ -68,7 +68,10 @@ def owner(server: Server, client: httpx.Client) -> int:
     [connection] = client._transport._pool.connections  # type: ignore[attr-defined]
     port = connection._connection._network_stream.get_extra_info("client_addr")[1]
     address = f"0100007F:{int(server.url.rpartition(':')[2]):04X} 0100007F:{port:04X}"
-    [inode] = [line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines() if address in line]
+    inodes: set[str] = set()
+    while not inodes:  # the system's list shows a line twice, or not at all, while others open and close connections
+        inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines() if address in line}
+    [inode] = inodes
     for child in children(server):
         for descriptor in Path(f"/proc/{child}/fd").iterdir():
             if os.readlink(descriptor) == f"socket:[{inode}]":
