@@ -16,7 +16,8 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
-from inflight.server.endpoints.registry import OF_LINES
+from inflight.server.call import Call
+from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.errors import ApiError, refused
 from inflight.server.line_calls import of_a_line
 from inflight.server.logprobs import TokenNames
@@ -24,7 +25,7 @@ from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
-from inflight.server.translating import Call, RequestTranslator
+from inflight.server.translating import RequestTranslator
 
 
 class LineRefused(Exception):
@@ -131,7 +132,7 @@ class _OpenAILine:
         return answered(self._name, self._line.custom_id, 200, body)
 
     def refused(self, refusal: RequestRefused) -> LineRefused:
-        return self._refusal(refused(refusal, self._call.endpoint.prompt_field))
+        return self._refusal(refused(refusal, ENDPOINTS[self._call.kind].prompt_field))
 
     def _refusal(self, error: ApiError) -> LineRefused:
         return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)

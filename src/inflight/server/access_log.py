@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
 from inflight.server.ingress.answering import REQUEST_ID_HEADER, header, request_id, state_of
@@ -28,7 +29,7 @@ def log_call(ended: Ended, refused: Callable[[str], None]) -> None:
     line = RequestLine(
         request_id=call.call_id,
         tenant=request.tenant,
-        endpoint=call.endpoint.path,
+        endpoint=ENDPOINTS[call.kind].path,
         lane=request.lane,
         status=ended.status,
         error_code=None if error is None else error.code,

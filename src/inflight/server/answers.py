@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from inflight.records.timings import Timings
-from inflight.server.endpoints.registry import EndpointName
+from inflight.server.call import EndpointName
 
 
 class ErrorInside(BaseModel):

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from inflight.server.answers import ANSWERS, Error
-from inflight.server.endpoints.registry import ENDPOINTS, EndpointName
+from inflight.server.call import EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 
 _SCHEMAS = "#/components/schemas/{name}"

@@ -10,7 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
-from inflight.server.endpoints.registry import ENDPOINTS, GENERATION, EndpointName
+from inflight.server.call import EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
 from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
 from inflight.server.preprocessing.preprocessor import check_model
