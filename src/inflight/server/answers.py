@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from inflight.records.timings import Timings
 from inflight.server.call import EndpointName
@@ -96,6 +96,55 @@ class ChatCompletion(BaseModel):
     prompt_token_ids: list[int] | None = None
 
 
+class CachedTokens(BaseModel):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class ReasoningTokens(BaseModel):
+    reasoning_tokens: int
+
+
+class ResponseUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class ResponseOutputItem(BaseModel):
+    """What else it has depends on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    type: Literal["message", "function_call", "reasoning"]
+    status: Literal["completed", "incomplete"]
+
+
+class IncompleteDetails(BaseModel):
+    reason: Literal["max_output_tokens"]
+
+
+class Response(BaseModel):
+    """Repeats the body's instructions, tools, metadata and the like, too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[ResponseOutputItem]
+    service_tier: str
+    usage: ResponseUsage
+
+
 class Model(BaseModel):
     id: str
     object: Literal["model"]
@@ -136,6 +185,7 @@ class Detokenized(BaseModel):
 ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "completion": Completion,
     "chat": ChatCompletion,
+    "responses": Response,
     "tokenize": Tokenized,
     "detokenize": Detokenized,
 }

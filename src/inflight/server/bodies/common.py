@@ -25,6 +25,7 @@ from inflight.server.bodies.types import (
     Milliseconds,
     Name,
     Positive,
+    RepetitionPenalty,
     Samples,
     Seed,
     Stops,
@@ -61,7 +62,7 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: LogitBias | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Words | None = None

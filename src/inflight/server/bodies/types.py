@@ -26,6 +26,7 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Meta(max_length=MOST_TOKEN_IDS)]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+RepetitionPenalty = Annotated[float, Meta(ge=1e-3, le=100)]  # logits are divided by it: much less makes them infinite
 Milliseconds = Annotated[float, Meta(gt=0)]
 StopString = Annotated[str, Meta(max_length=LONGEST_STOP)]
 Stops = StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)]

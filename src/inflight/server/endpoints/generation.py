@@ -18,7 +18,7 @@ from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
-_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
 
 
 def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:

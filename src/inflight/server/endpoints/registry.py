@@ -15,8 +15,13 @@ from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.chat import CHAT
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.responses import RESPONSES
 from inflight.server.bodies.tokens import DETOKENIZE, TOKENIZE
 from inflight.server.call import EndpointName
+from inflight.server.responses.as_chat import FIELD_NAMES as RESPONSES_FIELD_NAMES
+from inflight.server.responses.as_chat import as_chat as responses_as_chat
+from inflight.server.responses.serializer import PREFIX as RESPONSES_PREFIX
+from inflight.server.responses.serializer import ResponsesSerializer
 from inflight.server.serializers.chat import ChatSerializer
 from inflight.server.serializers.completions import CompletionSerializer
 from inflight.server.serializers.protocol import AnswerSerializer
@@ -59,6 +64,17 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         prompt_field="messages",
         call_prefix="chatcmpl-",
         serializer=ChatSerializer,
+    ),
+    "responses": Endpoint(
+        path="/v1/responses",
+        body=RESPONSES,
+        route="responses",
+        about="Answer a conversation of items. OpenAI's Responses API; responses are not kept.",
+        prompt_field="input",
+        call_prefix=RESPONSES_PREFIX,
+        serializer=ResponsesSerializer,
+        as_chat=responses_as_chat,
+        field_names=RESPONSES_FIELD_NAMES,
     ),
     "tokenize": Endpoint(
         path="/tokenize",

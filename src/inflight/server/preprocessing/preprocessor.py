@@ -18,6 +18,7 @@ from msgspec import UnsetType
 from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder, PromptError
+from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.chat import ChatBody, ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionSettings
@@ -29,6 +30,7 @@ from inflight.server.errors import ApiError, clients_fault, invalid
 from inflight.server.preprocessing.conversation import template_messages
 from inflight.server.preprocessing.structured import grammar_of
 from inflight.server.preprocessing.tools import AskedTools, specs_of, template_tools, tools_of
+from inflight.server.preprocessing.truncation import fitting
 from inflight.server.preprocessing.wire import (
     Body,
     Limits,
@@ -66,8 +68,7 @@ class Preprocessor:
         asked = entry.body.decode(body)
         if entry.as_chat is not None:
             with renamed_fields(entry.field_names):
-                conversation = entry.as_chat(asked)
-                return self.chat(conversation.body, endpoint, conversation.repeated)
+                return self._conversation(entry.as_chat(asked), endpoint)
         match asked:
             case CompletionBody() as asked:
                 return self.completion(asked)
@@ -77,6 +78,15 @@ class Preprocessor:
                 return self._tokenized(asked)
             case asked:
                 return self._detokenized(asked)
+
+    def _conversation(self, asked: AsChat, endpoint: EndpointName) -> PreparedChat:
+        def prepare(body: ChatBody) -> PreparedChat:
+            return self.chat(body, endpoint, asked.repeated)
+
+        length = self._limits.max_model_len
+        if length is None or not asked.may_begin:
+            return prepare(asked.body)
+        return fitting(asked, length, max_tokens_of(asked.body) or 1, prepare)
 
     def _settings_of(self, body: GenerationSettings, kind: type[S]) -> S:
         """The body without its prompt and the form of its answer. Of allowed tokens each once: a list of a million may
