@@ -48,5 +48,5 @@ class AnswerParser(Protocol):
         """What this piece adds. Text that may be the beginning of a mark is held back until more is known."""
 
     def finish(self) -> list[AnswerDelta]:
-        """What was held back, at the end of the answer. A tool call that is not complete is told as far as it goes; what
-        was never a call is content."""
+        """What was held back, at the end of the answer. A tool call that is not complete is told as far as it goes;
+        what was never a call is content."""
