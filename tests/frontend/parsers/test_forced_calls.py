@@ -41,7 +41,9 @@ def _accepts(grammar: Grammar | None, token_ids: Sequence[int]) -> bool:
     return bool(matcher.validate_tokens([*token_ids, 256]) == len(token_ids) + 1)
 
 
-def _grammar(name: str, choice: ToolChoice, content: Grammar | None = None, special: dict[str, int] | None = None) -> Grammar | None:
+def _grammar(
+    name: str, choice: ToolChoice, content: Grammar | None = None, special: dict[str, int] | None = None
+) -> Grammar | None:
     return ChosenParsers(ParserNames(name), special=special).grammar_of_calls(_STRICT, choice, content)
 
 
