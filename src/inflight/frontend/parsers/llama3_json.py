@@ -36,5 +36,5 @@ LLAMA3_JSON = ToolFormat(
     lambda tools: Llama3JsonParser(),
     marks=(_TAG,),
     syntax=CallSyntax(f'{{"name": "{NAME}", "parameters": ', "}", separator="; "),
-    in_template=(_TAG,),
+    in_template=('"parameters": ', "<|eot_id|>"),  # not all of the versions' templates have the tag
 )

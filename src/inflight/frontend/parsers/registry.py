@@ -72,6 +72,7 @@ _BY_FAMILY = {
     "qwen3": ParserNames("hermes", "qwen3"),
     "qwen3_moe": ParserNames("hermes", "qwen3"),
     "llama4": ParserNames("llama4_pythonic"),
+    "phi3": ParserNames("phi4_mini_json"),  # the template of Phi-4-mini shows tools, but no calls
 }
 _THINKERS = {"deepseek_v3": "deepseek_r1", "glm4_moe": "glm45", "minimax_m2": "minimax_m2"}
 
