@@ -1,5 +1,5 @@
 """`inflight` with scripted answers, on a device that computes nothing: run by `test_scripted` in place of the command
-line. A prompt that holds one of these words is answered by its text; any other ends at once."""
+line. Who says one of these words last is answered by its text; any other answer ends at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from inflight.text import Tokenizer
 
 ANSWERS = {
     "weather": '{"city": "Zürich", "unit": "°C"}',
+    "tool": 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>',
+    "think": "<think>\nHm.\n</think>\n\n42",
     "count": "one two three four five",
 }
 
@@ -24,7 +26,7 @@ def scripted(executor: Executor) -> Executor:
     assert end is not None
 
     def script(prompt: tuple[int, ...], sample: int) -> list[int]:
-        asked = tokenizer.decode(list(prompt))
+        asked = tokenizer.decode(list(prompt), skip_special_tokens=False).rpartition("<|user|>")[2]
         text = next((answer for word, answer in ANSWERS.items() if word in asked), "")
         return [*tokenizer.encode(text), end]
 

@@ -54,10 +54,14 @@ class PromptEncoder:
     def can_chat(self) -> bool:
         return self._tokenizer is not None and self._chat_template is not None and self._chat_template.is_available
 
+    @property
+    def template_source(self) -> str:
+        """Of all chat templates; empty where there are none."""
+        return "" if self._chat_template is None else self._chat_template.written
+
     def template_reads(self, variable: str) -> bool:
         """Whether a chat template names this variable, so that setting it may change a prompt."""
-        written = "" if self._chat_template is None else self._chat_template.written
-        return re.search(rf"\b{variable}\b", written) is not None
+        return re.search(rf"\b{variable}\b", self.template_source) is not None
 
     @property
     def shows_tools(self) -> bool:

@@ -29,11 +29,16 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
@@ -68,17 +73,36 @@ class Completion(BaseModel):
     timings: Timings | list[Timings] | None = None
 
 
+class CalledFunction(BaseModel):
+    """arguments: JSON text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
+    """content: null where tools are called and nothing is said. reasoning: the same as reasoning_content."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: str | None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
 
 
 class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     logprobs: dict[str, Any] | None
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
 
@@ -145,6 +169,15 @@ class Response(BaseModel):
     usage: ResponseUsage
 
 
+class Capabilities(BaseModel):
+    """What a model's answers may be asked to be."""
+
+    chat: bool
+    tools: bool
+    reasoning: bool
+    structured_output: bool
+
+
 class Model(BaseModel):
     id: str
     object: Literal["model"]
@@ -152,6 +185,7 @@ class Model(BaseModel):
     owned_by: str
     root: str
     max_model_len: int
+    capabilities: Capabilities
 
 
 class Models(BaseModel):

@@ -116,7 +116,7 @@ async def open_generation(
     try:
         stream = await bridge.open(*call.requests)
     except RequestRefused as refusal:
-        raise refused(refusal, ENDPOINTS[call.kind].prompt_field) from None
+        raise refused(refusal, ENDPOINTS[call.kind].prompt_field, call.form_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
     return Generation(call, stream, response, timeout)

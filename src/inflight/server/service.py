@@ -35,13 +35,15 @@ State = Literal["loading", "ready", "draining", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together."""
+    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
+    keeps_grammars: it binds answers to schemas and grammars."""
 
     bridge: EngineClient
     preprocessing: PreprocessingPool
     translator: RequestTranslator
     tokenizer: Tokenizer | None
     max_model_len: int
+    keeps_grammars: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,7 @@ class RequestTranslator:
             n=params.n,
             tier="flex" if batch else TIERS[body.service_tier],
             tenant=tenant,
+            form_field=prepared.form_field,
             prompt_logprobs=body.prompt_logprobs is not None,
             stream=bool(body.stream),
             include_usage=bool(options and options.include_usage),

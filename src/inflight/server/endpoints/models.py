@@ -33,6 +33,16 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
             "owned_by": "inflight",
             "root": served.translator.models[0],
             "max_model_len": served.max_model_len,
+            "capabilities": capabilities(served),
+        }
+
+    def capabilities(served: Served) -> dict[str, bool]:
+        parsers = served.translator.parsers
+        return {
+            "chat": served.translator.encoder.can_chat,
+            "tools": parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
+            "reasoning": parsers is not None and parsers.reasoning_end is not None,
+            "structured_output": served.keeps_grammars,
         }
 
     @routes.get("/v1/models", responses=documented(answers.Models))

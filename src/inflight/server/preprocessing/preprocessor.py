@@ -117,7 +117,9 @@ class Preprocessor:
         scored = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
         tokens = sum(len(one.token_ids) // 4 for one in prepared)
         self._check_logprobs(shown, samples * len(prompts), body.logprobs, tokens, scored)
-        return PreparedCompletion(self._settings_of(body, CompletionSettings), tuple(prepared), self._form(body))
+        return PreparedCompletion(
+            self._settings_of(body, CompletionSettings), tuple(prepared), self._form(body), _form_field(body)
+        )
 
     def chat(self, body: ChatBody, kind: EndpointName = "chat", repeated: bytes = b"") -> PreparedChat:
         """kind: the endpoint that was asked; repeated: what its answer repeats of its body. Raises ApiError."""
@@ -135,6 +137,7 @@ class Preprocessor:
             (Prompt(packed(tokens)),),
             kind,
             grammar=grammar,
+            form_field=ENDPOINTS[kind].field_names.get(field := _form_field(body), field),
             tools=tools.callable,
             old_functions=tools.old,
             parallel_calls=tools.choice.parallel,
@@ -281,7 +284,7 @@ class Preprocessor:
         if parsers is None:
             return grammar
         if tools.callable:
-            grammar = self._form_of_calls(parsers, tools, grammar)
+            grammar = self._form_of_calls(parsers, body, tools, grammar)
         end = parsers.reasoning_end
         if end is None or not (in_reasoning or (parsers.reasons_unasked and not prompt.rstrip().endswith(end))):
             return grammar
@@ -295,16 +298,18 @@ class Preprocessor:
         """What the body says that its answer must be like."""
         grammar = grammar_of(body)
         if grammar is not None:
-            self._check_keeps_grammars(next(name for name in FORM_FIELDS if getattr(body, name) is not None))
+            self._check_keeps_grammars(_form_field(body))
         return grammar
 
-    def _form_of_calls(self, parsers: ParserChoice, tools: AskedTools, content: Grammar | None) -> Grammar | None:
+    def _form_of_calls(
+        self, parsers: ParserChoice, body: ChatBody, tools: AskedTools, content: Grammar | None
+    ) -> Grammar | None:
         try:
             grammar = parsers.grammar_of_calls(tools.callable, tools.choice, content)
         except ValueError as error:
             raise invalid(str(error), "tool_choice") from None
         if grammar is not None:
-            self._check_keeps_grammars("tool_choice" if tools.choice.mode in ("required", "named") else "tools")
+            self._check_keeps_grammars(_form_field(body))
         return grammar
 
     def _check_keeps_grammars(self, field: str) -> None:
@@ -443,6 +448,16 @@ def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
         if not isinstance(value, UnsetType) and value is not None:
             return value
     return None
+
+
+def _form_field(body: GenerationSettings) -> str:
+    """The field that says most of what the answer must be like."""
+    named = next((name for name in FORM_FIELDS if getattr(body, name) is not None), None)
+    if named is not None or not isinstance(body, ChatBody):
+        return named or "response_format"
+    if body.thinking_token_budget is not None and not (body.tools or body.functions):
+        return "thinking_token_budget"
+    return "functions" if body.functions else "tools"
 
 
 @contextmanager

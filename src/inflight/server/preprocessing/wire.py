@@ -89,17 +89,19 @@ class PreparedCompletion(Struct, frozen=True, tag_field="outcome", tag="completi
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
     grammar: Grammar | None = None
+    form_field: str | None = None
 
 
 class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
-    """kind: the endpoint's name, of which the settings are those of chat. tools: that may be called; old_functions:
-    they came as `functions`. parallel_calls: an answer may call several. in_reasoning: the prompt ends within it.
-    repeated: JSON, what the endpoint's answer repeats of the body."""
+    """kind: the endpoint's name, of which the settings are those of chat. form_field: that the grammar is from. tools:
+    that may be called; old_functions: they came as `functions`. parallel_calls: an answer may call several.
+    in_reasoning: the prompt ends within it. repeated: JSON, what the endpoint's answer repeats of the body."""
 
     settings: ChatSettings
     prompts: tuple[Prompt, ...]
     kind: EndpointName = "chat"
     grammar: Grammar | None = None
+    form_field: str | None = None
     tools: tuple[Tool, ...] = ()
     old_functions: bool = False
     parallel_calls: bool = True
