@@ -35,7 +35,7 @@ WRONG: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/chat/completions", {**HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
     ("/v1/chat/completions", {**HELLO, "stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
     ("/v1/chat/completions", {**HELLO, "tools": [{"type": "function"}]}, "tools.0.function"),
-    ("/v1/chat/completions", {**HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+    ("/v1/chat/completions", {**HELLO, "response_format": {"type": "json_schema"}}, "response_format"),
     ("/v1/chat/completions", {**HELLO, "modalities": ["audio"]}, "modalities"),
     ("/v1/chat/completions", {**HELLO, "service_tier": "gold"}, "service_tier"),
     ("/v1/chat/completions", {**HELLO, "slo": {"ttft_ms": 0}}, "slo.ttft_ms"),
