@@ -12,7 +12,7 @@ from inflight.core.types.request import Request
 from inflight.frontend.answers import AnswerParsing
 from inflight.server.tenants import Tenant
 
-EndpointName = Literal["completion", "chat", "responses", "tokenize", "detokenize"]
+EndpointName = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
