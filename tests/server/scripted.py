@@ -3,8 +3,11 @@ line. Who says one of these words last is answered by its text; any other answer
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 from inflight import build
 from inflight.core.types.plan import Executor
@@ -18,6 +21,24 @@ ANSWERS = {
     "think": "<think>\nHm.\n</think>\n\n42",
     "count": "one two three four five",
 }
+
+TEMPLATE = (
+    "{% if tools %}<|system|>\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<tool_call></tool_call><|end|>\n"
+    "{% endif %}{% for message in messages %}<|{{ 'user' if message.role == 'tool' else message.role }}|>\n"
+    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}"
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|end|>\n{% endfor %}<|assistant|>\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+def write_qwenlike(folder: Path) -> Path:
+    """The built-in model with a chat template that shows tools and reasoning, as a Qwen's does."""
+    shutil.copytree(build.BUILT_IN, folder)
+    settings = folder / "tokenizer_config.json"
+    config = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(json.dumps({**config, "chat_template": TEMPLATE}), encoding="utf-8")
+    return folder
 
 
 def scripted(executor: Executor) -> Executor:

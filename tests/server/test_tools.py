@@ -4,28 +4,16 @@ would, and the built-in one is bound to a schema."""
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from inflight.build import BUILT_IN
-
 from .conftest import Server
 from .scripted import ANSWERS
 
-TEMPLATE = (
-    "{% if tools %}<|system|>\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<tool_call></tool_call><|end|>\n"
-    "{% endif %}{% for message in messages %}<|{{ 'user' if message.role == 'tool' else message.role }}|>\n"
-    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}"
-    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{% endfor %}<|end|>\n{% endfor %}<|assistant|>\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-)
 TOOLS: Any = [
     {
         "type": "function",
@@ -36,20 +24,6 @@ TOOLS: Any = [
         },
     }
 ]
-
-
-@pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("model") / "qwenlike"
-    shutil.copytree(BUILT_IN, folder)
-    settings = folder / "tokenizer_config.json"
-    config = json.loads(settings.read_text(encoding="utf-8"))
-    settings.write_text(json.dumps({**config, "chat_template": TEMPLATE}), encoding="utf-8")
-    server = Server(
-        str(folder), "--served-model-name", "qwenlike", program=[str(Path(__file__).with_name("scripted.py"))]
-    ).ready()
-    yield server
-    assert server.stop() == 0, "".join(server.log)
 
 
 @pytest.fixture

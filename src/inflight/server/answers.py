@@ -169,6 +169,61 @@ class Response(BaseModel):
     usage: ResponseUsage
 
 
+class MessageContent(BaseModel):
+    """What else it has depends on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["text", "thinking", "tool_use"]
+
+
+class ThinkingTokens(BaseModel):
+    thinking_tokens: int
+
+
+class MessageUsage(BaseModel):
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens
+    service_tier: Literal["standard", "batch"]
+
+
+class Message(BaseModel):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[MessageContent]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class CountedTokens(BaseModel):
+    input_tokens: int
+
+
+class MessagesErrorDetails(BaseModel):
+    error_code: str | None = None
+    param: str | None = None
+
+
+class MessagesErrorInside(BaseModel):
+    type: str
+    message: str
+    details: MessagesErrorDetails | None = None
+
+
+class MessagesError(BaseModel):
+    """Every error of /v1/messages, in answers and in streams."""
+
+    type: Literal["error"]
+    error: MessagesErrorInside
+    request_id: str | None
+
+
 class Capabilities(BaseModel):
     """What a model's answers may be asked to be."""
 
@@ -220,6 +275,8 @@ ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "completion": Completion,
     "chat": ChatCompletion,
     "responses": Response,
+    "messages": Message,
+    "count_tokens": CountedTokens,
     "tokenize": Tokenized,
     "detokenize": Detokenized,
 }

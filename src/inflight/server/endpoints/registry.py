@@ -15,9 +15,16 @@ from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.chat import CHAT
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.messages import COUNT_TOKENS, MESSAGES
 from inflight.server.bodies.responses import RESPONSES
 from inflight.server.bodies.tokens import DETOKENIZE, TOKENIZE
 from inflight.server.call import EndpointName
+from inflight.server.messages.as_chat import FIELD_NAMES as MESSAGES_FIELD_NAMES
+from inflight.server.messages.as_chat import as_chat as messages_as_chat
+from inflight.server.messages.as_chat import counted_as_chat
+from inflight.server.messages.errors import PATH as MESSAGES_PATH
+from inflight.server.messages.serializer import PREFIX as MESSAGES_PREFIX
+from inflight.server.messages.serializer import MessagesSerializer
 from inflight.server.responses.as_chat import FIELD_NAMES as RESPONSES_FIELD_NAMES
 from inflight.server.responses.as_chat import as_chat as responses_as_chat
 from inflight.server.responses.serializer import PREFIX as RESPONSES_PREFIX
@@ -33,6 +40,7 @@ class Endpoint:
     prompt that the engine continues, call_prefix: begins the ids of calls, serializer: writes its answers; nothing
     where no engine is asked.
     as_chat: where bodies are conversations in words of their own: what they are as those of chat; may raise ApiError.
+    Without a prompt_field, its tokens are counted.
     field_names: how such bodies call what chat calls otherwise, for sentences about mistakes."""
 
     path: str
@@ -75,6 +83,25 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         serializer=ResponsesSerializer,
         as_chat=responses_as_chat,
         field_names=RESPONSES_FIELD_NAMES,
+    ),
+    "messages": Endpoint(
+        path=MESSAGES_PATH,
+        body=MESSAGES,
+        route="messages",
+        about="Answer a conversation of blocks. Anthropic's Messages API.",
+        prompt_field="messages",
+        call_prefix=MESSAGES_PREFIX,
+        serializer=MessagesSerializer,
+        as_chat=messages_as_chat,
+        field_names=MESSAGES_FIELD_NAMES,
+    ),
+    "count_tokens": Endpoint(
+        path=f"{MESSAGES_PATH}/count_tokens",
+        body=COUNT_TOKENS,
+        route="count_tokens",
+        about="How many tokens the prompt of such a conversation has.",
+        as_chat=counted_as_chat,
+        field_names=MESSAGES_FIELD_NAMES,
     ),
     "tokenize": Endpoint(
         path="/tokenize",

@@ -68,7 +68,8 @@ class Preprocessor:
         asked = entry.body.decode(body)
         if entry.as_chat is not None:
             with renamed_fields(entry.field_names):
-                return self._conversation(entry.as_chat(asked), endpoint)
+                chat = entry.as_chat(asked)
+                return self._conversation(chat, endpoint) if entry.prompt_field else self._counted(chat.body)
         match asked:
             case CompletionBody() as asked:
                 return self.completion(asked)
@@ -144,6 +145,13 @@ class Preprocessor:
             in_reasoning=in_reasoning,
             repeated=repeated,
         )
+
+    def _counted(self, body: ChatBody) -> PreparedAnswer:
+        """Tokens of the prompt that `chat` would make of it. As many as there are: who asks may want to shorten it."""
+        self._check_model(body.model)
+        rendered = self._rendered(body, self._tools(body).shown)
+        tokens = clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
+        return PreparedAnswer(msgspec.json.encode({"input_tokens": len(tokens)}))
 
     def _tokenized(self, body: TokenizeBody) -> PreparedAnswer:
         self._check_model(body.model)
@@ -462,11 +470,16 @@ def _form_field(body: GenerationSettings) -> str:
 
 @contextmanager
 def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Mistakes are told by the names that the endpoint's own body has. names: of chat's fields."""
+    """Mistakes are told by the names that the endpoint's own body has. names: of chat's fields; what
+    begins with a dot stands within one."""
     try:
         yield
     except ApiError as error:
         first, *rest = re.split(r"(?=[.\[])", error.param or "", maxsplit=1)
+        inner = next((one for one in names if one.startswith(".") and one in "".join(rest)), None)
+        if inner is not None:
+            error.param = (error.param or "").replace(inner, names[inner], 1)
+            error.message = error.message.replace(inner, names[inner], 1)
         if first in names:
             error.param = names[first] + "".join(rest)
             error.message = re.sub(rf"\b{re.escape(first)}\b", names[first], error.message, count=1)

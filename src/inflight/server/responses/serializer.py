@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Raw
 
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
+from inflight.frontend.parsers.answer_parser import ContentDelta
 from inflight.server.call import Call
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames, chat_logprobs, encode
 from inflight.server.responses.output import Json, Output
 from inflight.server.responses.repeated import decode_repeated
+from inflight.server.serializers.deltas import deltas_of, joined
 from inflight.server.serializers.protocol import Change, Choice, Usage
 
 PREFIX = "resp_"  # of ids
@@ -48,7 +48,7 @@ class ResponsesSerializer:
         (choice,) = choices
         assert choice.answer is not None, "a conversation's answers are parsed"
         logprobs = self._logprobs(choice.output.token_logprobs or ())
-        for delta in _deltas(choice.answer):
+        for delta in deltas_of(choice.answer):
             self._output.push(delta, logprobs if isinstance(delta, ContentDelta) else ())
         self._finish_reason = choice.output.finish_reason
         self._output.finish(self._is_cut_off)
@@ -60,7 +60,7 @@ class ResponsesSerializer:
         events: list[Json] = [] if self._events else self._opening()
         for change in changes:
             logprobs = self._logprobs(change.logprobs)
-            for delta in _joined(change.deltas):
+            for delta in joined(change.deltas):
                 events += self._output.push(delta, logprobs if isinstance(delta, ContentDelta) else ())
                 logprobs = [] if isinstance(delta, ContentDelta) else logprobs
             if change.finish is not None:
@@ -131,31 +131,3 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
     }
-
-
-def _deltas(answer: ParsedAnswer) -> list[AnswerDelta]:
-    """A whole answer as few deltas."""
-    deltas: list[AnswerDelta] = []
-    if answer.reasoning:
-        deltas.append(ReasoningDelta(answer.reasoning))
-    if answer.content:
-        deltas.append(ContentDelta(answer.content))
-    calls = enumerate(answer.calls)
-    return deltas + [ToolCallDelta(index, one.name, one.arguments, one.call_id) for index, one in calls]
-
-
-def _joined(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
-    """Neighbours of one kind as one."""
-    joined: list[AnswerDelta] = []
-    for delta in deltas:
-        last = joined[-1] if joined else None
-        if isinstance(delta, ContentDelta) and isinstance(last, ContentDelta):
-            joined[-1] = ContentDelta(last.text + delta.text)
-        elif isinstance(delta, ReasoningDelta) and isinstance(last, ReasoningDelta):
-            joined[-1] = ReasoningDelta(last.text + delta.text)
-        elif isinstance(delta, ToolCallDelta) and isinstance(last, ToolCallDelta) and delta.index == last.index:
-            arguments = last.arguments + delta.arguments
-            joined[-1] = ToolCallDelta(last.index, last.name, arguments, last.call_id)
-        else:
-            joined.append(delta)
-    return joined
