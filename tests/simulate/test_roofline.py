@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from inflight.config.engine import EngineSettings
+from inflight.config.engine import GPU_PROMPT_SHARE, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
@@ -236,7 +236,8 @@ def test_a_published_run_comes_out_within_a_fifth_and_between_the_ends(streams: 
 def served(shape: str, gpu: str, streams: int, case: Case) -> float:
     """Tokens per second of so many requests that come at once, as the engine's own scheduler runs them."""
     capacity = Capacity(streams * 80, 16, streams, 2048, 1000)
-    settings = EngineSettings(device="cuda", max_num_seqs=streams, max_model_len=2048)
+    budget = streams + GPU_PROMPT_SHARE
+    settings = EngineSettings(max_num_seqs=streams, max_num_batched_tokens=budget, max_model_len=2048)
     model = Roofline(known_model(shape), GPUS[gpu], case=case)
     pool = Pool(capacity, settings, SchedulingSettings().ending_early(0), lambda number: model)
     run = simulate(Workload((Entry(0.0, 128, 1024),) * streams, "at once"), Setup(pool))

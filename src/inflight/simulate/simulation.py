@@ -76,6 +76,11 @@ class Pool:
     router_options: OptionValues = field(default_factory=OptionValues)
     drafts: SimulatedDrafts | None = None
 
+    @property
+    def depth(self) -> int:
+        """Steps in flight, as an engine on that device has them."""
+        return 2 if self.settings.device.startswith("cuda") else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -159,6 +164,7 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.preemption == "recompute"
         and not asked.lanes
         and pool.drafts is None
+        and pool.depth == 1
         and pool.capacity.windows == (0,)
         and pool.capacity.max_rows <= budget(pool.settings, asked)  # or decodes wait for their turn: not foreseen
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
@@ -175,7 +181,7 @@ def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Repli
     if record is not None:
         file = open_record(record)
         observers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
-    loop = EngineLoop(scheduler, executor, VirtualClock(), observers=observers)
+    loop = EngineLoop(scheduler, executor, VirtualClock(), depth=pool.depth, observers=observers)
     return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None)
 
 
@@ -190,7 +196,7 @@ def in_force(pool: Pool) -> dict[str, Any]:
         "num_blocks": pool.capacity.num_blocks,
         "prefix_caching": settings.enable_prefix_caching,
         "watermark": settings.watermark,
-        "depth": 1,
+        "depth": pool.depth,
     }
     simulated = {name: {"value": value, "reason": "as simulated"} for name, value in numbers.items()}
     return {**simulated, **{name: asdict(entry) for name, entry in pool.scheduling.resolved().items()}}
