@@ -111,7 +111,7 @@ class Rig:
             params = SamplingParams(max_tokens=output, ignore_eos=True, temperature=0)
             request = Request(
                 request_id=str(self._count),
-                prompt_token_ids=tuple(range(prompt)),
+                prompt_token_ids=tuple(place % VOCABULARY for place in range(prompt)),
                 params=params,
                 slo=SLO(itl=itl),
                 arrival=self.now,

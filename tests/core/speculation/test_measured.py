@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from inflight.core.speculation.drafter import ExecutorDrafter
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
+from inflight.core.speculation.measured import READING
 from inflight.core.speculation.time_budget import RESERVE, SHARE
 
 from .rig import Device, Foreseeing, Rig, Right
@@ -173,6 +175,36 @@ def test_a_drafter_without_an_idea_is_asked_seldom() -> None:
     rig.add(16, 1000)
     rig.until_done()
     assert 20 < drafter.asked < 1000
+
+
+def test_reading_long_prompts_in_vain_takes_a_small_share_of_the_time() -> None:
+    """As it is estimated: the drafter reads a prompt when it is first asked."""
+    shown: set[int] = set()
+
+    class Reading(Foreseeing):
+        def propose(self, view: SequenceView, most: int) -> Proposal:
+            shown.add(view.number)
+            return super().propose(view, most)
+
+    rig = Rig(Device(lambda tokens: 0.001), Reading(never, most=0))
+    rig.add(400, 30, prompt=1000)
+    rig.until_done()
+    assert len(shown) > 3
+    assert (len(shown) - 1) * 1000 * READING < SHARE * (RESERVE + rig.now)
+
+
+def test_nobody_waits_for_drafts_that_a_prompt_leaves_no_room_for() -> None:
+    rig = Rig(Device(memory_bound), Foreseeing(often(1.0)), depth=2)
+    rig.add(1, 600)
+    for _ in range(60):
+        rig.step()
+    assert any(rig.drafts())  # which pay, so that it is its turn in every step
+    before = len(rig.plans)
+    rig.add(4, 10, prompt=4000)
+    while len(rig.plans) < before + 30:
+        rig.step()
+    without = [plan for plan in rig.plans[before + 3 :] if all(chunk.sequence_id for chunk in plan.chunks)]
+    assert len(without) <= 1
 
 
 def test_a_step_with_drafts_keeps_an_itl_target() -> None:

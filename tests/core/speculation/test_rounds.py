@@ -10,23 +10,23 @@ from inflight.core.speculation.rounds import OUTLIER, Rounds
 def test_what_questions_take_is_the_difference_between_rounds() -> None:
     rounds = Rounds(asking=1e-4)
     for _ in range(200):
-        assert rounds.observe(3e-4, ahead=False, asked=False) == 0.0
-        rounds.observe(5e-4, ahead=False, asked=True)
+        assert rounds.observe(3e-4, ahead=False, asked=None) == 0.0
+        rounds.observe(5e-4, ahead=False, asked=0.0)
     assert rounds.asking == pytest.approx(2e-4, rel=0.01)
-    assert rounds.observe(5e-4, ahead=False, asked=True) == pytest.approx(2e-4, rel=0.01)
+    assert rounds.observe(5e-4, ahead=False, asked=0.0) == pytest.approx(2e-4, rel=0.01)
     assert 3e-4 < rounds.behind < 5e-4
 
 
 def test_a_round_that_took_long_for_other_reasons_counts_little() -> None:
     rounds = Rounds(asking=1e-4)
-    rounds.observe(3e-4, ahead=False, asked=False)
-    assert rounds.observe(1.0, ahead=False, asked=True) == pytest.approx(OUTLIER * 1e-4)
-    assert rounds.observe(1e-4, ahead=False, asked=True) == 0.0  # and one that took less than others, nothing
+    rounds.observe(3e-4, ahead=False, asked=None)
+    assert rounds.observe(1.0, ahead=False, asked=0.0) == pytest.approx(OUTLIER * 1e-4)
+    assert rounds.observe(1e-4, ahead=False, asked=0.0) == 0.0  # and one that took less than others, nothing
 
 
 def test_planning_is_hidden_beside_a_step_and_not_behind_its_result() -> None:
     rounds = Rounds(asking=1e-4)
-    rounds.observe(4e-4, ahead=False, asked=True)
+    rounds.observe(4e-4, ahead=False, asked=0.0)
     assert rounds.unhidden == 0.0  # nothing was planned ahead, so that nothing is missed
-    rounds.observe(1e-4, ahead=True, asked=False)
+    rounds.observe(1e-4, ahead=True, asked=None)
     assert rounds.unhidden == pytest.approx(3e-4)

@@ -24,6 +24,7 @@ class DraftPlanner:
         self._lanes = lanes
         self._running = running
         self._turns: Collection[int] | None = ()
+        self._full = -1  # the last step that had no room for drafts
 
     def waits(self, step: int) -> bool:
         """Whether the step is planned behind the result of the one before it."""
@@ -33,7 +34,7 @@ class DraftPlanner:
         """Whose turn it is in this step, and numbers of the sequences that are not planned ahead: these are drafted for
         behind the result of what is in flight. ahead: the step before this one is still being computed."""
         self._turns = turns = self._speculation.turns(step, len(self._running), ahead)
-        if not ahead or not turns:
+        if not ahead or not turns or self._full == step - 1:  # a long prompt fills several steps
             return ()
         waiting = [one for one in self._running.sequences if one.in_flight and one.number in turns]
         return {one.number for one in waiting if self._speculation.holds(step, SequenceView(one))}
@@ -46,7 +47,8 @@ class DraftPlanner:
             return
         budget = self._budget(draft, now)
         if budget <= 0:
-            return  # whoever's turn it is has it in the next step
+            self._full = draft.step  # whoever's turn it is has it in the next step
+            return
         new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
         places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks) if chunk.row not in new}
         decodes = [one for one in draft.decodes if one.number in places]

@@ -29,7 +29,8 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 ASKING = 15e-6  # seconds that a drafter and the planner take for one sequence at least
-FIRST_ASKING = 100e-6  # seconds that a round with questions takes more, before one is measured
+READING = 0.5e-6  # seconds that a drafter takes for each token that it has not seen yet
+FIRST_ASKING = 100e-6  # seconds that a round with questions takes beside these, before one is measured
 ASKING_SHARE = 0.002  # of the time, that asking in vain takes at most
 MARGIN = 0.02  # by which a step must be better with drafts, where the one before it had none
 HEADROOM = 0.9  # of an ITL target: predictions err
@@ -38,8 +39,8 @@ OTHER_BATCH = 1.5  # times as many running, or as few: verdicts may differ
 FIRST_TRIAL = 3  # steps in a row whose offers are all refused, before one is tried for all that
 LAST_TRIAL = 24  # the same, after trials that failed
 WHOLE_TRIAL = 2  # drafts of a trial at most
-OBSERVED = 8  # of so many steps one tells what steps take in which nobody was asked: they are alike
-OBSERVED_PLACE = 1  # which of them: an odd one, as turns after a pause are in even ones
+OBSERVED = 8e-3  # seconds after which a step tells what those take in which nobody was asked: short ones are alike
+DRAFTING = 2  # times the planning of a step with drafts that is left for it by those who wait for it
 PROMISES = 4  # drafts that are looked at behind a token that is still being computed
 NOBODY: frozenset[int] = frozenset()
 
@@ -75,7 +76,9 @@ class MeasuredSpeculation:
         self._passed, self._passed_steps = 0.0, 0  # seconds of steps that the budget has not been told of
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
         self._rounds = Rounds(FIRST_ASKING)
-        self._asked: dict[int, int] = {}  # sequences whose drafts were looked at, by step
+        self._asked: dict[int, float] = {}  # seconds that looking at drafts was charged, by step
+        self._seen: dict[int, int] = {}  # tokens of each running sequence that the drafter was shown, by number
+        self._unseen = 0  # tokens of answers that have ended since a drafter was asked, which it learns first
 
     # -- before a step ------------------------------------------------------------------------------------------
 
@@ -112,9 +115,9 @@ class MeasuredSpeculation:
         each_token = self._budget.step_seconds / max(1, self._running)
         all_wait = len(self._turns.due) >= self._running
         lost = min(each_token, self._rounds.unhidden / max(1, self._running)) if all_wait else each_token
-        self._asked[step] = self._asked.get(step, 0) + 1
-        chances = self._chances(view, 1 + PROMISES)[1][1:]
-        if not self._budget.allows(lost) or sum(accumulate(chances, mul)) * each_token <= lost:
+        may = self._budget.allows(lost + DRAFTING * self._rounds.unhidden)  # or it would be held for nothing
+        chances = self._chances(step, view, 1 + PROMISES)[1][1:] if may else ()
+        if sum(accumulate(chances, mul)) * each_token <= lost:
             self._turns.pauses(view.number, step, self._longest_in_vain(self._budget.step_seconds))
             return False
         self._budget.settle(0.0, lost)
@@ -129,7 +132,7 @@ class MeasuredSpeculation:
     ) -> list[Allotment]:
         held, tokens = features(BatchPlan(step, tuple(chunks))), sum(chunk.sample > 0 for chunk in chunks)
         extended = self._cost.extended(held)
-        self._asked[step] = self._asked.get(step, 0)
+        self._asked.setdefault(step, 0.0)
         if extended.seconds <= 0 or not self._may_pay(extended, tokens):
             self._rest = min(LONGEST, max(1, 2 * self._rest))
             self._rests_until = step + self._rest
@@ -164,9 +167,8 @@ class MeasuredSpeculation:
         vain = self._longest_in_vain(extended.seconds)
         proposals: dict[int, Proposal] = {}
         offers: list[Offer] = []
-        self._asked[step] += len(candidates)
         for view, room in candidates:
-            proposal, chances = self._chances(view, min(room, self._most, budget))
+            proposal, chances = self._chances(step, view, min(room, self._most, budget))
             if chances:
                 proposals[view.number] = proposal
                 offers.append(Offer(view.number, chances))
@@ -174,21 +176,28 @@ class MeasuredSpeculation:
                 self._turns.pauses(view.number, step, vain)
         return proposals, offers
 
-    def _chances(self, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]]:
-        """At most so many drafts of a sequence, and of each the chance that it is right if those before it are."""
+    def _chances(self, step: int, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]]:
+        """At most so many drafts of a sequence, and of each the chance that it is right if those before it are. None
+        where finding out is more than may be lost now."""
         of = self._of[view.number]
         if most <= 0:
             return NOTHING, ()
         if isinstance(self._drafter, ExecutorDrafter):
             return NOTHING, self._acceptance.chances_by_place(of, most)
-        proposal = self._drafter.propose(view, most)
+        known = view.prompt_tokens + view.output_tokens
+        asking = ASKING + READING * (known - self._seen.get(view.number, 0) + self._unseen)
+        if not self._budget.allows(min(asking, self._budget.reserve)):
+            return NOTHING, ()
+        self._asked[step] = self._asked.get(step, 0.0) + asking
+        self._budget.settle(0.0, asking)
+        self._seen[view.number], self._unseen = known, 0
         self._tally.asked += 1
-        self._budget.settle(0.0, ASKING)
+        proposal = self._drafter.propose(view, most)
         return proposal, self._acceptance.chances(of, proposal.chances)
 
     def _longest_in_vain(self, seconds: float) -> int:
         """Steps of so many seconds between two times that each sequence's drafts are asked for."""
-        asking = max(len(self._of) * ASKING, self._rounds.asking)
+        asking = len(self._of) * ASKING + self._rounds.asking
         return math.ceil(asking / (ASKING_SHARE * seconds)) if seconds > 0 else LONGEST
 
     def _chosen(self, offers: list[Offer], tokens: int, step: ExtendedStep, budget: int) -> Choice:
@@ -221,7 +230,7 @@ class MeasuredSpeculation:
         step = plan.step
         self._passed += result.seconds
         self._passed_steps += 1
-        is_told = step % OBSERVED == OBSERVED_PLACE
+        is_told = self._passed >= OBSERVED
         if not is_told and step not in self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
         ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
@@ -231,8 +240,7 @@ class MeasuredSpeculation:
         self._passed, self._passed_steps = 0.0, 0
         if round_seconds:
             between = min(result.seconds, max(0.0, round_seconds - result.seconds))
-            spent = self._rounds.observe(between, ahead, asked is not None)
-            self._budget.settle(0.0, max(0.0, spent - (asked or 0) * ASKING))
+            self._budget.settle(0.0, self._rounds.observe(between, ahead, asked))
         if result.error is None and (drafted is not None or is_told):
             self._cost.observe(held, result.seconds - result.draft_seconds)
         if drafted is not None and result.error is None:
@@ -265,7 +273,9 @@ class MeasuredSpeculation:
         self._of.pop(view.number, None)
         self._turns.end(view.number)
         self._targets.pop(view.number, None)
+        self._seen.pop(view.number, None)
         if not isinstance(self._drafter, ExecutorDrafter):
+            self._unseen += view.output_tokens
             self._drafter.finished(view)
 
     def stats(self) -> SpeculationStats:

@@ -14,7 +14,7 @@ OUTLIER = 4.0  # times what questions took so far: more in one round is somethin
 
 class Rounds:
     def __init__(self, asking: float):
-        """asking: seconds that a round with questions is believed to take more, before one was seen."""
+        """asking: seconds that a round with questions is believed to take beside what they are, before one was seen."""
         self.asking = asking
         # Seconds beside a step, by whether it was planned ahead, of all rounds and of those without questions.
         self._between: dict[bool, float | None] = {True: None, False: None}
@@ -31,16 +31,17 @@ class Rounds:
         behind, ahead = self._between[False], self._between[True]
         return 0.0 if behind is None or ahead is None else max(0.0, behind - ahead)
 
-    def observe(self, between: float, ahead: bool, asked: bool) -> float:
-        """So many seconds went by beside a step. Returns those that looking for drafts took, if anybody was asked."""
+    def observe(self, between: float, ahead: bool, asked: float | None) -> float:
+        """So many seconds went by beside a step. asked: those that questions are believed to have taken; None: there
+        were none. Returns those that looking for drafts took beside these."""
         self._between[ahead] = _smoothed(self._between[ahead], between)
         plain = self._unasked[ahead]
-        if not asked:
+        if asked is None:
             self._unasked[ahead] = _smoothed(plain, between)
             return 0.0
         if plain is None:
             return 0.0
-        more = min(max(0.0, between - plain), OUTLIER * self.asking)
+        more = min(max(0.0, between - plain - asked), OUTLIER * self.asking)
         self.asking += ASKED_SMOOTHING * (more - self.asking)
         return more
 

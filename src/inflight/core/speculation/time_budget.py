@@ -26,9 +26,13 @@ class TimeBudget:
         """So many steps took so long together."""
         weight = min(1.0, SMOOTHING * steps) if self.step_seconds else 1.0
         self.step_seconds += (seconds / steps - self.step_seconds) * weight
-        reserve = max(SHARE * RESERVE, LEAST_STEPS * self.step_seconds)
-        if self.seconds < reserve:
-            self.seconds = min(reserve, self.seconds + SHARE * seconds)
+        if self.seconds < self.reserve:
+            self.seconds = min(self.reserve, self.seconds + SHARE * seconds)
+
+    @property
+    def reserve(self) -> float:
+        """Seconds that may be lost at once, when nothing was for long."""
+        return max(SHARE * RESERVE, LEAST_STEPS * self.step_seconds)
 
     def allows(self, seconds: float) -> bool:
         """Whether so much may be lost."""
