@@ -118,6 +118,8 @@ def settings(chance: random.Random) -> SamplingParams:
 
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
+    """Without drafts: how soon rows end, and so who is preempted, would hang on the time. tests/speculation has them."""
+    shape = {"speculation": "off"} | shape
     scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in SCHEDULING_NAMES})
     rest = {name: value for name, value in shape.items() if name not in SCHEDULING_NAMES}
     engine = build_engine(EngineSettings(model=str(folder), threads=2, **rest), scheduling)
