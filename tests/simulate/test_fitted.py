@@ -149,3 +149,15 @@ def test_a_round_is_from_plan_to_plan_while_the_engine_is_busy() -> None:
         Timed(held, 0.1, 5.0, 5.11, frozenset({2})),  # it may have rested: the usual 0.01 after the commit
     ]
     assert [one.seconds for one in rounds(timed)] == pytest.approx([0.12, 0.12, 0.12])
+
+
+def test_a_round_of_a_step_that_was_planned_ahead_is_from_commit_to_commit() -> None:
+    held = Features(1, 1, 1, 10, 0.0)
+    timed = [
+        Timed(held, 0.1, 0.0, 0.11, frozenset({1})),
+        Timed(held, 0.1, 0.01, 0.21, frozenset({1})),  # while the one before was computed
+        Timed(held, 0.1, 0.12, 0.31, frozenset({1})),
+        Timed(held, 0.1, 0.33, 0.44, frozenset({1})),  # behind the one before, which lasted until then
+        Timed(held, 0.1, 5.0, 5.11, frozenset({2})),
+    ]
+    assert [one.seconds for one in rounds(timed)] == pytest.approx([0.11, 0.1, 0.12, 0.13, 0.13])
