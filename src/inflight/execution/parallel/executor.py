@@ -7,23 +7,28 @@ ranks have drawn is compared when a step is done, and where it differs they stop
 
 from __future__ import annotations
 
+import time
+
 from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transferred
 from inflight.execution.parallel.faults import PeerLost, RanksLost, WorkerFault
+from inflight.execution.parallel.rank_transfers import RankTransfers
 from inflight.execution.parallel.worker import token_ids
 from inflight.execution.parallel.workers import Workers
 from inflight.execution.runner import InFlight, ModelRunner
 
 _AGAIN = "Ranks are no longer at the same step; start the engine anew"  # whoever tells it ends the sentence
+_TICK = 0.001  # seconds between two looks at what ranks tell of transfers
 _PATIENCE = 5.0  # seconds for the others to say what they know, once this rank has failed
 
 
 class ParallelExecutor:
-    """Of the first rank. Where a rank is lost, or a step fails on one, that step's `result` raises RanksLost, and so
-    does every `submit` after it: this is no failed step but the executor's end, and the engine ends with the
-    sentence."""
+    """Of the first rank. Where a rank is lost, or a step fails on one, that step's `result` raises RanksLost, or
+    `poll`, and so does every `submit` after it: this is no failed step but the executor's end, and the engine ends with
+    the sentence."""
 
     def __init__(self, runner: ModelRunner, workers: Workers) -> None:
         self._runner, self._workers = runner, workers
+        self._transfers = RankTransfers(workers.count + 1)
         self.lost: str | None = None
 
     @property
@@ -33,11 +38,19 @@ class ParallelExecutor:
     def submit(self, plan: BatchPlan) -> Pending:
         if self.lost is not None:
             raise RanksLost(self.lost)
+        if self.capacity.asynchronous_transfers:
+            self._transfers.begin(plan.transfers)
         self._workers.step(plan)
         return _InFlight(self, self._runner.submit(plan))
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """Transfers are done within their step."""
+        """A transfer has ended when all ranks have done their own. Raises RanksLost."""
+        last = time.monotonic() + seconds
+        while self.lost is None and self._transfers:
+            self._hear()
+            if (ended := self._transfers.ended()) or time.monotonic() >= last:
+                return ended
+            time.sleep(_TICK)
         return None
 
     def close(self) -> None:
@@ -52,6 +65,18 @@ class ParallelExecutor:
         if self.lost is not None:
             raise RanksLost(self.lost)
         return result
+
+    def _hear(self) -> None:
+        """What ranks tell of transfers. Raises RanksLost."""
+        limit = self._workers.seconds
+        try:
+            for rank, ended in enumerate((self._runner.poll() or (), *self._workers.ended())):
+                self._transfers.told(rank, ended)
+            if late := self._transfers.overdue(limit):
+                raise WorkerFault(f"Rank {min(late)} has not copied the blocks of a transfer for {limit:g} s.")
+        except WorkerFault as cause:
+            self.lost = f"{cause} {_AGAIN}"
+            raise RanksLost(self.lost) from cause
 
     def _mismatch(self, result: StepResult, fault: Exception | None) -> str | None:
         """Why the ranks cannot go on; None: they can."""

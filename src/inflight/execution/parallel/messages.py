@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.plan import BatchPlan, Capacity, Transferred
 from inflight.execution.backends.protocol import DType, KVShape
 from inflight.execution.computing import KernelModel
 
@@ -63,6 +63,12 @@ class Computed(Struct, frozen=True, tag=True):
     token_ids: tuple[int, ...]
 
 
+class Copied(Struct, frozen=True, tag=True):
+    """Transfers of its blocks have ended, between other messages."""
+
+    ended: tuple[Transferred, ...]
+
+
 class Failed(Struct, frozen=True, tag=True):
     """Its last message. by_peer: another rank was the cause."""
 
@@ -71,7 +77,7 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 ToWorker = Begin | Step
-FromWorker = Joining | Loaded | Ready | Computed | Failed
+FromWorker = Joining | Loaded | Ready | Computed | Copied | Failed
 
 
 def _plain(value: Any) -> list[int]:

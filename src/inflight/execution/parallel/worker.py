@@ -25,6 +25,7 @@ from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
+    Copied,
     Failed,
     FromWorker,
     Joining,
@@ -43,6 +44,7 @@ from inflight.models.gguf.gguf_model import gguf_at
 
 Inbox = queue.SimpleQueue[ToWorker]
 Tell = Callable[[FromWorker], None]
+_TICK = 0.001  # seconds between two looks at transfers under way
 
 
 def main() -> None:
@@ -87,19 +89,25 @@ def work(setup: Setup, inbox: Inbox, tell: Tell) -> None:
 
 
 def compute(runner: ModelRunner, depth: int, inbox: Inbox, tell: Tell) -> None:
-    """Plans as they come, up to `depth` of them under way. Raises what a step failed by."""
+    """Plans as they come, up to `depth` of them under way, and transfers beside them. Raises what a step failed by."""
     flights = deque[InFlight]()
     while True:
+        ended = runner.poll()
+        if ended:
+            tell(Copied(ended))
         if flights and (len(flights) == depth or inbox.empty()):
             flight = flights.popleft()
             result = flight.result()
             if flight.fault is not None:
                 raise flight.fault
             tell(Computed(result.step, token_ids(result)))
-        else:
-            message = inbox.get()
-            assert isinstance(message, Step)
-            flights.append(runner.submit(message.plan))
+            continue
+        try:
+            message = inbox.get(timeout=None if ended is None else _TICK)
+        except queue.Empty:
+            continue
+        assert isinstance(message, Step)
+        flights.append(runner.submit(message.plan))
 
 
 def token_ids(result: StepResult) -> tuple[int, ...]:
