@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,29 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
     model = replace(settled(RIDGE, steps(RIDGE)), provenance=provenance)
     model.save(tmp_path / "model.json")
     assert FittedModel.load(tmp_path / "model.json") == model
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "depth"),
+    [
+        ({}, "cpu", 1),
+        ({"device": "cuda:1"}, "cuda:1", 2),
+        ({"device": "cuda:1", "depth": 1}, "cuda:1", 1),
+        ({"device": "cpu", "depth": 2}, "cpu", 2),
+    ],
+)
+def test_it_tells_what_its_engine_had_in_flight_and_where(settings: dict[str, Any], device: str, depth: int) -> None:
+    told = Provenance("a test", "a machine", "2026-01-01", 3, settings=settings)
+    model = replace(TRUE, provenance=told)
+    assert (model.device, model.depth) == (device, depth)
+
+
+@pytest.mark.parametrize("depth", [0, 3, "2", 1.5])
+def test_steps_in_flight_that_no_engine_has_are_refused(tmp_path: Path, depth: object) -> None:
+    told = Provenance("a test", "a machine", "2026-01-01", 3, settings={"depth": depth})
+    replace(TRUE, provenance=told).save(tmp_path / "model.json")
+    with pytest.raises(StepModelError, match="steps in flight, where engines have 1 or 2"):
+        FittedModel.load(tmp_path / "model.json")
 
 
 @pytest.mark.parametrize(
