@@ -6,6 +6,7 @@ Copies here come late (`delayed`): what is not waited for is seen by the tokens.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from inflight.build import Engine
 from inflight.core.types.plan import BatchPlan, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.runner import ModelRunner
+from inflight.records.schema import of_kind, read_records
+from inflight.simulate.replay import replay
 
 from ...test_depth import Said, run
 from .delayed import DelayedStream
@@ -106,6 +110,18 @@ def test_what_cannot_be_copied_is_computed_again(tiny: Path, wanted: Said) -> No
     failed = [one for one in watched.ended if one.error is not None]
     assert 0 < len(failed) < len(watched.ended)
     assert {one.error for one in failed} == {"Blocks could not be copied (RuntimeError: the device says no)."}
+
+
+def test_its_record_replays(tmp_path: Path, tiny: Path) -> None:
+    """Whenever copies ended, on the engine's own clock: with steps, and while nothing could be computed."""
+    engine = opened(tiny, on_cpu(depth=2, copies=DelayedStream(7)), SWAP, **SCARCE)
+    settings = {name: asdict(one) for name, one in engine.settings.items()}
+    engine.loop.watch(Recorder(open_record(tmp_path / "r.jsonl"), settings, engine.capacity))
+    run(engine, asked())
+    engine.loop.close()
+    records = list(read_records(tmp_path / "r.jsonl"))
+    assert sum(len(step.get("transferred", [])) for step in of_kind(records, "step")) > 5
+    assert replay(records)[1].difference is None
 
 
 def test_without_swap_space_nothing_is_asynchronous(tiny: Path) -> None:
