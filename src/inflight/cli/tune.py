@@ -133,7 +133,7 @@ def _about(tuning: Tuning, machine: Machine, demand: Demand) -> list[str]:
             f"On the real engine: goodput {best.goodput:.3g}/s, the median of {counted(runs, 'run')}; the "
             f"simulator's choice is {decision.loss:.1%} below the best of {len(decision.judged):,} measured settings."
         )
-    about.append(f"Simulated is {placed(machine.device, machine.depth)}.")
+    about.append(f"Simulated: {placed(machine.device, machine.depth)}.")
     if not machine.calibrated:
         about.append("Step times are from data sheets, not calibrated on your hardware.")
     if tuning.indifferent:
