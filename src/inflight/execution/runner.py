@@ -20,6 +20,7 @@ from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResu
 from inflight.execution.block_transfers import BlockTransfers
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.drafters.step_drafting import StepDrafting
+from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
 
@@ -140,7 +141,7 @@ class InFlight:
         step = self._plan.step
         if self.fault is not None:
             is_short = is_out_of_memory(self.fault)
-            return StepResult(step, (), seconds, _sentence(self._plan, self.fault), out_of_memory=is_short)
+            return StepResult(step, (), seconds, step_failure(self._plan, self.fault), out_of_memory=is_short)
         sampled = tuple(chain.from_iterable(one.sampled for one in done))
         scored = joined(chain.from_iterable(one.scored for one in done))
         pooled = tuple(chain.from_iterable(one.pooled for one in done))
@@ -148,7 +149,8 @@ class InFlight:
         return StepResult(step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting)
 
 
-def _sentence(plan: BatchPlan, fault: Exception) -> str:
+def step_failure(plan: BatchPlan, fault: Exception) -> str:
+    """What a step failed by, in a sentence; logged with where it did."""
     log.error("step %d with %d tokens failed", plan.step, plan.tokens, exc_info=fault)
     if is_out_of_memory(fault):
         whose = "machine's" if isinstance(fault, MemoryError) else "device's"
@@ -157,11 +159,6 @@ def _sentence(plan: BatchPlan, fault: Exception) -> str:
             "--max-num-batched-tokens, --max-num-seqs or --kv-memory."
         )
     return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
-
-
-def is_out_of_memory(fault: Exception) -> bool:
-    """Of the machine, or as PyTorch names it, which need not be here, of a device."""
-    return isinstance(fault, MemoryError) or any(one.__name__ == "OutOfMemoryError" for one in type(fault).__mro__)
 
 
 def copy_seconds(backend: Device, kv_cache: KVCache, host_blocks: int, blocks: int = 8) -> float:

@@ -90,6 +90,13 @@ class Second:
     def computed(self, seconds: float) -> list[Computed]:
         return [self.mailbox.told(Computed, seconds)]
 
+    def shortage(self) -> None:
+        """Of the first rank, which has its machine's memory."""
+
+    def lacking(self) -> Exception | None:
+        """Of its own."""
+        return None
+
     def ended(self) -> list[list[Transferred]]:
         return [self.mailbox.ended()]
 
@@ -99,7 +106,7 @@ class Second:
 
     def _work(self, runner: ModelRunner) -> None:
         with pytest.raises(AssertionError):
-            compute(runner, 2, self.inbox, self._tell)
+            compute(runner, 2, self.inbox, self._tell, self.lacking)
 
     def _tell(self, message: FromWorker) -> None:
         self.said.append(message)
@@ -138,6 +145,9 @@ class StandingStill:
 
     def step(self, plan: BatchPlan) -> None:
         """It would be computed."""
+
+    def shortage(self) -> None:
+        """Nothing is computed."""
 
     def ended(self) -> list[list[Transferred]]:
         if self._fault is not None:

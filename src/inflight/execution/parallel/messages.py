@@ -57,10 +57,12 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Computed(Struct, frozen=True, tag=True):
-    """token_ids: all that was drawn, in the plan's order."""
+    """token_ids: all that was drawn, in the plan's order. short: a sentence where memory was, so that what the step
+    has computed is for nobody."""
 
     step: int
     token_ids: tuple[int, ...]
+    short: str | None = None
 
 
 class Copied(Struct, frozen=True, tag=True):

@@ -142,6 +142,10 @@ class Workers:
         for worker in self._workers:
             worker.told(Ready, START_SECONDS)
 
+    def shortage(self) -> Exception | None:
+        """Of memory, on this process's rank, since the last call."""
+        return None if self._ranks is None else self._ranks.shortage()
+
     def step(self, plan: BatchPlan) -> None:
         message = Step(plan)
         for worker in self._workers:
