@@ -160,8 +160,8 @@ def picture(host: Sequence[Bar], device: Sequence[Bar], first: int) -> Drawing:
                 body += text(frame.at_x(bar.start - start) + 1, y - 5, f"step {bar.step - first + 1}")
     title = "Two steps in flight: the host is done with the next step long before the device is with this one"
     about = (
-        f"Host: measured on a CPU, {ROWS} rows. Device: an H100's data sheet, Qwen3-8B in bf16. While the device "
-        "computes a step, the host commits the one before, plans the next and uploads what is new in it."
+        f"Host: measured on a CPU, an engine of {ROWS} rows. Device: an H100's data sheet, Qwen3-8B in bf16. While the "
+        "device computes a step, the host commits the one before, plans the next and uploads what is new in it."
     )
     return Drawing(title, about, WIDE, 190, frame.around(body, y_ticks=False), wide=True)
 

@@ -40,6 +40,7 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     assert told.code == 0, told.err
     assert "nodes of 8 GPUs" in told.out
     assert "not calibrated on your hardware" in told.out
+    assert "simulated: an engine on cuda with 2 steps in flight" in told.out
     assert "TTFT p99 ≤ 1,000 ms gives way first" in told.out
     assert "with all that is uncertain of step times at its fast and at its slow end" in told.out
     assert "not looked at: replicas that span nodes" in told.out and "disaggregation" in told.out
@@ -59,6 +60,7 @@ def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
     assert answer["latency_s"]["ttft"]["p99"]["expected"] <= 0.5
     assert answer["settings"]["max-num-seqs"]["reason"]
     assert answer["calibrated"] is False
+    assert (answer["device"], answer["steps_in_flight"]) == ("cuda", 2)
     assert any("One replica" in sentence for sentence in answer["mistakes"])
 
 

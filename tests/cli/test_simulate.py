@@ -268,6 +268,29 @@ def test_what_is_simulated_ends_steps_early_where_the_engine_does(
     assert in_force("--step-model", str(theirs), "--num-blocks", "400", "--max-model-len", "4096") == 0
 
 
+def test_steps_in_flight_are_those_of_the_device(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a step model the device that it was measured on; its record tells it, and so does a model fitted on that."""
+    record, gpu = str(tmp_path / "r.jsonl"), tmp_path / "gpu.json"
+    measured = json.loads(Path(model).read_text())
+    measured["provenance"]["settings"] = {"device": "cuda:0", "depth": 2}
+    gpu.write_text(json.dumps(measured))
+
+    def told(*arguments: str) -> str:
+        return said(capsys, "simulate", *arguments, "--rate", "6", "--requests", "60", "--record", record)[1]
+
+    assert "an engine on cpu with 1 step in flight." in told("--step-model", model)
+    assert "an engine on cuda with 2 steps in flight." in told("--model", "llama-3-8b", "--hardware", "h100")
+    assert "an engine on cuda:0 with 2 steps in flight." in told("--step-model", str(gpu))
+    settings = json.loads(Path(record).read_text().splitlines()[0])["settings"]
+    assert (settings["device"]["value"], settings["depth"]["value"]) == ("cuda:0", 2)
+    said(capsys, "replay", record)
+    own = str(tmp_path / "own.json")
+    said(capsys, "calibrate", "--record", record, "--output", own)
+    assert "an engine on cuda:0 with 2 steps in flight." in told("--step-model", own)
+
+
 def test_a_simulated_record_replays_and_is_fitted(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:

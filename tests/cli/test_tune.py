@@ -55,6 +55,7 @@ def test_a_configuration_comes_with_its_reasons(tune, step_model: Path, tmp_path
     assert found["best"]["settings"] == settings
     assert found["best"]["goodput"] >= found["start"]["goodput"]
     assert "not calibrated" not in output.read_text()
+    assert "an engine on cpu with 1 step in flight" in output.read_text()
 
 
 def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]

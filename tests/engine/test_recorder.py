@@ -68,7 +68,7 @@ class Noted(FaultyExecutor):
     """Keeps the plans that it was given. Steps may break, or be unsound: of those the last sequence has no tokens."""
 
     def __init__(self, setup: Setup, broken: frozenset[int] = frozenset(), unsound: frozenset[int] = frozenset()):
-        super().__init__(setup.capacity, seconds)
+        super().__init__(setup.capacity, seconds, setup.fate)
         self.plans: list[BatchPlan] = []
         self._broken, self._unsound = broken, unsound
 
@@ -366,7 +366,6 @@ def test_a_record_replays_to_the_same_plans(
     # Dynamic batching notes lengths when it looks at who waits, and of looks that found nothing to plan a record is
     # silent: whoever is gone by the next plan was noted in the run only.
     assume(setup.strategy != "dynamic" or all(victim is None for _, _, victim, _ in script))
-    setup = replace(setup, transfer_polls=())  # when asynchronous transfers ended a record does not tell
     recorded = Recorded(setup, broken, unsound)
     loop, others = recorded.loop, OthersTurn()
 

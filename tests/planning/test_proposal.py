@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inflight.config.engine import default_depth
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import parse_slos
 from inflight.planning.machine import Machine, calibrated_machine
@@ -71,7 +72,7 @@ def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strateg
 
 
 def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> None:
-    cpu, gpu = (propose(machine(on_gpu=here), traffic, (), Overrides()).config.options() for here in (False, True))
+    cpu, gpu = (propose(machine(device=here), traffic, (), Overrides()).config.options() for here in ("cpu", "cuda"))
     assert (cpu["early-end-tokens"].value, gpu["early-end-tokens"].value) == (EARLY_END, 0)
     assert "on a GPU" in gpu["early-end-tokens"].reason
     whole = propose(machine(), traffic, (), Overrides(strategy="continuous")).config
@@ -82,7 +83,9 @@ def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> N
 def test_a_calibrated_machine_has_the_defaults_of_the_device_that_was_measured(device: str, tokens: int) -> None:
     size = Size(num_blocks=1000, block_size=16, max_rows=8, max_model_len=2048)
     told = Provenance("an engine", "a machine", "2026-11-23", 100, settings={"device": device}, capacity=size)
-    assert early_end(calibrated_machine(FittedModel(0.01, (0.001,), provenance=told))) == tokens
+    measured = calibrated_machine(FittedModel(0.01, (0.001,), provenance=told))
+    assert early_end(measured) == tokens
+    assert (measured.device, measured.depth) == (device, default_depth(device))
 
 
 def test_only_promises_on_nearly_all_gaps_bound_a_step() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from inflight.config.scheduling import SchedulingSettings
@@ -100,6 +101,7 @@ def assert_same(workload: Workload, setup: Setup) -> float:
     until=st.sampled_from([None, 1.0]),
     state_snapshots=st.sampled_from([0, 1, 3, 40]),
     least=st.sampled_from([16, 48]),
+    depth=st.sampled_from([1, 2]),
 )
 @settings(deadline=None)
 def test_skipping_is_stepping(
@@ -120,6 +122,7 @@ def test_skipping_is_stepping(
     until: float | None,
     state_snapshots: int,
     least: int,
+    depth: int,
 ) -> None:
     entries = chat(15, rate, seed, shared=shared).entries
     if follow:
@@ -128,20 +131,27 @@ def test_skipping_is_stepping(
     workload = Workload(entries, "chat", concurrency, until=until)
     asked = SchedulingSettings.of(strategy=strategy, kv_allocation=allocation)
     sizes = {"num_blocks": num_blocks, "max_rows": max_rows, "budget": budget, "state_snapshots": state_snapshots}
+    sizes["depth"] = depth
     one = pool(asked, prefix_caching=prefix_caching, **sizes, replicas=replicas, router=router)
     with spaced(least):
         assert_same(workload, Setup(one, one if moves else None, Link(bytes_per_token=5e5, gbps=1.0)))
 
 
-def test_most_tokens_of_a_quiet_engine_are_in_no_plan() -> None:
-    assert assert_same(chat(20, 0.5), Setup(pool())) > 0.8
+DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 
-def test_those_of_a_busy_engine_too() -> None:
+@DEPTHS
+def test_most_tokens_of_a_quiet_engine_are_in_no_plan(depth: int) -> None:
+    assert assert_same(chat(20, 0.5), Setup(pool(depth=depth))) > 0.8
+
+
+@DEPTHS
+def test_those_of_a_busy_engine_too(depth: int) -> None:
     """With prompts in most of its steps, and somebody waiting in many."""
-    busy = simulate(chat(100, 60.0), Setup(pool(max_rows=16)))
+    setup = Setup(pool(max_rows=16, depth=depth))
+    busy = simulate(chat(100, 60.0), setup)
     assert max(one.ttft or 0.0 for one in busy.observations) > 0.3
-    assert assert_same(chat(100, 60.0), Setup(pool(max_rows=16))) > 0.8
+    assert assert_same(chat(100, 60.0), setup) > 0.8
 
 
 def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:
@@ -161,24 +171,42 @@ def test_a_slot_that_a_step_writes_is_nobody_elses_before_the_next() -> None:
     assert assert_same(workload, Setup(pool(state_snapshots=1))) > 0.8
 
 
-def test_nobody_is_steady_where_blocks_run_short() -> None:
+@DEPTHS
+def test_nobody_is_steady_where_blocks_run_short(depth: int) -> None:
     """Where memory is short all step, and are steady again when there is enough of it."""
-    setup = Setup(pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30))  # filled steps: want comes sooner
+    setup = Setup(
+        pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30, depth=depth)
+    )  # filled steps: want comes sooner
     assert simulate(chat(60, 20.0), setup).preemptions > 0
     assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.8
 
 
-def test_the_second_pool_goes_fast_too() -> None:
+@DEPTHS
+def test_the_second_pool_goes_fast_too(depth: int) -> None:
     link = Link(bytes_per_token=1e5, gbps=8.0)
-    assert assert_same(chat(40, 5.0), Setup(pool(replicas=2), pool(replicas=2), link)) > 0.5
+    two = pool(replicas=2, depth=depth)
+    assert assert_same(chat(40, 5.0), Setup(two, two, link)) > 0.5
 
 
-def test_blocks_go_by_rank_to_those_that_moved_in_another_order() -> None:
+@DEPTHS
+def test_blocks_go_by_rank_to_those_that_moved_in_another_order(depth: int) -> None:
     """The first comes second to the second pool, for its prompt is longer; both need a block in the same step."""
     link = Link(bytes_per_token=1e6, gbps=8.0)
     for length in range(5, 21):
         workload = Workload((Entry(0.0, 100, 60), Entry(0.001, length, 90)), "two")
-        assert assert_same(workload, Setup(pool(replicas=2), pool(), link)) > 0.5
+        assert assert_same(workload, Setup(pool(replicas=2, depth=depth), pool(depth=depth), link)) > 0.5
+
+
+def test_blocks_that_are_alike_are_found_as_the_first_of_them_has_them() -> None:
+    """With a step in flight they become full at the same commit; which of them are kept, their order says."""
+    entries = [Entry(0.001 * index, 64, 100 + 7 * index, prefix=(1,), block_size=64) for index in range(6)]
+    for prefix_caching in (True, False):
+        setup = Setup(pool(depth=2, prefix_caching=prefix_caching))
+        assert assert_same(Workload(tuple(entries), "six alike"), setup) > 0.7
+
+
+def test_recurrent_state_with_a_step_in_flight_steps() -> None:
+    assert assert_same(chat(10, 0.5), Setup(pool(depth=2, state_snapshots=4))) == 0
 
 
 def test_whoever_asks_what_steps_cost_steps() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,29 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "device", "depth"),
+    [
+        ({}, "cpu", 1),
+        ({"device": "cuda:1"}, "cuda:1", 2),
+        ({"device": "cuda:1", "depth": 1}, "cuda:1", 1),
+        ({"device": "cpu", "depth": 2}, "cpu", 2),
+    ],
+)
+def test_it_tells_what_its_engine_had_in_flight_and_where(settings: dict[str, Any], device: str, depth: int) -> None:
+    told = Provenance("a test", "a machine", "2026-01-01", 3, settings=settings)
+    model = replace(TRUE, provenance=told)
+    assert (model.device, model.depth) == (device, depth)
+
+
+@pytest.mark.parametrize("depth", [0, 3, "2", 1.5])
+def test_steps_in_flight_that_no_engine_has_are_refused(tmp_path: Path, depth: object) -> None:
+    told = Provenance("a test", "a machine", "2026-01-01", 3, settings={"depth": depth})
+    replace(TRUE, provenance=told).save(tmp_path / "model.json")
+    with pytest.raises(StepModelError, match="steps in flight, where engines have 1 or 2"):
+        FittedModel.load(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize(
     "text", ["", "{}", '{"kind": "step model", "version": 99}', '{"kind": "step model", "version": 1}', "[1]"]
 )
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
@@ -149,3 +173,15 @@ def test_a_round_is_from_plan_to_plan_while_the_engine_is_busy() -> None:
         Timed(held, 0.1, 5.0, 5.11, frozenset({2})),  # it may have rested: the usual 0.01 after the commit
     ]
     assert [one.seconds for one in rounds(timed)] == pytest.approx([0.12, 0.12, 0.12])
+
+
+def test_a_round_of_a_step_that_was_planned_ahead_is_from_commit_to_commit() -> None:
+    held = Features(1, 1, 1, 10, 0.0)
+    timed = [
+        Timed(held, 0.1, 0.0, 0.11, frozenset({1})),
+        Timed(held, 0.1, 0.01, 0.21, frozenset({1})),  # while the one before was computed
+        Timed(held, 0.1, 0.12, 0.31, frozenset({1})),
+        Timed(held, 0.1, 0.33, 0.44, frozenset({1})),  # behind the one before, which lasted until then
+        Timed(held, 0.1, 5.0, 5.11, frozenset({2})),
+    ]
+    assert [one.seconds for one in rounds(timed)] == pytest.approx([0.11, 0.1, 0.12, 0.13, 0.13])

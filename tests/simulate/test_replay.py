@@ -59,6 +59,20 @@ def test_swapped_blocks_replay(tmp_path: Path, preemption: str) -> None:
     assert preemption == "auto" or outcome.moved_blocks > 0
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_that_are_swapped_beside_the_steps_replay_and_are_modelled(tmp_path: Path, depth: int) -> None:
+    """In a simulation they end with the step that they began with; of a record, where it says."""
+    of = pool(SchedulingSettings.of(preemption="swap", swap_space=0.1), num_blocks=40, host_blocks=30, depth=depth)
+    of = replace(of, capacity=replace(of.capacity, asynchronous_transfers=True))
+    simulate(chat(50, 60.0), Setup(of), tmp_path / "r.jsonl")
+    records = list(read_records(tmp_path / "r.jsonl"))
+    again, outcome = replay(records)
+    assert outcome.difference is None and outcome.moved_blocks > 0
+    assert sum(len(step.get("transferred", [])) for step in of_kind(records, "step")) > 10
+    compared = compare(records, again, MODEL)
+    assert compared.modelled == compared.recorded and compared.preemptions[0] == compared.preemptions[1] > 0
+
+
 def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> None:
     settings = SchedulingSettings.of(
         policy="fair",

@@ -150,6 +150,7 @@ def _runner(
         vocab_size=spec.vocab_size,
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(backend, kv_cache, host_blocks) * whole / own if host_blocks else 0.0,
+        asynchronous_transfers=host_blocks > 0 and backend.asynchronous_copies,
         embedding_size=spec.hidden_size,
         windows=settings.windows,
         state_snapshots=states.snapshots,

@@ -159,15 +159,21 @@ decode_options = grouped(
 class Device:
     """model: what steps take. known: of the engine's size. cases: models at the slow and at the fast end of what is
     uncertain, where steps were not measured. host_bytes: of a token's keys and values as they are swapped, copies on
-    several GPUs counted; None: not known. on_gpu: whether defaults are those of an engine on a GPU. link_gbps: gigabits
-    per second that the network cards of an engine pass; None: not known."""
+    several GPUs counted; None: not known. name: as settings of an engine name it. depth: steps that an engine has in
+    flight there. link_gbps: gigabits per second that the network cards of an engine pass; None: not known."""
 
     model: StepModel
     known: Size
     cases: tuple[StepModel, ...] = ()
     host_bytes: float | None = None
-    on_gpu: bool = False
+    name: str = "cpu"
+    depth: int = 1
     link_gbps: float | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether defaults are those of an engine on a GPU."""
+        return self.name.startswith("cuda")
 
     @property
     def calibrated(self) -> bool:
@@ -241,7 +247,8 @@ def _calibrated(path: Path) -> Device:
         model,
         known,
         host_bytes=None if in_all is None else in_all / len(known.get("windows", (0,))),
-        on_gpu=model.on_gpu,
+        name=model.device,
+        depth=model.depth,
     )
 
 
@@ -274,7 +281,8 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
         known,
         cases=machine.cases,
         host_bytes=machine.block_bytes / machine.block_size,
-        on_gpu=True,
+        name=machine.device,
+        depth=machine.depth,
         link_gbps=8 * NETWORK_SHARE * hardware.gpu.between_nodes_gb_per_s * degree,
     )
 

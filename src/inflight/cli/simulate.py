@@ -32,7 +32,7 @@ from inflight.cli.options import (
 from inflight.cli.summary import print_summary
 from inflight.cli.verb import Verb, grouped
 from inflight.config.assembly import budget
-from inflight.config.engine import DEFAULT_ROWS, EngineSettings
+from inflight.config.engine import DEFAULT_ROWS, EngineSettings, placed
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.config.speculation import OFF, DraftSource, DraftSupport, resolve_speculation
@@ -146,9 +146,9 @@ def _summary(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
 
 def _notes(setup: Setup, device: Device, second: Device) -> list[str]:
     """On what the answer rests."""
-    notes = [f"Step model: {device.model.name}."]
+    notes = [f"Step model: {device.model.name}; {placed(device.name, device.depth)}."]
     if setup.decode is not None and second is not device:
-        notes.append(f"Step model of the decode pool: {second.model.name}.")
+        notes.append(f"Step model of the decode pool: {second.model.name}; {placed(second.name, second.depth)}.")
     if setup.link is not None:
         notes.append(
             f"Transfers: {setup.link.bytes_per_token / 1e3:,.0f} kB per prompt token at {setup.link.gbps:,.0f} Gbit/s."
@@ -168,7 +168,7 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
         scheduling = scheduling.ending_early(0)
     capacity = _capacity(device, values, scheduling)
     settings = EngineSettings(
-        device="cuda" if device.on_gpu else "cpu",
+        device=device.name,
         max_num_seqs=capacity.max_rows,
         max_num_batched_tokens=values["max_num_batched_tokens"],
         max_model_len=capacity.max_model_len,
@@ -184,7 +184,7 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
     replicas = 1 if values["replicas"] is None else values["replicas"]
     router_options = OptionValues({name: values[name] for name in OPTIONS if values[name] is not None})
     used = drafts if scheduling.draft_source.kind != "off" else None
-    return Pool(capacity, settings, scheduling, models, replicas, values["router"], router_options, used)
+    return Pool(capacity, settings, scheduling, models, replicas, values["router"], router_options, used, device.depth)
 
 
 def _draft_source(scheduling: SchedulingSettings, capacity: Capacity, drafts: SimulatedDrafts | None) -> DraftSource:

@@ -14,6 +14,7 @@ from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
+from inflight.config.engine import placed
 from inflight.config.setting import SettingsError, option
 from inflight.counted import counted
 from inflight.metrics.slo import Slo, parse_slos, targets
@@ -132,6 +133,7 @@ def _about(tuning: Tuning, machine: Machine, demand: Demand) -> list[str]:
             f"On the real engine: goodput {best.goodput:.3g}/s, the median of {counted(runs, 'run')}; the "
             f"simulator's choice is {decision.loss:.1%} below the best of {len(decision.judged):,} measured settings."
         )
+    about.append(f"Simulated: {placed(machine.device, machine.depth)}.")
     if not machine.calibrated:
         about.append("Step times are from data sheets, not calibrated on your hardware.")
     if tuning.indifferent:
@@ -157,7 +159,7 @@ def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: T
 
     def measure(config: EngineConfig) -> Summary:
         settings = replace(
-            config.engine_settings(machine.max_model_len),
+            config.engine_settings(machine.max_model_len, machine.device),
             model=values["model"],
             family=values["family"],
             load_format=values["load_format"],

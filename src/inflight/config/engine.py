@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from inflight.config.setting import MOST, Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
+from inflight.counted import counted
 from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import described
 
@@ -163,6 +164,16 @@ WHOLE_SHARE = 512  # the same, where prompts come whole, or the strategy chooses
 # step are part of its graph.
 LOGIT_ROWS, GPU_LOGIT_ROWS = 32, 256
 PROMPT_SHARE, GPU_PROMPT_SHARE = 128, 2048  # tokens of prompts beside one token of every running sequence
+
+
+def default_depth(device: str) -> int:
+    """Steps in flight of an engine on such a device: a GPU computes beside the host, which plans ahead meanwhile."""
+    return 2 if device.startswith("cuda") else 1
+
+
+def placed(device: str, depth: int) -> str:
+    """An engine, in words."""
+    return f"an engine on {device} with {counted(depth, 'step')} in flight"
 
 
 def resolve_rows(settings: EngineSettings, on_gpu: bool = False) -> Resolved:

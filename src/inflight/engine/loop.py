@@ -192,8 +192,11 @@ class EngineLoop:
     def _wait_for_transfers(self, others_turn: AbstractContextManager[object]) -> None:
         with others_turn:
             ended = self._transferred(POLL_SECONDS)
+        now = self.clock.now()
         with self._verb:
-            self._scheduler.transferred(ended, self.clock.now())
+            self._scheduler.transferred(ended, now)
+        if ended:
+            self._observers.transferred(ended, now)
 
     def _transferred(self, seconds: float) -> tuple[Transferred, ...]:
         """What the executor tells of transfers. When it has none under way, those that nothing was told of are lost:

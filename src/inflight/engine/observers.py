@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from inflight.core.types.events import Event
-from inflight.core.types.plan import BatchPlan, StepResult
+from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ class EngineObserver(Protocol):
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         """It was computed; its events follow."""
+
+    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        """Transfers of blocks ended while none was computed; others come with a step's result."""
 
     def events(self, events: list[Event], now: float) -> None:
         """Tokens and ends."""
@@ -61,6 +64,9 @@ class EngineObservers:
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._tell(lambda one: one.step(plan, result, planned, committed))
+
+    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        self._tell(lambda one: one.transferred(ended, now))
 
     def events(self, events: list[Event], now: float) -> None:
         self._tell(lambda one: one.events(events, now))

@@ -1,4 +1,5 @@
-"""The recorder: writes what the engine did, one JSON line per step and per ended request (records.schema).
+"""The recorder: writes what the engine did, one JSON line per step and per ended request (records.schema), and one for
+transfers that ended between steps.
 
 Knows core's types and the schema; the loop tells it what happens. Lines are flushed with each request's end, so that
 a run that is cut off keeps what it had finished.
@@ -14,11 +15,21 @@ from typing import IO, Any
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Pooled, Sampled, Scored, StepResult
+from inflight.core.types.plan import (
+    BatchPlan,
+    Capacity,
+    Chunk,
+    NewRow,
+    Pooled,
+    Sampled,
+    Scored,
+    StepResult,
+    Transferred,
+)
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
-from inflight.records.schema import VERSION, ChunkRecord, NewRowRecord, PlanRecord
+from inflight.records.schema import VERSION, ChunkRecord, NewRowRecord, PlanRecord, TransferredRecord
 
 
 def open_record(path: Path) -> IO[str]:
@@ -44,7 +55,7 @@ class Recorder:
         self._next_step = 0
         self._next_commit = 0
         self._next_sequence = 0
-        self._commands = 0  # adds and aborts so far, which may bear the same time
+        self._commands = 0  # adds, ends and those of transfers so far, which may bear the same time
         self._alive: dict[str, _Alive] = {}
         self._write(
             {
@@ -89,6 +100,8 @@ class Recorder:
             record["accepted"] = accepted
         if result.draft_seconds:
             record["draft_seconds"] = result.draft_seconds
+        if result.transferred:
+            record["transferred"] = [_transferred(one) for one in result.transferred]
         if result.error is not None:
             record["error"] = result.error
             if result.out_of_memory:
@@ -98,6 +111,18 @@ class Recorder:
         if faults:
             record["faults"] = faults
         self._write(record)
+
+    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        self._write(
+            {
+                "kind": "transfers",
+                "transferred": [_transferred(one) for one in ended],
+                "ended": now,
+                "before_step": self._next_step,
+                "before_commit": self._next_commit,
+                "command": self._command(),
+            }
+        )
 
     def events(self, events: list[Event], now: float) -> None:
         for event in events:
@@ -174,6 +199,10 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
             "back": [[host, block] for block, host in plan.copies("load")],
         },
     }
+
+
+def _transferred(one: Transferred) -> TransferredRecord:
+    return {"ticket": one.ticket} if one.error is None else {"ticket": one.ticket, "error": one.error}
 
 
 def _capacity(capacity: Capacity) -> dict[str, Any]:

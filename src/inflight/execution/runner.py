@@ -1,10 +1,11 @@
 """The model runner: runs a plan on a backend and gives back its tokens.
 
-Knows plans, the decoder and the order of a step; not why the plan looks as it does, and no tensor. One step is: copies
-between blocks, then forward passes over all its tokens, each followed by the logits of the positions that score, then
-of those that sample (in slabs, so that a wide batch over a large vocabulary needs little memory), then vectors. Slots,
-tokens and settings are the backend's. Where that computes beside the caller, `submit` returns before the step is done.
-Drafts that the plan leaves to the executor are made first; then `submit` waits for them.
+Knows plans, the decoder and the order of a step; not why the plan looks as it does, and no tensor. One step is:
+transfers of blocks (`block_transfers`), then forward passes over all its tokens, each followed by the logits of the
+positions that score, then of those that sample (in slabs, so that a wide batch over a large vocabulary needs little
+memory), then vectors. Slots, tokens and settings are the backend's. Where that computes beside the caller, `submit`
+returns before the step is done. Drafts that the plan leaves to the executor are made first; then `submit` waits for
+them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
-from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResult, PendingPass, StateCache
+from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResult, PendingCopy, PendingPass, StateCache
+from inflight.execution.block_transfers import BlockTransfers
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.drafters.step_drafting import StepDrafting
+from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
 
@@ -43,6 +46,7 @@ class ModelRunner:
         self._capacity = capacity
         self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
         self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
+        self._transfers = BlockTransfers(capacity, self._copy_blocks)
         self.finished = 0.0  # when the last step was: the next one cannot have begun before
 
     @property
@@ -66,15 +70,16 @@ class ModelRunner:
             self._drafting.discard(rows)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """Transfers are done within their step."""
-        return None
+        return self._transfers.poll(seconds)
 
     def close(self) -> None:
         """Nothing outlives the runner's own references."""
+        if self._capacity.asynchronous_transfers:
+            self._backend.wait()  # or blocks would be copied whose memory is somebody else's
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
         if plan.transfers:
-            self._copy(plan)
+            self._transfers.begin(plan)
         planned: tuple[Chunk, ...] = plan.chunks
         if self._drafting is not None:
             planned, flight.draft_seconds = self._drafting.drafted(plan), self._drafting.seconds
@@ -107,18 +112,12 @@ class ModelRunner:
         for places in slabs(pooled, self._decoder.max_logit_rows):
             batch.pool(self._decoder.last_hidden(batch, places), places)
 
-    def _copy(self, plan: BatchPlan) -> None:
-        """What is stored first: it may make room for what is loaded."""
-        first_host = self._capacity.num_blocks + 1
-        if stored := plan.copies("store"):
-            self._copy_blocks([block for block, _ in stored], [first_host + host for _, host in stored])
-        if loaded := plan.copies("load"):
-            self._copy_blocks([first_host + host for _, host in loaded], [block for block, _ in loaded])
-
-    def _copy_blocks(self, sources: list[int], destinations: list[int]) -> None:
-        self._backend.copy_blocks(self._kv_cache, sources, destinations)
+    def _copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> list[PendingCopy]:
+        """What is under way of it: the model's blocks, and what a drafter keeps of them."""
+        begun = [self._backend.copy_blocks(self._kv_cache, sources, destinations)]
         if self._drafting is not None:
-            self._drafting.copy(sources, destinations)
+            begun.append(self._drafting.copy(sources, destinations))
+        return [one for one in begun if one is not None]
 
 
 class InFlight:
@@ -142,7 +141,7 @@ class InFlight:
         step = self._plan.step
         if self.fault is not None:
             is_short = is_out_of_memory(self.fault)
-            return StepResult(step, (), seconds, _sentence(self._plan, self.fault), out_of_memory=is_short)
+            return StepResult(step, (), seconds, step_failure(self._plan, self.fault), out_of_memory=is_short)
         sampled = tuple(chain.from_iterable(one.sampled for one in done))
         scored = joined(chain.from_iterable(one.scored for one in done))
         pooled = tuple(chain.from_iterable(one.pooled for one in done))
@@ -150,7 +149,8 @@ class InFlight:
         return StepResult(step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting)
 
 
-def _sentence(plan: BatchPlan, fault: Exception) -> str:
+def step_failure(plan: BatchPlan, fault: Exception) -> str:
+    """What a step failed by, in a sentence; logged with where it did."""
     log.error("step %d with %d tokens failed", plan.step, plan.tokens, exc_info=fault)
     if is_out_of_memory(fault):
         whose = "machine's" if isinstance(fault, MemoryError) else "device's"
@@ -159,11 +159,6 @@ def _sentence(plan: BatchPlan, fault: Exception) -> str:
             "--max-num-batched-tokens, --max-num-seqs or --kv-memory."
         )
     return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
-
-
-def is_out_of_memory(fault: Exception) -> bool:
-    """Of the machine, or as PyTorch names it, which need not be here, of a device."""
-    return isinstance(fault, MemoryError) or any(one.__name__ == "OutOfMemoryError" for one in type(fault).__mro__)
 
 
 def copy_seconds(backend: Device, kv_cache: KVCache, host_blocks: int, blocks: int = 8) -> float:

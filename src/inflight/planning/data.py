@@ -27,6 +27,8 @@ def as_data(answer: Plan | Infeasible) -> dict[str, Any]:
         "possible": True,
         "calibrated": machine.calibrated,
         "machine": machine.name,
+        "device": machine.device,
+        "steps_in_flight": machine.depth,
         "replicas": answer.replicas,
         "replicas_interval": [answer.replicas_low, answer.replicas_high],
         "gpus": answer.gpus,

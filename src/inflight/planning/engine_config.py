@@ -47,8 +47,9 @@ class EngineConfig:
         value = self.scheduling.options.given.get(EARLY_END_TOKENS.name)
         return None if value is None else self.scheduling.options[EARLY_END_TOKENS]
 
-    def engine_settings(self, max_model_len: int | None = None) -> EngineSettings:
+    def engine_settings(self, max_model_len: int | None = None, device: str = "auto") -> EngineSettings:
         return EngineSettings(
+            device=device,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=max_model_len,

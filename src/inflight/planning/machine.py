@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
 from inflight.core.types.kv_groups import most_blocks, most_tokens
 from inflight.core.types.plan import Capacity
@@ -34,12 +35,13 @@ WIDEST_STEP, MOST_ROWS = 4096, 256
 class Machine:
     """gpus: that it takes; price_per_hour: of all of them together, None where no price is known. blocks: of KV memory.
     memory: where the blocks come from; None for a machine whose engine said how many it has. calibrated: whether steps
-    were measured on the hardware itself. on_gpu: whether that is a GPU. cases: the same machine at the slow and at the
-    fast end of what is uncertain; empty where nothing is known of it. host_blocks: that could be swapped to, 0 where
-    that is not known; block_bytes: of one over all GPUs; copy_seconds: to copy one either way. windows: of the engine's
-    KV groups; where blocks come of a data sheet, what windows save is in block_bytes instead. state_snapshots: slots
-    for copies of recurrent state of which the engine said how many, or as many as it would take by itself; 0: the model
-    has none. state_rows: sequences whose states are set aside, no more of which can run at once; 0: the model has none.
+    were measured on the hardware itself. device: where it computes, as settings of an engine name it; depth: steps that
+    an engine has in flight there. cases: the same machine at the slow and at the fast end of what is uncertain; empty
+    where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes: of one
+    over all GPUs; copy_seconds: to copy one either way. windows: of the engine's KV groups; where blocks come of a data
+    sheet, what windows save is in block_bytes instead. state_snapshots: slots for copies of recurrent state of which
+    the engine said how many, or as many as it would take by itself; 0: the model has none. state_rows: sequences whose
+    states are set aside, no more of which can run at once; 0: the model has none.
     """
 
     name: str
@@ -50,7 +52,8 @@ class Machine:
     price_per_hour: float | None = None
     memory: MemoryBudget | None = None
     calibrated: bool = False
-    on_gpu: bool = True  # as by data sheets
+    device: str = "cuda"  # as by data sheets
+    depth: int = default_depth("cuda")
     block_size: int = BLOCK_SIZE
     cases: tuple[StepModel, ...] = ()
     host_blocks: int = 0
@@ -59,6 +62,10 @@ class Machine:
     windows: tuple[int, ...] = (0,)
     state_snapshots: int = 0
     state_rows: int = 0
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
 
     @property
     def swap_gib(self) -> float:
@@ -195,7 +202,8 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         max_model_len=known["max_model_len"],
         price_per_hour=price_per_hour,
         calibrated=True,
-        on_gpu=model.on_gpu,
+        device=model.device,
+        depth=model.depth,
         block_size=block_size,
         cases=(Scaled(model, 1 + error), Scaled(model, 1 - error)),
         host_blocks=known["num_blocks"] if known.get("bytes_per_token") else 0,

@@ -42,12 +42,13 @@ def simulate_run(
     nothing but what it is asked. drafts: how often those are right that the settings ask for."""
     pool = Pool(
         machine.capacity(config.max_num_seqs, config.scheduling.preemption != "recompute"),
-        config.engine_settings(machine.max_model_len),
+        config.engine_settings(machine.max_model_len, machine.device),
         config.scheduling,
         lambda number: model,
         replicas,
         ROUTER,
         drafts=drafts,
+        depth=machine.depth,
     )
     return simulate(workload, Setup(pool))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from inflight.config.engine import placed
 from inflight.counted import counted
 from inflight.metrics.slo import METRICS, Slo
 from inflight.planning.outlook import Change
@@ -208,7 +209,8 @@ def _strategies(plan: Plan) -> list[str]:
 
 def _basis(plan: Plan) -> list[str]:
     model, machine = plan.chosen.machine.model, plan.chosen.machine
-    lines = ["What this rests on:", f"  step times: {model.name}"]
+    where = placed(machine.device, machine.depth)
+    lines = ["What this rests on:", f"  step times: {model.name}", f"  simulated: {where}"]
     gpu = getattr(model, "gpu", None)
     if gpu is not None:
         lines.append(f"  {gpu.name}: {gpu.provenance}")

@@ -1,9 +1,10 @@
 """The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
 
-First a header, then in the order of events a line per step, and a line per request when it has ended. Times are
+First a header, then in the order of events a line per step, a line per request when it has ended, and one for transfers
+of blocks that ended between two steps; those that had ended with one, that step's line tells. Times are
 seconds on the engine's clock, which begins with the engine; they are not rounded, because ranks and step times decide
-plans. A run can be repeated exactly: requests are added and aborted, in the order of their commands, between the plans
-and commits that they name, and plans are made and committed at the steps' times.
+plans. A run can be repeated exactly: requests are added and aborted, and transfers end, in the order of their commands,
+between the plans and commits that they name, and plans are made and committed at the steps' times.
 """
 
 from __future__ import annotations
@@ -74,6 +75,13 @@ class FaultRecord(TypedDict):
     error: str
 
 
+class TransferredRecord(TypedDict):
+    """Of a transfer that goes on beside the steps. Tickets count all transfers of plans, from 1."""
+
+    ticket: Positive
+    error: NotRequired[str]  # where it failed
+
+
 class MovesRecord(TypedDict):
     out: list[Pair]  # device block, host block
     back: list[Pair]  # host block, device block
@@ -117,7 +125,19 @@ class StepRecord(TypedDict):
     accepted: NotRequired[list[Pair]]  # sequence, and how many of its drafts were right; of each that had any
     error: NotRequired[str]
     out_of_memory: NotRequired[bool]
+    transferred: NotRequired[list[TransferredRecord]]  # transfers that were found to have ended when it was committed
     faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone: nothing could be drawn, scored or pooled
+
+
+class TransfersRecord(TypedDict):
+    """Transfers that ended while nothing could be computed without them."""
+
+    kind: Literal["transfers"]
+    transferred: Annotated[list[TransferredRecord], msgspec.Meta(min_length=1)]
+    ended: Time
+    before_step: Count  # first step planned after it
+    before_commit: Count  # first step committed after it
+    command: Count  # its place among all adds, ends, and these
 
 
 class SampleRecord(TypedDict):
@@ -163,7 +183,7 @@ class RequestRecord(TypedDict):
     added: Time
     before_step: Count  # first step planned after it was added
     before_commit: Count  # first step committed after it was added; less than before_step when plans were in flight
-    command: Count  # its place among all adds and ends
+    command: Count  # its place among all adds and ends, and those of transfers
     ended: Time
     ended_before_step: Count  # first step planned after it had ended
     ended_before_commit: Count  # first step committed after it had ended
@@ -182,7 +202,7 @@ class RequestRecord(TypedDict):
     timings: TimingsRecord
 
 
-Line = Header | StepRecord | RequestRecord
+Line = Header | StepRecord | RequestRecord | TransfersRecord
 Records = Sequence[Line]
 
 
@@ -199,6 +219,7 @@ _KIND = msgspec.json.Decoder(_Kind)
 _HEADER = msgspec.json.Decoder(Header)
 _STEP = msgspec.json.Decoder(StepRecord)
 _REQUEST = msgspec.json.Decoder(RequestRecord)
+_TRANSFERS = msgspec.json.Decoder(TransfersRecord)
 
 
 def read_records(path: Path) -> Iterator[Line]:
@@ -237,7 +258,9 @@ def _line(path: Path, line: bytes, is_first: bool) -> Line:
             return _checked_step(decoded(_STEP, line))
         case "request":
             return decoded(_REQUEST, line)
-    raise Malformed(f"has kind {found.kind!r}, where steps and requests are expected")
+        case "transfers":
+            return decoded(_TRANSFERS, line)
+    raise Malformed(f"has kind {found.kind!r}, where steps, requests and transfers are expected")
 
 
 def _checked_step(step: StepRecord) -> StepRecord:
@@ -250,6 +273,8 @@ def _checked_step(step: StepRecord) -> StepRecord:
 def of_kind(records: Records, kind: Literal["step"]) -> list[StepRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["request"]) -> list[RequestRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["transfers"]) -> list[TransfersRecord]: ...
 def of_kind(records: Records, kind: str) -> list[Any]:
     return [record for record in records if record["kind"] == kind]
 

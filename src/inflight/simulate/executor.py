@@ -20,6 +20,19 @@ from inflight.simulate.steps import StepModel
 _TOKENS = (TOKEN,)
 
 
+class _Transferring(Done):
+    """A step whose transfers end with it."""
+
+    def __init__(self, result: StepResult, plan: BatchPlan, out: dict[int, bool]):
+        super().__init__(result)
+        self._tickets, self._out = [one.ticket for one in plan.transfers], out
+        out |= dict.fromkeys(self._tickets, False)
+
+    def result(self) -> StepResult:
+        self._out |= dict.fromkeys(self._tickets, True)
+        return super().result()
+
+
 class SimulatedExecutor:
     def __init__(self, capacity: Capacity, model: StepModel, drafts: SimulatedDrafts | None = None):
         """drafts: those that it makes itself; None: it cannot."""
@@ -29,6 +42,7 @@ class SimulatedExecutor:
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of what the model knows
         self.busy = 0.0  # seconds of steps
         self.steps = 0
+        self._transfers: dict[int, bool] = {}  # tickets that are out → whether their step is computed
 
     @property
     def capacity(self) -> Capacity:
@@ -87,6 +101,8 @@ class SimulatedExecutor:
             if chunk.score
         )
         result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
+        if plan.transfers and self._capacity.asynchronous_transfers:
+            return _Transferring(result, plan, self._transfers)
         return Done(result)
 
     def _verified(self, chunk: Chunk) -> tuple[int, ...]:
@@ -103,8 +119,14 @@ class SimulatedExecutor:
         return self._drafts.pass_seconds * longest
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """What transfers take is part of their step."""
-        return None
+        """What transfers take is part of their step, and where they go on beside others, they end with it, or when
+        somebody waits for nothing else."""
+        if not self._transfers:
+            return None
+        ended = [ticket for ticket, computed in self._transfers.items() if computed or seconds]
+        for ticket in ended:
+            del self._transfers[ticket]
+        return tuple(map(Transferred, ended))
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -12,8 +12,8 @@ the same. Steps in which all sequences are steady, and nobody waits, are alike: 
 Rows, blocks, snapshots and their order, what can be found in them, counts and ends are those of stepping. What is left
 out is what scheduling would have learnt of step times and of the lengths of answers under way. So this is only for
 schedulers that nobody asks for either (`simulation` sees to that): of requests of one foreground lane, first come,
-first served, at depth 1, with a budget for all rows, and an executor that fails no step and draws TOKEN whenever it
-draws. `snapshot` tells of sequences as they became steady.
+first served, with a budget for all rows, and an executor that fails no step and draws TOKEN whenever it draws.
+`snapshot` tells of sequences as they became steady. This is for depth 1; with a step in flight, `fast_forward_ahead`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class SteadyTokens:
 
 
 class FastForward(Scheduler):
+    _ahead = 0  # steps in flight while a plan is made
+
     def _begin(self) -> None:
         super()._begin()
         self._first: dict[Sequence, int] = {}  # those that are steady → step of their first token as such
@@ -169,17 +171,20 @@ class FastForward(Scheduler):
         """It is steady from the next step on, if it can be: it decodes, and neither ends nor is preempted at once."""
         if sequence.finish is not None or sequence.num_uncomputed != 1 or not sequence.output:
             return
-        if sequence.num_computed < sequence.recompute_until:
+        if sequence.num_computed < sequence.recompute_until or sequence.preempt_pending:
             return  # what a preemption took is computed again, and counted as such
-        tokens, lasting = sequence.checker.guaranteed_tokens, self._memory.pool.available * self._memory.block_size
+        if sequence.in_flight != self._ahead:
+            return
+        tokens = sequence.checker.guaranteed_tokens - self._ahead
+        lasting = self._memory.pool.available * self._memory.block_size
         if tokens < 1 or sequence.request.params.n > 1 or lasting < LASTING * (len(self._first) + 1):
             return
         step = self._next_step
-        self._first[sequence] = self._since[sequence] = step
+        self._first[sequence], self._since[sequence] = step, step + self._ahead
         sequence.num_computed += 1
         self._context += sequence.num_computed
         heapq.heappush(self._ends, (step + tokens, next(self._tickets), sequence))
-        self._await_block(sequence, step)
+        self._await_block(sequence, step, sequence.num_computed - 1)
 
     def _advance_due(self) -> None:
         """Whoever needs or fills a block in the next step does so. Blocks go by rank: behind the first of the others
@@ -222,17 +227,20 @@ class FastForward(Scheduler):
     def _advance(self, sequence: Sequence, step: int) -> None:
         """It takes its token of this step, and the block and the snapshot as a chunk would."""
         self._sync(sequence, step)
-        end, size = sequence.num_computed, self._memory.block_size
-        if end > len(sequence.blocks) * size and self._memory.tables.grow(sequence, end) is None:
-            raise RuntimeError(f"sequence {sequence.number} was steady until step {step}, and there is no block for it")
-        if not end % size:
+        end = sequence.num_computed
+        self._grow(sequence, end, step)
+        if not end % self._memory.block_size:
             if self._memory.has_state:
                 sequence.num_computed = end - 1
                 self._memory.states.take(sequence, end)
                 sequence.num_computed = end
             self._memory.sharing.publish(sequence)
         self._sync(sequence, step + 1)
-        self._await_block(sequence, step + 1)
+        self._await_block(sequence, step + 1, end)
+
+    def _grow(self, sequence: Sequence, end: int, step: int) -> None:
+        if end > len(sequence.blocks) * self._memory.block_size and self._memory.tables.grow(sequence, end) is None:
+            raise RuntimeError(f"sequence {sequence.number} was steady until step {step}, and there is no block for it")
 
     def _pass(self, steps: int) -> None:
         """So many steps were taken."""
@@ -257,15 +265,16 @@ class FastForward(Scheduler):
         self._tokens.append(SteadyTokens(sequence.request.request_id, self._first.pop(sequence), step))
 
     def _sync(self, sequence: Sequence, step: int) -> None:
-        """Its counters tell of this step."""
-        tokens, self._since[sequence] = step - self._since[sequence], step
+        """Its counters tell of this step, if they do not tell of a later one."""
+        tokens, self._since[sequence] = max(0, step - self._since[sequence]), max(step, self._since[sequence])
         sequence.output += [TOKEN] * tokens
         sequence.num_tokens += tokens
         sequence.num_computed += tokens
         sequence.checker.passed(tokens)
 
-    def _await_block(self, sequence: Sequence, step: int) -> None:
-        """Note the next step that needs a block of its own, or that fills one: snapshots are taken there, too."""
-        size, computed = self._memory.block_size, sequence.num_computed - 1
+    def _await_block(self, sequence: Sequence, step: int, computed: int) -> None:
+        """Note the next step that needs a block of its own, or that fills one: snapshots are taken there, too. In this
+        step, so much is computed already."""
+        size = self._memory.block_size
         wait = min(len(sequence.blocks) * size - computed, -(computed + 1) % size)
         heapq.heappush(self._blocks, (step + wait, *self._rank(sequence), sequence))

@@ -21,11 +21,13 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
 from inflight.records.checked import Amount, Count, Malformed, Seconds, converted, decoded
 from inflight.records.schema import Blocks, Positive, Rows, Slots, Windows
 
 VERSION = 2
+DEPTHS = (1, 2)  # steps in flight
 BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling
 
 
@@ -106,9 +108,15 @@ class FittedModel:
         return f"fitted on {self.provenance.steps:,} steps of {self.provenance.source}"
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether the engine that was measured computed on a GPU."""
-        return self.provenance is not None and str(self.provenance.settings.get("device", "cpu")).startswith("cuda")
+    def device(self) -> str:
+        """Where the engine that was measured computed, as its settings name it; a CPU where nothing is said."""
+        return "cpu" if self.provenance is None else str(self.provenance.settings.get("device", "cpu"))
+
+    @property
+    def depth(self) -> int:
+        """Steps that it had in flight."""
+        said = None if self.provenance is None else self.provenance.settings.get("depth")
+        return default_depth(self.device) if said is None else int(said)
 
     def seconds(self, held: Features) -> float:
         total = (
@@ -154,7 +162,7 @@ class FittedModel:
                 if item.name not in held:
                     raise Malformed(f"it lacks {item.name!r}")
             model = converted(held, cls)
-            model._check()
+            model.check()
         except Malformed as fault:
             at = "" if fault.line is None else f", line {fault.line}"
             raise StepModelError(
@@ -163,7 +171,7 @@ class FittedModel:
             ) from None
         return model
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """What types do not say. Raises Malformed."""
         if len(self.token) != len(self.knots) + 1:
             raise Malformed(f"it has {len(self.token)} coefficients of tokens for {len(self.knots)} knots")
@@ -174,6 +182,9 @@ class FittedModel:
         unknown = set(self.ranges) - {item.name for item in fields(Features)}
         if unknown:
             raise Malformed(f"it has a range of {min(unknown)!r}, which no step has")
+        said = {} if self.provenance is None else self.provenance.settings
+        if said.get("depth", 1) not in DEPTHS:
+            raise Malformed(f"its engine had {said['depth']!r} steps in flight, where engines have 1 or 2")
 
 
 _ANY = msgspec.json.Decoder()

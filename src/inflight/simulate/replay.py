@@ -1,11 +1,12 @@
 """A record, run again on a fresh scheduler with the record's own times: it must make the same plans.
 
-Knows record files and the order of the loop, and no executor: tokens, drafts and seconds are the record's. Commands
-(adds and aborts) come between the plans and commits that they came between, also while a step is computed; answers end
-where they ended. What is compared is every plan with all its chunks, rows, blocks, padding and moves, and every
-request's end. (The account of waiting is not: at which moments an engine looked and found that it had to wait, or at
-depth 2 that it had nothing to plan ahead, a record does not hold. For the same reason the borders of dynamic batching's
-buckets may differ where requests were aborted while they waited.)
+Knows record files and the order of the loop, and no executor: tokens, drafts, seconds and ends of transfers are the
+record's. Commands (adds, aborts, and ends of transfers that nothing was computed beside) come between the plans and
+commits that they came between, also while a step is computed; answers end where they ended. What is compared is every
+plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of waiting is not: at
+which moments an engine looked and found that it had to wait, or at depth 2 that it had nothing to plan ahead, a record
+does not hold. For the same reason the borders of dynamic batching's buckets may differ where requests were aborted
+while they waited.)
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from inflight.core.speculation.speculation import Allotment, Candidate, Speculat
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.features import Features
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING, InvalidSampling, PoolingParams, SamplingParams
+from inflight.counted import counted
 from inflight.engine.recorder import plan_record
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.drafts import num_drafts
@@ -43,6 +45,8 @@ from inflight.records.schema import (
     Records,
     RequestRecord,
     StepRecord,
+    TransferredRecord,
+    TransfersRecord,
     header_of,
     of_kind,
     values_of,
@@ -256,7 +260,7 @@ class Replay:
         self._tokens = {
             sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
         }
-        self._commands = _commands(self.requests)
+        self._commands = self._in_order(of_kind(records, "transfers"))
         drafts = RecordedDrafts(self.steps)
         speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
         self._scheduler = make(Recall(self.requests), drafts if speculated else None)
@@ -292,16 +296,50 @@ class Replay:
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
 
+    def _in_order(self, transfers: Sequence[TransfersRecord]) -> dict[tuple[int, int], list[Command]]:
+        """What came beside the steps, by the numbers of plans and of commits before it."""
+        found: dict[tuple[int, int], list[Command]] = {}
+        for one in self.requests:
+            came = one["before_step"], one["before_commit"]
+            found.setdefault(came, []).append((one["command"], partial(self._add, one)))
+            if "abort" in [sample["finish_reason"] for sample in one["samples"]]:
+                went = one["ended_before_step"], one["ended_before_commit"]
+                found.setdefault(went, []).append((one["ended_command"], partial(self._abort, one)))
+        for ended in transfers:
+            when = ended["before_step"], ended["before_commit"]
+            found.setdefault(when, []).append((ended["command"], partial(self._end_transfers, ended)))
+        for commands in found.values():
+            commands.sort(key=lambda command: command[0])
+        return found
+
     def _obey(self, planned: int, committed: int) -> None:
         """What came when so many steps were planned, and so many of them committed."""
-        for _, is_abort, time, one in self._commands.get((planned, committed), ()):
-            if is_abort:
-                self.events.append((time, self._scheduler.abort(one["request_id"], time)))
-                continue
-            try:
-                self._scheduler.add(rebuilt(one), time)
-            except RequestRefused as refusal:
-                raise RecordError(f"The recorded request {one['request_id']!r} is refused: {refusal}") from None
+        for _, do in self._commands.get((planned, committed), ()):
+            do()
+
+    def _add(self, one: RequestRecord) -> None:
+        try:
+            self._scheduler.add(rebuilt(one), one["added"])
+        except RequestRefused as refusal:
+            raise RecordError(f"The recorded request {one['request_id']!r} is refused: {refusal}") from None
+
+    def _abort(self, one: RequestRecord) -> None:
+        self.events.append((one["ended"], self._scheduler.abort(one["request_id"], one["ended"])))
+
+    def _end_transfers(self, one: TransfersRecord) -> None:
+        self._scheduler.transferred(self._transferred(one["transferred"]), one["ended"])
+
+    def _transferred(self, records: Sequence[TransferredRecord]) -> tuple[Transferred, ...]:
+        """Raises RecordError for what is not under way here."""
+        out = set(self._scheduler.transfers_out)
+        for one in records:
+            if one["ticket"] not in out:
+                raise RecordError(
+                    f"The record tells that transfer {one['ticket']} ended, and {counted(len(out), 'other', 'others')} "
+                    "would be under way there: lines are missing, or changed."
+                )
+            out.remove(one["ticket"])
+        return tuple(Transferred(one["ticket"], one.get("error")) for one in records)
 
     def _commit(self, plan: BatchPlan) -> None:
         record = self.steps[plan.step]
@@ -320,7 +358,8 @@ class Replay:
             record["seconds"],
             record.get("error"),
             scored,
-            pooled=pooled,
+            self._transferred(record.get("transferred", ())),
+            pooled,
             draft_seconds=record.get("draft_seconds", 0.0),
             out_of_memory=record.get("out_of_memory", False),
         )
@@ -341,7 +380,7 @@ class Replay:
 
 
 MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
-Command = tuple[int, bool, float, RequestRecord]  # its number, whether it is an abort, its time, the request's record
+Command = tuple[int, Callable[[], None]]  # its number, and what it does
 
 
 def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> None:
@@ -352,20 +391,6 @@ def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> No
     numbers = [sample["sequence"] for one in requests for sample in one["samples"]]
     if len(set(numbers)) < len(numbers):
         raise RecordError(f"The record has {len(numbers)} samples of {len(set(numbers))} sequences; each has its own.")
-
-
-def _commands(requests: Sequence[RequestRecord]) -> dict[tuple[int, int], list[Command]]:
-    """Adds and aborts in their order, by the numbers of plans and of commits before them."""
-    found: dict[tuple[int, int], list[Command]] = {}
-    for one in requests:
-        came = one["before_step"], one["before_commit"]
-        found.setdefault(came, []).append((one["command"], False, one["added"], one))
-        if "abort" in [sample["finish_reason"] for sample in one["samples"]]:
-            went = one["ended_before_step"], one["ended_before_commit"]
-            found.setdefault(went, []).append((one["ended_command"], True, one["ended"], one))
-    for commands in found.values():
-        commands.sort(key=lambda command: command[0])
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from inflight.core.types.events import Event
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult, Transferred, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
@@ -47,6 +47,9 @@ class Watch:
         self.error = self.error or result.error
         sequences = frozenset(chunk.sequence_id for chunk in plan.chunks)
         self.steps.append(Timed(features(plan), result.seconds, planned, committed, sequences, result.draft_seconds))
+
+    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        """Steps alone are watched."""
 
     def events(self, events: list[Event], now: float) -> None:
         """Steps alone are watched."""

@@ -30,6 +30,7 @@ from inflight.simulate.cluster import Cluster, DecodePool, Link
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
+from inflight.simulate.fast_forward_ahead import FastForwardAhead
 from inflight.simulate.replica import Replica, ReplicaFigures
 from inflight.simulate.routers import Router, make_router
 from inflight.simulate.steps import StepModel
@@ -65,7 +66,8 @@ CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared.
-    drafts: how often those are right that the settings ask for; None: there are none."""
+    drafts: how often those are right that the settings ask for; None: there are none. depth: steps in flight, as the
+    engine on that device has them."""
 
     capacity: Capacity
     settings: EngineSettings
@@ -75,6 +77,7 @@ class Pool:
     router: str = "round-robin"
     router_options: OptionValues = field(default_factory=OptionValues)
     drafts: SimulatedDrafts | None = None
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.preemption == "recompute"
         and not asked.lanes
         and pool.drafts is None
+        and (pool.depth == 1 or not pool.capacity.state_snapshots)  # see `fast_forward_ahead`
         and pool.capacity.windows == (0,)
         and pool.capacity.max_rows <= budget(pool.settings, asked)  # or decodes wait for their turn: not foreseen
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
@@ -168,14 +172,16 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
 def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Replica:
     drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
     executor = SimulatedExecutor(pool.capacity, pool.model(number), drafts)
-    kind = FastForward if skips else Scheduler
+    kind: type[Scheduler] = Scheduler
+    if skips:
+        kind = FastForward if pool.depth == 1 else FastForwardAhead
     drafter = None if drafts is None else simulated_drafter(pool.scheduling, drafts)
     scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling, kind, drafter)
     observers = []
     if record is not None:
         file = open_record(record)
         observers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
-    loop = EngineLoop(scheduler, executor, VirtualClock(), observers=observers)
+    loop = EngineLoop(scheduler, executor, VirtualClock(), depth=pool.depth, observers=observers)
     return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None)
 
 
@@ -190,7 +196,8 @@ def in_force(pool: Pool) -> dict[str, Any]:
         "num_blocks": pool.capacity.num_blocks,
         "prefix_caching": settings.enable_prefix_caching,
         "watermark": settings.watermark,
-        "depth": 1,
+        "depth": pool.depth,
+        "device": settings.device,
     }
     simulated = {name: {"value": value, "reason": "as simulated"} for name, value in numbers.items()}
     return {**simulated, **{name: asdict(entry) for name, entry in pool.scheduling.resolved().items()}}

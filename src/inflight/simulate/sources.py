@@ -47,7 +47,7 @@ def fitted_on_record(path: Path) -> FittedModel:
     header = header_of(records)
     steps = rounds(timed_steps(of_kind(records, "step")))
     model = fit(steps)
-    return replace(
+    fitted = replace(
         model,
         provenance=Provenance(
             source=f"the record {path.name}",
@@ -59,6 +59,11 @@ def fitted_on_record(path: Path) -> FittedModel:
             capacity=converted(header["capacity"], Size),
         ),
     )
+    try:
+        fitted.check()
+    except Malformed as fault:
+        raise StepModelError(f"{path} cannot be fitted ({fault.cause}); record the run again.") from None
+    return fitted
 
 
 def cores() -> list[str]:

@@ -4,8 +4,10 @@ Knows records and observers' words, and the protocol of step models (the engine'
 is another thing: learnt from the steps as they pass, for the scheduler under test). Errors and noise are both means of
 |told / measured - 1| over steps, by kind; the noise is what the error of a perfect model would be on this machine.
 
-A round is from one plan to the next: the step, and what the host does around it
-(planning, committing, handing out tokens); virtual time must advance by rounds to keep pace with a real engine.
+A round is from one plan to the next: the step, and what the host does around it (planning, committing, handing out
+tokens); virtual time must advance by rounds to keep pace with a real engine. Of a step that was planned while another
+was computed the round begins when that one is committed: what the host does for it is hidden behind the device's work,
+or is part of that round.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
 
     Where a step goes on with a sequence of the one before it, the engine did not rest between the two, and the round is
     from plan to plan. Where it may have rested, what the host does after a commit is taken as the median of the others.
+    Where the next step was planned ahead, the round ends with the commit.
     """
     busy = [
         bool(one.sequences & later.sequences) and later.planned >= one.committed
@@ -82,13 +85,16 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
     ] + [False]
     after = [later.planned - one.committed for one, later, was in zip(timed, timed[1:], busy, strict=False) if was]
     usual = statistics.median(after) if after else 0.0
+    begins = [one.planned for one in timed[:1]]
+    begins += [max(one.committed, later.planned) for one, later in itertools.pairwise(timed)]
+    ahead = [later.planned < one.committed for one, later in itertools.pairwise(timed)] + [False]
     ends = [
-        timed[index + 1].planned if was else one.committed + usual
-        for index, (one, was) in enumerate(zip(timed, busy, strict=False))
+        timed[index + 1].planned if busy[index] else one.committed + (0.0 if ahead[index] else usual)
+        for index, one in enumerate(timed)
     ]
     found = [
-        Step(one.held, max(end - one.planned, one.seconds) - one.draft_seconds)
-        for one, end in zip(timed, ends, strict=True)
+        Step(one.held, max(end - begin, one.seconds) - one.draft_seconds)
+        for one, begin, end in zip(timed, begins, ends, strict=True)
     ]
     return [one for one in found if one.seconds > 0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,10 @@ from models import write_model
 
 from inflight import LLM, SamplingParams
 from inflight.config.setting import SettingsError
+from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams as CoreParams
 from inflight.execution.parallel import workers
 from inflight.execution.parallel.executor import ParallelExecutor
 from inflight.execution.parallel.faults import RanksLost
@@ -80,6 +83,74 @@ def test_ranks_say_what_one_device_says(folder: Path, ranks: int) -> None:
     for (_, those), (_, wanted) in zip(together, alone, strict=True):
         assert those == pytest.approx(wanted, abs=1e-4)
     assert draws[0] == draws[1]
+
+
+# -- no memory ---------------------------------------------------------------------------------------------------------
+SHORT = """
+import os, sys
+flag = os.environ["SHORT_OF_MEMORY"]
+if "inflight.execution.parallel.worker" in sys.orig_argv:
+    from inflight.execution.backends.torch import eager
+    attention = eager.attention
+    def short(*arguments):
+        if os.path.exists(flag):
+            os.remove(flag)
+            raise MemoryError
+        attention(*arguments)
+    eager.attention = short
+"""
+
+
+@pytest.fixture
+def short_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[LLM, int], None]:
+    """Of an engine that is opened then, a rank will lack memory for its next attention."""
+    (tmp_path / "sitecustomize.py").write_text(SHORT)
+    flag = tmp_path / "flag"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SHORT_OF_MEMORY", str(flag))
+
+    def cause(llm: LLM, rank: int) -> None:
+        if rank:
+            flag.touch()
+            return
+        operations = llm._engine.executor._runner._backend._operations  # type: ignore[attr-defined]
+        attention = operations._operations.attention
+
+        def short(*arguments: Any) -> None:
+            operations.attention = partial(operations._attempt, attention)
+            raise MemoryError
+
+        operations.attention = partial(operations._attempt, short)
+
+    return cause
+
+
+def asked(name: str, prompt: list[int]) -> Request:
+    params = CoreParams(temperature=0, max_tokens=6, ignore_eos=True)
+    return Request(request_id=name, prompt_token_ids=tuple(prompt), params=params)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_without_memory_fails_the_step_on_all_and_they_go_on(
+    folder: Path, short_of_memory: Callable[[LLM, int], None], rank: int
+) -> None:
+    """Whose prompt it was is told which rank lacked what; everybody else, and whoever comes next, is answered."""
+    with opened(folder, 2) as llm:
+        wanted = [tokens for tokens, _ in said(llm, PROMPTS)]
+        loop, heard = llm._engine.loop, []
+        loop.add(asked("long", PROMPTS[0]))
+        for _ in range(2):  # one more token each: it decodes when the other one comes
+            heard += loop.advance()
+        short_of_memory(llm, rank)
+        loop.add(asked("short", PROMPTS[1]))
+        heard += loop.run()
+        tokens = [token for one in heard if isinstance(one, TokensEvent) for token in one.token_ids]
+        ends = {one.request_id: one.finishes[0] for one in heard if isinstance(one, FinishedEvent)}
+        assert tuple(tokens) == wanted[0] and ends["long"].reason == "length"
+        assert ends["short"].reason == "error"
+        assert str(ends["short"].detail).startswith(f"On rank {rank}: Step ")
+        assert "memory is used up; lower --max-num-batched-tokens" in str(ends["short"].detail)
+        assert [tokens for tokens, _ in said(llm, PROMPTS)] == wanted, "they are at the same step still"
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

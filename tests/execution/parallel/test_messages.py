@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Transfer
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Transfer, Transferred
 from inflight.core.types.sampling import PoolingParams, SamplingParams
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
+    Copied,
     Failed,
     Step,
     decode_from_worker,
@@ -29,5 +30,9 @@ def test_plans_arrive_as_they_were_sent() -> None:
 def test_other_messages_arrive_as_they_were_sent() -> None:
     begin = Begin(Capacity(10, 16, 4, 100, 300, windows=(0, 32), state_snapshots=2))
     assert decode_to_worker(encode(begin)) == begin
-    for message in (Computed(3, (1, 2)), Failed("It broke.", True)):
+    for message in (
+        Computed(3, (1, 2)),
+        Copied((Transferred(4), Transferred(5, "It broke."))),
+        Failed("It broke.", True),
+    ):
         assert decode_from_worker(encode(message)) == message

@@ -62,5 +62,8 @@ class _Rank:
     def sum_of(self, part: torch.Tensor) -> torch.Tensor:
         return self._together.sum_of(self._rank, part)
 
+    def lacks(self, fault: Exception) -> None:
+        raise fault
+
     def abandon(self) -> None:
         """A thread is never lost."""

@@ -16,18 +16,15 @@ from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.swap_space import SwapSpace
 from inflight.core.kv.table_layout import TableLayout
-from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 
 NO_BLOCKS: tuple[int, ...] = ()
 
 
 class BlockTables:
-    def __init__(
-        self, layout: TableLayout, pool: BlockPool, prefix: PrefixCache, transfers: Transfers, swap: SwapSpace
-    ):
+    def __init__(self, layout: TableLayout, pool: BlockPool, prefix: PrefixCache, swap: SwapSpace):
         self._layout, self._has_windows, self._size = layout, layout.has_windows, layout.block_size
-        self._pool, self._prefix, self._transfers, self._swap = pool, prefix, transfers, swap
+        self._pool, self._prefix, self._swap = pool, prefix, swap
 
     def begin(
         self, sequence: Sequence, found: Sequences[list[CachedBlock | None]], fresh: Sequences[int], size: int
@@ -104,8 +101,8 @@ class BlockTables:
     def slide(self, sequence: Sequence) -> None:
         """Give up what is behind the windows of all queries to come, and take as many blocks for the prompt that is
         left. In this step others may write to what was given up: those in flight are computed before it."""
-        if sequence.num_drafts or (self._transfers.asynchronous and sequence.in_flight):
-            return  # computed may be taken back; a transfer need not wait for steps
+        if sequence.num_drafts:
+            return  # computed may be taken back
         for group, table in enumerate(sequence.block_tables):
             first = min(self._layout.first(group, sequence.num_computed), sequence.published)
             passed = sequence.passed[group]

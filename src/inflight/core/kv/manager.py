@@ -66,7 +66,7 @@ class KVCacheManager:
         self.pool = BlockPool(capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
         self.swap = SwapSpace(capacity.host_blocks, self.prefix, self.pool, self.transfers)
-        self.tables = BlockTables(self.layout, self.pool, self.prefix, self.transfers, self.swap)
+        self.tables = BlockTables(self.layout, self.pool, self.prefix, self.swap)
         states = self.states if self.has_state else None
         self.sharing = PrefixSharing(self.layout, self.pool, self.prefix, states, self._prefix_caching)
 

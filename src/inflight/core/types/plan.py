@@ -208,8 +208,8 @@ class Capacity:
     """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together.
 
     host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
-    asynchronous_transfers: transfers go on while steps compute, and end when `Executor.poll` says so; otherwise they
-    are done within their step, before it computes, and nothing is told of them.
+    asynchronous_transfers: transfers begin behind the steps before theirs, go on while steps compute, and end when
+    `Executor.poll` says so; otherwise they are done within their step, before it computes, and nothing is told of them.
     embedding_size: numbers of a pooled vector; 0: nothing is pooled.
     windows: of each KV group, the tokens that its layers look back over, themselves included; 0: all. A block holds
     positions of one group, and is of the same size for each.

@@ -102,6 +102,7 @@ class HostBackend(ABC, Generic[P]):
     batch_invariant = True
     packs_fp8 = False
     depth = 1  # who would plan ahead is the one that computes
+    asynchronous_copies = False  # nor can anybody copy beside
 
     def own_memory(self) -> None:
         """It is the host's."""

@@ -73,6 +73,7 @@ class NullBackend:
     batch_invariant = True
     packs_fp8 = False
     depth = 1
+    asynchronous_copies = False
 
     def __init__(self, dtype: DType = "bfloat16", threads: int = 1):
         self.dtype: DType = dtype

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from inflight.core.types.plan import BatchPlan, Capacity
-from inflight.execution.backends.protocol import Device, KVCache, KVShape
+from inflight.execution.backends.protocol import Device, KVCache, KVShape, PendingCopy
 
 
 class DraftKV:
@@ -67,10 +67,11 @@ class DraftKV:
         held = np.minimum(end - places * self._block_size, self._block_size)
         self._filled[table] = np.maximum(self._filled[table], held)
 
-    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        self._backend.copy_blocks(self.cache, sources, destinations)
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
+        """What is filled meanwhile may not be copied, and counts for nothing there."""
         for source, destination in zip(sources, destinations, strict=True):
             self._filled[destination] = self._filled[source]
+        return self._backend.copy_blocks(self.cache, sources, destinations)
 
     def discard(self, rows: Sequence[int]) -> None:
         """Their blocks may be others' by now."""

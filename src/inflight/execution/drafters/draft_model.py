@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.execution.backends.protocol import Device, PendingPass, RequestSlots
+from inflight.execution.backends.protocol import Device, PendingCopy, PendingPass, RequestSlots
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.drawn import drawn
 from inflight.execution.pass_decoder import PassDecoder, sample
@@ -56,8 +56,8 @@ class DraftModel:
             return []
         return self._submit([_bare(one) for one in chunks if _is_prompt(one) and self._is_complete(one)], slots)
 
-    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        self._kv.copy(sources, destinations)
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
+        return self._kv.copy(sources, destinations)
 
     def discard(self, rows: Sequence[int]) -> None:
         self._kv.discard(rows)

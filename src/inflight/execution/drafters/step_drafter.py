@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.execution.backends.protocol import PendingPass, RequestSlots
+from inflight.execution.backends.protocol import PendingCopy, PendingPass, RequestSlots
 
 
 class StepDrafter(Protocol):
@@ -36,8 +36,9 @@ class StepDrafter(Protocol):
     def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
         """That pass has ended, and its slots have its tokens. Passes of the drafter's own, which belong to the step."""
 
-    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """The model's blocks are copied, in order; those of the host are numbered behind the device's."""
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
+        """The model's blocks are copied, in order; those of the host are numbered behind the device's. What is under
+        way of the drafter's own (`Device.copy_blocks`)."""
 
     def discard(self, rows: Sequence[int]) -> None:
         """A step of these rows failed: their blocks are not theirs until they are taken anew."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.execution.backends.protocol import Device, KVCache, PendingPass, RequestSlots
+from inflight.execution.backends.protocol import Device, KVCache, PendingCopy, PendingPass, RequestSlots
 from inflight.execution.drafters.step_drafter import StepDrafter
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class StepDrafting:
         none: list[PendingPass] = []
         return self._ask(lambda drafter: drafter.follow(chunks, self._slots), none)
 
-    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        self._ask(lambda drafter: drafter.copy(sources, destinations), None)
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
+        return self._ask(lambda drafter: drafter.copy(sources, destinations), None)
 
     def discard(self, rows: Sequence[int]) -> None:
         self._ask(lambda drafter: drafter.discard(rows), None)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.plan import BatchPlan, Capacity, Transferred
 from inflight.execution.backends.protocol import DType, KVShape
 from inflight.execution.computing import KernelModel
 
@@ -57,10 +57,18 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Computed(Struct, frozen=True, tag=True):
-    """token_ids: all that was drawn, in the plan's order."""
+    """token_ids: all that was drawn, in the plan's order. short: a sentence where memory was, so that what the step
+    has computed is for nobody."""
 
     step: int
     token_ids: tuple[int, ...]
+    short: str | None = None
+
+
+class Copied(Struct, frozen=True, tag=True):
+    """Transfers of its blocks have ended, between other messages."""
+
+    ended: tuple[Transferred, ...]
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -71,7 +79,7 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 ToWorker = Begin | Step
-FromWorker = Joining | Loaded | Ready | Computed | Failed
+FromWorker = Joining | Loaded | Ready | Computed | Copied | Failed
 
 
 def _plain(value: Any) -> list[int]:

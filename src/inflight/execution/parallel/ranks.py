@@ -26,6 +26,7 @@ class Ranks:
         """Waits for all others. Raises PeerLost."""
         self._rank, self._count = member.shard.rank, member.shard.ranks
         self._on_gpu = device != "cpu"
+        self._shortage: Exception | None = None
         limit = timedelta(seconds=member.seconds)
         self._group: Any  # what both kinds offer is not typed
         try:
@@ -56,6 +57,15 @@ class Ranks:
         for one in parts[1:]:
             total += one
         return total
+
+    def lacks(self, fault: Exception) -> None:
+        """Memory was short here for what is added up."""
+        self._shortage = self._shortage or fault
+
+    def shortage(self) -> Exception | None:
+        """What was the first since the last call."""
+        fault, self._shortage = self._shortage, None
+        return fault
 
     def abandon(self) -> None:
         """Ends what this rank is waiting for on a GPU: another one is gone, which kernels would wait for without end.

@@ -25,6 +25,7 @@ from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
+    Copied,
     Failed,
     FromWorker,
     Joining,
@@ -37,12 +38,14 @@ from inflight.execution.parallel.messages import (
     encode,
 )
 from inflight.execution.parallel.ranks import Ranks
-from inflight.execution.runner import InFlight, ModelRunner
+from inflight.execution.runner import InFlight, ModelRunner, step_failure
 from inflight.execution.states import states_of
 from inflight.models.gguf.gguf_model import gguf_at
 
 Inbox = queue.SimpleQueue[ToWorker]
 Tell = Callable[[FromWorker], None]
+Shortage = Callable[[], Exception | None]
+_TICK = 0.001  # seconds between two looks at transfers under way
 
 
 def main() -> None:
@@ -71,7 +74,8 @@ def work(setup: Setup, inbox: Inbox, tell: Tell) -> None:
     model = replace(model, files=gguf_at(model.files) or model.files)
     tell(Joining())
     assert model.member is not None
-    model = replace(model, ranks=Ranks(model.member, model.device))
+    ranks = Ranks(model.member, model.device)
+    model = replace(model, ranks=ranks)
     backend = model.open_backend(setup.dtype, setup.threads, ())
     assert isinstance(backend, Backend)
     decoder = model.decoder(backend, setup.max_positions, setup.max_tokens, setup.max_logit_rows, None)
@@ -83,23 +87,31 @@ def work(setup: Setup, inbox: Inbox, tell: Tell) -> None:
     states = backend.state_cache(kinds, capacity.max_rows + 1, capacity.state_snapshots) if kinds else None
     runner = ModelRunner(decoder, backend, kv_cache, capacity, states)
     tell(Ready())
-    compute(runner, backend.depth, inbox, tell)
+    compute(runner, backend.depth, inbox, tell, ranks.shortage)
 
 
-def compute(runner: ModelRunner, depth: int, inbox: Inbox, tell: Tell) -> None:
-    """Plans as they come, up to `depth` of them under way. Raises what a step failed by."""
-    flights = deque[InFlight]()
+def compute(runner: ModelRunner, depth: int, inbox: Inbox, tell: Tell, shortage: Shortage) -> None:
+    """Plans as they come, up to `depth` of them under way, and transfers beside them. shortage(): of memory, since the
+    last call, with which a step went on to its end. Raises what a step failed by otherwise."""
+    flights = deque[tuple[InFlight, str | None]]()
     while True:
+        ended = runner.poll()
+        if ended:
+            tell(Copied(ended))
         if flights and (len(flights) == depth or inbox.empty()):
-            flight = flights.popleft()
+            flight, short = flights.popleft()
             result = flight.result()
             if flight.fault is not None:
                 raise flight.fault
-            tell(Computed(result.step, token_ids(result)))
-        else:
-            message = inbox.get()
-            assert isinstance(message, Step)
-            flights.append(runner.submit(message.plan))
+            tell(Computed(result.step, token_ids(result), short))
+            continue
+        try:
+            message = inbox.get(timeout=None if ended is None else _TICK)
+        except queue.Empty:
+            continue
+        assert isinstance(message, Step)
+        flight, fault = runner.submit(message.plan), shortage()
+        flights.append((flight, None if fault is None else step_failure(message.plan, fault)))
 
 
 def token_ids(result: StepResult) -> tuple[int, ...]:

@@ -13,25 +13,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, TypeVar
 
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.plan import BatchPlan, Capacity, Transferred
 from inflight.execution.computing import KernelModel
 from inflight.execution.parallel.faults import WorkerFault
+from inflight.execution.parallel.mailbox import Mailbox, Message
 from inflight.execution.parallel.member import SECONDS, Member, device_of
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
-    Failed,
-    FromWorker,
     Joining,
     Loaded,
     Ready,
     Setup,
     Step,
-    decode_from_worker,
     encode,
 )
 from inflight.execution.parallel.shards import Shard
@@ -44,7 +43,7 @@ START_SECONDS = 120.0  # to import PyTorch
 LOAD_SECONDS = 3600.0  # to load a shard, from a slow disk
 _CLOSE_SECONDS = 5.0
 
-Message = TypeVar("Message", bound=FromWorker)
+T = TypeVar("T")
 
 
 class Worker:
@@ -53,6 +52,7 @@ class Worker:
     def __init__(self, rank: int, setup: Setup) -> None:
         self.rank = rank
         self._pipe, theirs = Pipe()
+        self._mailbox = Mailbox(rank, self._pipe, self._end)
         command = [sys.executable, "-m", "inflight.execution.parallel.worker", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -64,18 +64,10 @@ class Worker:
             self._pipe.send_bytes(encode(message))
 
     def told(self, kind: type[Message], seconds: float) -> Message:
-        """Its next message. Raises WorkerFault where that is another one, or none comes within so many seconds."""
-        try:
-            if not self._pipe.poll(seconds):
-                raise WorkerFault(f"Rank {self.rank} has not answered for {seconds:g} s.")
-            message = decode_from_worker(self._pipe.recv_bytes())
-        except (EOFError, OSError):
-            raise WorkerFault(f"Rank {self.rank} {self._end()}.") from None
-        if isinstance(message, Failed):
-            raise WorkerFault(f"Rank {self.rank} failed: {message.sentence}", message.by_peer)
-        if not isinstance(message, kind):
-            raise WorkerFault(f"Rank {self.rank} says {type(message).__name__} where {kind.__name__} was due.")
-        return message
+        return self._mailbox.told(kind, seconds)
+
+    def ended(self) -> list[Transferred]:
+        return self._mailbox.ended()
 
     def wait(self) -> None:
         self._process.wait()
@@ -124,6 +116,10 @@ class Workers:
         for worker in self._workers:
             threading.Thread(target=self._watch, args=(worker,), daemon=True, name="rank watcher").start()
 
+    @property
+    def count(self) -> int:
+        return len(self._workers)
+
     def join(self) -> KernelModel:
         """Waits until all are about to join the group, and joins it: the model as this process computes it. Raises
         WorkerFault or PeerLost."""
@@ -146,6 +142,10 @@ class Workers:
         for worker in self._workers:
             worker.told(Ready, START_SECONDS)
 
+    def shortage(self) -> Exception | None:
+        """Of memory, on this process's rank, since the last call."""
+        return None if self._ranks is None else self._ranks.shortage()
+
     def step(self, plan: BatchPlan) -> None:
         message = Step(plan)
         for worker in self._workers:
@@ -154,22 +154,29 @@ class Workers:
     def computed(self, seconds: float) -> list[Computed]:
         """What each has made of the oldest step that was not asked for. Raises WorkerFault, of the one that is the
         cause."""
-        found, faults = [], []
         last = time.monotonic() + seconds
-        for worker in self._workers:
-            try:
-                found.append(worker.told(Computed, max(0.0, last - time.monotonic())))
-            except WorkerFault as fault:
-                faults.append(fault)
-        if faults:
-            raise min(faults, key=lambda fault: fault.by_peer)
-        return found
+        return self._of_each(lambda worker: worker.told(Computed, max(0.0, last - time.monotonic())))
+
+    def ended(self) -> list[list[Transferred]]:
+        """Of each the transfers that have ended since the last call. Raises WorkerFault, as above."""
+        return self._of_each(Worker.ended)
 
     def close(self) -> None:
         self._closed = True
         for worker in self._workers:
             worker.end(_CLOSE_SECONDS)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _of_each(self, ask: Callable[[Worker], T]) -> list[T]:
+        found, faults = [], []
+        for worker in self._workers:
+            try:
+                found.append(ask(worker))
+            except WorkerFault as fault:
+                faults.append(fault)
+        if faults:
+            raise min(faults, key=lambda fault: fault.by_peer)
+        return found
 
     def _watch(self, worker: Worker) -> None:
         """Until it has ended: by itself, others may wait for it where nothing tells them."""

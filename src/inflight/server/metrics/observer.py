@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inflight.core.types.events import Event
-from inflight.core.types.plan import BatchPlan, StepResult
+from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
 from inflight.server.metrics.requests import RequestCounts
 from inflight.server.metrics.steps import StepCounts
@@ -27,6 +27,9 @@ class EngineWatcher:
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._steps.count(plan, result)
+
+    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        """Blocks count when they are planned to move."""
 
     def events(self, events: list[Event], now: float) -> None:
         self._requests.events(events, now)

@@ -1,5 +1,5 @@
-"""A stream of copies on the CPU that does nothing before somebody waits for it: whatever is used too early, or
-overwritten before it is copied, is seen."""
+"""A stream of copies on the CPU that does nothing before somebody waits for it, or has asked often enough: whatever is
+used too early, or overwritten before it is copied, is seen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 class DelayedStream:
-    def __init__(self) -> None:
+    def __init__(self, patience: int = 0) -> None:
+        """patience: queries of an event at which it has come; 0: it comes for those alone who wait."""
+        self.patience = patience
         self.waiting: deque[tuple[Tensor, Tensor]] = deque()
         self.copies = self.done = 0
         self.told: list[str] = []
@@ -40,9 +42,12 @@ class DelayedStream:
 
 class DelayedEvent:
     def __init__(self, stream: DelayedStream, place: int) -> None:
-        self._stream, self._place = stream, place
+        self._stream, self._place, self._queries = stream, place, 0
 
     def query(self) -> bool:
+        self._queries += 1
+        if self._queries == self._stream.patience:
+            self.synchronize()
         return self._stream.done >= self._place
 
     def synchronize(self) -> None:

@@ -30,6 +30,13 @@ from inflight.execution.backends.protocol.number_formats import Array, DType, Ho
 from inflight.execution.backends.protocol.parameters import Gating, RopeTable, Routing
 
 
+class PendingCopy(Protocol):
+    """Blocks that are being copied while passes compute."""
+
+    def query(self) -> bool:
+        """Whether all of them are."""
+
+
 class Device(Protocol):
     """What a runner needs of a backend, whatever computes between tokens and logits: the KV cache, request slots, and
     passes over them."""
@@ -39,6 +46,7 @@ class Device(Protocol):
     threads: int
     batch_invariant: bool  # whether the bits of a row never depend on which rows are computed beside it
     depth: int  # steps worth having in flight: 2 where `finish` returns before the device is done
+    asynchronous_copies: bool  # whether blocks are copied while passes compute
 
     def bytes_per_block(self, shape: KVShape) -> int: ...
 
@@ -54,9 +62,10 @@ class Device(Protocol):
         of as many rows, and of `capacity.state_snapshots` snapshots, where the model has recurrent layers."""
 
     # -- per step -----------------------------------------------------------------------------------------------
-    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """Copy whole blocks, in order. They may be under way still when the call returns; what is asked for later waits
-        for them."""
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
+        """Copy whole blocks, in order, behind what was asked for before. None: what is asked for later waits for them.
+        Where copies are asynchronous, passes that are asked for later do not: none may read or write these blocks, or
+        discard what they hold, before what is returned tells that they are copied. Other copies keep their order."""
 
     def wait(self) -> None:
         """For all that the device was asked for."""

@@ -20,6 +20,7 @@ from inflight.execution.backends.protocol import (
     KVCache,
     KVShape,
     LayerState,
+    PendingCopy,
     RopeTable,
     Routing,
     StateCache,
@@ -33,7 +34,7 @@ from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer, nbytes, side_by_side, stacked
 from inflight.execution.backends.torch.slots import DeviceSlots
 from inflight.execution.backends.torch.staging import Staging
-from inflight.execution.backends.torch.streams import CudaCopyStream
+from inflight.execution.backends.torch.streams import CopyStream
 from inflight.execution.backends.torch.tensors import RopeTensors
 from inflight.execution.backends.torch.upload import Upload
 from inflight.execution.backends.torch.weights import (
@@ -62,9 +63,11 @@ class TorchBackend:
         buckets: Sequence[int] = (),
         batch_invariant: bool = False,
         packs_fp8: bool = True,
+        copies: CopyStream | None = None,
     ) -> None:
         """buckets: sizes, which rise, that passes which only decode are filled up to, for graphs of them.
-        batch_invariant: whether `operations` are. packs_fp8: whether the device multiplies such numbers."""
+        batch_invariant: whether `operations` are. packs_fp8: whether the device multiplies such numbers. copies: on
+        which weights and blocks come and go beside the passes; None: on their stream, as a CPU has only that."""
         if dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype must be bfloat16 or float32, not {dtype!r}")
         self.name = f"torch {torch.__version__} on {device}"
@@ -74,7 +77,8 @@ class TorchBackend:
         self.packs_fp8 = packs_fp8
         self.device, self._operations, self._buckets = device, operations, buckets
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-        self._staging = Staging(CudaCopyStream(device)) if device.type == "cuda" else None
+        self._copies, self.asynchronous_copies = copies, copies is not None
+        self._staging = Staging(copies) if copies is not None and device.type == "cuda" else None
         self._packer = Packer(self._act, device, self._staging)
         self._upload = Upload(device)
 
@@ -188,11 +192,21 @@ class TorchBackend:
         return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self._buckets)
 
     # -- per step ---------------------------------------------------------------------------------------------------
-    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
         assert isinstance(kv_cache, DeviceKVCache)
-        kv_cache.copy(sources, destinations)
+        copies = kv_cache.copies(sources, destinations)
+        if self._copies is None:
+            for target, source in copies:
+                target.copy_(source)
+            return None
+        self._copies.follow_steps()  # those under way may still write what is stored, or read what is loaded over
+        for target, source in copies:
+            self._copies.copy(target, source)
+        return self._copies.mark()
 
     def wait(self) -> None:
+        if self._copies is not None:
+            self._copies.mark().synchronize()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

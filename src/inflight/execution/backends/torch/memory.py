@@ -71,10 +71,11 @@ class DeviceKVCache:
         assert found is not None
         return found
 
-    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """Whole blocks, in order; neighbours that go to neighbours in the other memory at once."""
+    def copies(self, sources: Sequence[int], destinations: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Target and source of each copy of whole blocks, in order: neighbours that go to neighbours in the other
+        memory at once."""
         for source, destination, count in self._runs(sources, destinations):
-            self._at(destination, count).copy_(self._at(source, count), non_blocking=True)
+            yield self._at(destination, count), self._at(source, count)
 
     def _runs(self, sources: Sequence[int], destinations: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         first, end = 0, len(sources)

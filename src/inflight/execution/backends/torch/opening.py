@@ -17,6 +17,7 @@ from inflight.execution.backends.torch.buckets import bucket_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPassDecoder
 from inflight.execution.backends.torch.device import has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.streams import CudaCopyStream
 from inflight.execution.backends.torch.summing import Summing, SummingOperations
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ def open_device(
     ours = InvariantOperations(kernels) if batch_invariant else WithTwins(kernels, eager)
     operations = _summing(cast(DeviceOperations, ours), ranks)
     buckets = bucket_sizes(graph_rows) if graph_rows else ()
-    return TorchBackend(
-        dtype, torch.device(device), operations, threads, 2, buckets, batch_invariant, has_fp8(torch.device(device))
-    )
+    gpu = torch.device(device)
+    return TorchBackend(dtype, gpu, operations, threads, 2, buckets, batch_invariant, has_fp8(gpu), CudaCopyStream(gpu))
 
 
 def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOperations:

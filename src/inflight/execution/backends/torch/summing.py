@@ -2,10 +2,16 @@
 
 Knows which operations have such products, and what is written where; how tensors are added up over devices is known to
 `Summing`, everything else to the operations that are wrapped.
+
+Where memory is short for an operation, what it should have written stays as it was, and the pass goes on with that:
+the others would wait for this device's part of each sum that is to come. What came of such a pass is for nobody
+(`parallel.executor`). A graph that is captured would keep the gap, and is given up instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +19,9 @@ from torch import Tensor
 
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.weights import DeviceExperts, DeviceLinear
+from inflight.execution.out_of_memory import is_out_of_memory
+
+YIELDING = ("begin", "sample", "score")  # behind the last sum of a pass, or before the first
 
 
 class Summing(Protocol):
@@ -21,6 +30,9 @@ class Summing(Protocol):
     def sum_of(self, part: Tensor) -> Tensor:
         """float32[S, N] of each device → their sum, of the same shape, with the same bits on each, and of a row with
         the same bits whatever stands in others."""
+
+    def lacks(self, fault: Exception) -> None:
+        """This one had no memory for what is to be added up."""
 
     def abandon(self) -> None:
         """Another one is gone: what this one waits for it with ends."""
@@ -33,23 +45,36 @@ class SummingOperations:
         self._operations, self.ranks = operations, ranks
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._operations, name)
+        operation = getattr(self._operations, name)
+        if name not in YIELDING:
+            operation = partial(self._attempt, operation)
+        setattr(self, name, operation)
+        return operation
+
+    def _attempt(self, operation: Callable[..., None], *arguments: Any) -> None:
+        try:
+            operation(*arguments)
+        except Exception as fault:
+            capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+            if capturing or not is_out_of_memory(fault):
+                raise
+            self.ranks.lacks(fault.with_traceback(None))  # whose frames hold tensors
 
     def linear(self, x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
-        self._operations.linear(x, weight, out)
+        self._attempt(self._operations.linear, x, weight, out)
         if weight.is_partial:
             out.copy_(self.ranks.sum_of(out))
 
     def linear_residual(self, x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
         if not weight.is_partial:
-            return self._operations.linear_residual(x, weight, out)
+            return self._attempt(self._operations.linear_residual, x, weight, out)
         part = torch.empty_like(out)
-        self._operations.linear(x, weight, part)
+        self._attempt(self._operations.linear, x, weight, part)
         out += self.ranks.sum_of(part)
 
     def experts(self, x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor) -> None:
         if not weight.is_partial:
-            return self._operations.experts(x, logits, weight, out)
+            return self._attempt(self._operations.experts, x, logits, weight, out)
         part = torch.zeros_like(out)
-        self._operations.experts(x, logits, weight, part)
+        self._attempt(self._operations.experts, x, logits, weight, part)
         out += self.ranks.sum_of(part)

@@ -20,7 +20,7 @@ import numpy as np
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.execution.backends.host import HostBackend
-from inflight.execution.backends.protocol import Backend, KVCache, PendingPass
+from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, PendingPass
 from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.drawn import drawn
@@ -110,8 +110,8 @@ class HeadDrafter:
         """What the head reads it has read while the hidden states were there."""
         return []
 
-    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        self._backend.copy_blocks(self._cache, sources, destinations)
+    def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
+        return self._backend.copy_blocks(self._cache, sources, destinations)
 
     def discard(self, rows: Sequence[int]) -> None:
         """What is computed for them goes where padding goes, as the slots have it."""

@@ -1,0 +1,72 @@
+"""Transfers between a device's blocks and the host's: done within their step, or begun with it and ended when they are.
+
+Knows tickets and which blocks stand for the host's; how blocks are copied, whoever copies them knows. Beside the steps,
+one that fails fails alone: what its blocks hold is not used, and the step that it was begun with goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from inflight.core.types.plan import BatchPlan, Capacity, Transfer, Transferred
+from inflight.execution.backends.protocol import PendingCopy
+
+_TICK = 0.0005  # seconds between two looks, for whoever waits
+Copy = Callable[[Sequence[int], Sequence[int]], Sequence[PendingCopy]]
+
+
+class BlockTransfers:
+    def __init__(self, capacity: Capacity, copy: Copy) -> None:
+        """Of a cache of the capacity's blocks, one for padding, and the host's. copy(sources, destinations): begins to
+        copy whole blocks, and returns what is under way of that."""
+        self._first_host = capacity.num_blocks + 1
+        self._asynchronous = capacity.asynchronous_transfers
+        self._copy = copy
+        self._under_way: dict[int, Sequence[PendingCopy]] = {}
+        self._failed: list[Transferred] = []
+
+    def begin(self, plan: BatchPlan) -> None:
+        """Those of a plan, before it computes. Within their step what is stored comes first, since it may make room for
+        what is loaded, and an error is the step's."""
+        if self._asynchronous:
+            for transfer in plan.transfers:
+                self._begin(transfer)
+            return
+        if stored := plan.copies("store"):
+            self._copy([block for block, _ in stored], [self._first_host + host for _, host in stored])
+        if loaded := plan.copies("load"):
+            self._copy([self._first_host + host for _, host in loaded], [block for block, _ in loaded])
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        """As `Executor.poll`."""
+        if not self._under_way and not self._failed:
+            return None
+        last = time.monotonic() + seconds
+        while not (ended := self._ended()) and time.monotonic() < last:
+            time.sleep(_TICK)
+        return ended
+
+    def _begin(self, transfer: Transfer) -> None:
+        remote = [self._first_host + block for block in transfer.remote_blocks]
+        both = (transfer.blocks, remote) if transfer.kind == "store" else (remote, transfer.blocks)
+        try:
+            self._under_way[transfer.ticket] = self._copy(*both)
+        except Exception as fault:  # whatever it is, it need not end the step
+            self._failed.append(_failed(transfer.ticket, fault))
+
+    def _ended(self) -> tuple[Transferred, ...]:
+        ended, self._failed = self._failed, []
+        for ticket, copies in tuple(self._under_way.items()):
+            try:
+                if not all(copy.query() for copy in copies):
+                    continue
+                ended.append(Transferred(ticket))
+            except Exception as fault:  # the device's
+                ended.append(_failed(ticket, fault))
+            del self._under_way[ticket]
+        return tuple(ended)
+
+
+def _failed(ticket: int, fault: Exception) -> Transferred:
+    return Transferred(ticket, f"Blocks could not be copied ({type(fault).__name__}: {fault}).")

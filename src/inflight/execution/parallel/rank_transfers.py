@@ -1,0 +1,53 @@
+"""Transfers of blocks that every rank does for itself, and which of them have ended on all.
+
+Knows tickets and ranks; not how ranks tell of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from inflight.core.types.plan import Transfer, Transferred
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    begun: float
+    ranks: set[int]  # that have not told of it
+    error: str | None = None
+
+
+class RankTransfers:
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._under_way: dict[int, _UnderWay] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any is under way."""
+        return bool(self._under_way)
+
+    def begin(self, transfers: Iterable[Transfer]) -> None:
+        for one in transfers:
+            self._under_way[one.ticket] = _UnderWay(time.monotonic(), set(range(self._ranks)))
+
+    def told(self, rank: int, ended: Iterable[Transferred]) -> None:
+        """What failed on one rank has failed: its blocks hold something else there."""
+        for one in ended:
+            state = self._under_way[one.ticket]
+            state.ranks.discard(rank)
+            if one.error is not None:
+                state.error = state.error or f"On rank {rank}: {one.error}"
+
+    def ended(self) -> tuple[Transferred, ...]:
+        """On all ranks, since the last call."""
+        ended = tuple(Transferred(ticket, one.error) for ticket, one in self._under_way.items() if not one.ranks)
+        for one in ended:
+            del self._under_way[one.ticket]
+        return ended
+
+    def overdue(self, seconds: float) -> set[int]:
+        """Ranks that have not ended what was begun more than so many seconds ago."""
+        since = time.monotonic() - seconds
+        return {rank for one in self._under_way.values() if one.begun < since for rank in one.ranks}

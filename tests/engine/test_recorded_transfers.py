@@ -1,0 +1,113 @@
+"""Records tell when transfers beside the steps ended, so that runs with them replay."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from core.builders import request
+from core.harness import Setup
+from core.kv.test_swap_space import SCARCE
+from core.kv.test_transfers import drawn
+
+from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import RequestRefused
+from inflight.records.schema import (
+    RecordError,
+    StepRecord,
+    TransferredRecord,
+    TransfersRecord,
+    of_kind,
+)
+from inflight.simulate.replay import Outcome, replay
+
+from .test_recorder import Recorded, assert_fits, rebuilt_setup
+
+Lines = list[dict[str, Any]]
+
+
+def again(records: Lines) -> Outcome:
+    return replay(records, rebuilt_setup(records[0]).scheduler)[1]
+
+
+def under_pressure(setup: Setup, draw: Random, folder: Path) -> Lines:
+    """More than fits, that comes, goes and breaks at random."""
+    recorded = Recorded(setup, broken=frozenset(draw.sample(range(40), draw.choice([0, 0, 2]))))
+    loop = recorded.loop
+
+    def advance(rounds: int) -> None:
+        for _ in range(rounds):
+            found = loop.advance()
+            if isinstance(found, WaitUntil):
+                loop.clock.wait_until(found.time)
+
+    for number in range(10):
+        tokens = draw.randint(1, min(8, setup.num_blocks * setup.block_size))
+        lane, length = draw.choice(["interactive", "batch"]), draw.randint(1, 12)
+        with contextlib.suppress(RequestRefused):
+            prompt = [draw.randint(0, 1) for _ in range(tokens)]
+            loop.add(request(f"r{number}", prompt, output=length, lane=lane, arrival=loop.clock.now()))
+        advance(draw.randint(0, 3))
+        if draw.random() < 0.15 and setup.strategy != "dynamic":  # see `test_recorder`
+            loop.abort(f"r{draw.randint(0, number)}")
+            loop.clock.passed(1 / 64)
+    loop.run()
+    return recorded.records(folder)
+
+
+def test_runs_with_transfers_beside_the_steps_replay(tmp_path: Path) -> None:
+    """Of every strategy and policy; transfers end with steps and between them, and are lost."""
+    with_steps: list[TransferredRecord] = []
+    between: list[TransferredRecord] = []
+    for seed in range(120):
+        setup, draw = drawn(seed)
+        records = under_pressure(setup, draw, tmp_path)
+        assert again(records).difference is None, f"seed {seed}: {setup}"
+        for step in of_kind(records, "step"):
+            with_steps += step.get("transferred", [])
+        for line in of_kind(records, "transfers"):
+            between += line["transferred"]
+    for ended in (with_steps, between):
+        assert len(ended) > 20 and 5 < sum("error" in one for one in ended) < len(ended) / 2
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Lines:
+    """Two that do not fit together."""
+    recorded = Recorded(replace(SCARCE, transfer_polls=(4,), lost_transfers=2))
+    recorded.loop.add(request("a", [0] * 5, output=6))
+    recorded.loop.add(request("b", [1] * 5, output=6))
+    recorded.loop.run()
+    return recorded.records(tmp_path)
+
+
+def test_each_ticket_is_told_of_once(records: Lines) -> None:
+    steps, lines = of_kind(records, "step"), of_kind(records, "transfers")
+    told = [one for record in (*steps, *lines) for one in record.get("transferred", [])]  # type: ignore[misc]
+    assert sorted(one["ticket"] for one in told) == [*range(1, len(told) + 1)] and len(told) > 2
+    assert any("error" in one for one in told) and any("transferred" in step for step in steps) and lines
+    for one in told:
+        assert_fits(one, TransferredRecord)
+    for line in lines:
+        assert_fits(line, TransfersRecord)
+    for step in steps:
+        assert_fits(step, StepRecord)
+
+
+def test_a_transfer_that_ends_elsewhere_is_found_out(records: Lines) -> None:
+    assert again(records).difference is None
+    lines = of_kind(records, "transfers")
+    without = [one for one in records if one is not lines[0]]
+    assert again(without).difference is not None
+    with pytest.raises(RecordError, match="lines are missing, or changed"):
+        again([*records, {**lines[0]}])
+
+
+def test_one_that_was_never_begun_is_refused(records: Lines) -> None:
+    of_kind(records, "transfers")[0]["transferred"][0]["ticket"] = 99
+    with pytest.raises(RecordError, match="transfer 99 ended"):
+        again(records)
