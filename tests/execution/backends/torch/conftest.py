@@ -18,10 +18,10 @@ except ImportError:  # there are no wheels for every machine
     collect_ignore_glob = ["test_kernels*.py"]
 else:
     from .compiled import Compiler
-    from .interpreted import accept_computed_bounds
+    from .interpreted import mend_interpreter
 
     if triton.knobs.runtime.interpret:
-        accept_computed_bounds()
+        mend_interpreter()
 
 
 @pytest.fixture(scope="session")
