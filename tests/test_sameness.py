@@ -118,7 +118,7 @@ def settings(chance: random.Random) -> SamplingParams:
 
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
-    """Without drafts: how soon rows end, and so who is preempted, would hang on the time. tests/speculation has them."""
+    """Without drafts, or the time would decide how soon rows end, and so who is preempted."""
     shape = {"speculation": "off"} | shape
     scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in SCHEDULING_NAMES})
     rest = {name: value for name, value in shape.items() if name not in SCHEDULING_NAMES}

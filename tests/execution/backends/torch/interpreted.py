@@ -1,9 +1,9 @@
 """Triton's interpreter, where it would differ from a device.
 
-It makes whole numbers of arrays of one element, which numpy 2.4 and later refuse; here they are taken out first, so that
-loop bounds may be computed or loaded. And it multiplies blocks by numpy, whose library sums a row otherwise at another
-place of the block on some processors (those without AVX-512), which no device does; here each row is multiplied by
-itself.
+It makes whole numbers of arrays of one element, which numpy 2.4 and later refuse; here they are taken out first, so
+that loop bounds may be computed or loaded. And it multiplies blocks by numpy, whose library sums a row otherwise at
+another place of the block on some processors (those without AVX-512), which no device does; here each row is
+multiplied by itself.
 """
 
 from __future__ import annotations
