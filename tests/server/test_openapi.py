@@ -120,4 +120,4 @@ def test_every_endpoint_is_served_where_the_registry_says() -> None:
         assert body.endswith(f"/{endpoint.body.kind.__name__}")
         assert operation.get("description") == endpoint.about
     lines = app.openapi()["components"]["schemas"]["Batch"]["properties"]["endpoint"]["enum"]
-    assert lines == list(OF_LINES) == [ENDPOINTS["completion"].path, ENDPOINTS["chat"].path]
+    assert lines == list(OF_LINES) == [ENDPOINTS[name].path for name in ("completion", "chat", "responses", "messages")]

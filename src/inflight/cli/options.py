@@ -248,6 +248,25 @@ scheduling_options = grouped(
     click.option("--speculation-max-tokens", type=int, help="Most drafts of a sequence in a step."),
 )
 
+_PARSERS = (
+    click.option(
+        "--tool-parser",
+        "--tool-call-parser",
+        "tool_parser",
+        default="auto",
+        show_default=True,
+        help="How the model writes calls of tools: a name, package.module:Class, none; auto: by template and family.",
+    ),
+    click.option(
+        "--reasoning-parser",
+        default="auto",
+        show_default=True,
+        help="How it marks its reasoning: a name, none; auto: by template and family.",
+    ),
+)
+
+answer_options = grouped("Answers to OpenAI's lines", *_PARSERS)
+
 server_options = stacked(
     grouped(
         "Server",
@@ -266,6 +285,7 @@ server_options = stacked(
         click.option(
             "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
         ),
+        *_PARSERS,
         click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
     ),
     grouped(

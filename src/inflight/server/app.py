@@ -29,7 +29,7 @@ from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.endpoints.state import Metrics, state_routes
 from inflight.server.errors import ApiError, invalid, without_frames
-from inflight.server.ingress.answering import REQUEST_ID_HEADER
+from inflight.server.ingress.answering import request_id_headers
 from inflight.server.ingress.authentication import Authentication
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.body_reader import BodyReader
@@ -142,7 +142,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
             allow_origins=settings.cors_origin,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=("X-Request-Id", "Retry-After"),
+            expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
         )
     app.add_middleware(RequestTurns, turns=turns)
     app.add_middleware(AccessLog, observe=observe, template=table.template)
@@ -216,11 +216,11 @@ async def _http_error(table: RouteTable, request: Request, error: Exception) -> 
 async def _fault(request: Request, error: Exception) -> Response:
     told = f"The server made a mistake ({type(error).__name__}); its log has the details."
     response = _told(request, ApiError(500, told, type="server_error", code="internal_error"))
-    response.headers[REQUEST_ID_HEADER.decode()] = request.state.request_id  # answered outside the ingress
+    response.raw_headers.extend(request_id_headers(request.scope))  # answered outside the ingress
     return response
 
 
 def _told(request: Request, error: ApiError) -> Response:
     """The answer; the log has it from the request's state."""
     request.state.error = without_frames(error)
-    return error_response(error)
+    return error_response(error, request.scope)

@@ -16,16 +16,14 @@ from inflight.engine.bridge import MANY
 from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
+from inflight.server.call import Call
 from inflight.server.delivery import Delivery
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.logprobs import TokenNames
 from inflight.server.offload import offload
-from inflight.server.response_builder import ResponseBuilder, frame
-from inflight.server.translating import Call
+from inflight.server.response_builder import ResponseBuilder
 from inflight.text import Tokenizer
-
-DONE = b"data: [DONE]\n\n"
-ALIVE = b": waiting\n\n"  # a comment, which readers pass over
 
 
 class Generation(Delivery):
@@ -77,16 +75,15 @@ class Generation(Delivery):
                 taken = self._stream.taken
                 events = await self._take(keep_alive)
                 size = self._stream.taken - taken + self._kept  # which the first of a choice shows
-                frames = await _put_together(partial(self.response.frames, events), size) if events else ALIVE
+                response = self.response
+                frames = await _put_together(partial(response.frames, events), size) if events else response.alive
                 self._kept = self.response.prompt_scores
                 if frames:
                     yield frames
-            if frames := self.response.last_frames():
-                yield frames
+            yield self.response.last_frames()
         except ApiError as error:
             self.error = error
-            yield frame(error.body)
-        yield DONE
+            yield self.response.failed(error)
 
     async def _take(self, patience: float | None) -> list[Event]:
         """What has happened since; nothing, when there is no news for so long. Raises ApiError."""
@@ -109,7 +106,8 @@ async def open_generation(
     def collecting() -> dict[str, OutputCollector]:
         pairs = zip(call.requests, call.prompts, strict=True)
         return {
-            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream) for request, prompt in pairs
+            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
+            for request, prompt in pairs
         }
 
     many = sum(request.params.n for request in call.requests) > MANY
@@ -118,7 +116,7 @@ async def open_generation(
     try:
         stream = await bridge.open(*call.requests)
     except RequestRefused as refusal:
-        raise refused(refusal, call.endpoint.prompt_field) from None
+        raise refused(refusal, ENDPOINTS[call.kind].prompt_field, call.form_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
     return Generation(call, stream, response, timeout)

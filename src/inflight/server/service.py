@@ -16,6 +16,7 @@ from typing import Literal
 from inflight.counted import counted
 from inflight.engine.client import EngineClient
 from inflight.server.answer_memory import AnswerMemory
+from inflight.server.call import Call
 from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
@@ -24,7 +25,7 @@ from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
-from inflight.server.translating import Call, RequestTranslator
+from inflight.server.translating import RequestTranslator
 from inflight.text import Tokenizer
 
 ANSWER_BYTES = 80 << 20  # of memory that answers may take, of all calls together
@@ -34,13 +35,15 @@ State = Literal["loading", "ready", "draining", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together."""
+    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
+    keeps_grammars: it binds answers to schemas and grammars."""
 
     bridge: EngineClient
     preprocessing: PreprocessingPool
     translator: RequestTranslator
     tokenizer: Tokenizer | None
     max_model_len: int
+    keeps_grammars: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class ServerSettings:
     isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that timing tells nobody of others'
     text.
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
+    tool_parser, reasoning_parser: of the model's answers: names, "none", or "auto" for what its template says.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
     at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
     keep (10,240; 10,000).
@@ -71,6 +72,8 @@ class ServerSettings:
     keep_alive: float = 10.0
     isolate_tenants: bool = False
     parse_control_tokens: bool = False
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
     metrics_names: Literal["inflight", "vllm"] = "inflight"
     data_dir: Path | None = None
     batch_concurrency: int | None = None

@@ -94,7 +94,9 @@ class Tenants:
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise ApiError(
-                401, "No API key was given; send the header `Authorization: Bearer KEY`.", code="missing_api_key"
+                401,
+                "No API key was given; send the header `Authorization: Bearer KEY` or `x-api-key: KEY`.",
+                code="missing_api_key",
             )
         given, found = digest(key.strip()), None
         for known, tenant in self._keys:  # every key is compared, so that the time says nothing about which one fits

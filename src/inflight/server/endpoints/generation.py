@@ -9,16 +9,16 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from inflight.server.endpoints.registry import GENERATION, EndpointName
+from inflight.server.call import Call, EndpointName
+from inflight.server.endpoints.registry import GENERATION
 from inflight.server.json import add_endpoint, body_bytes
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
-from inflight.server.translating import Call
 
-_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
 
 
 def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:

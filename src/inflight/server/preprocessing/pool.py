@@ -22,7 +22,7 @@ from pathlib import Path
 
 from inflight.engine.event_stream import settle
 from inflight.server.bodies.completions import COMPLETION
-from inflight.server.endpoints.registry import EndpointName
+from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
 from inflight.server.fair_line import FairLine
 from inflight.server.preprocessing.preprocessor import Preprocessor, is_little

@@ -13,8 +13,11 @@ from array import array
 import msgspec
 from msgspec import Struct
 
+from inflight.core.types.grammar import Grammar
+from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 
@@ -34,8 +37,9 @@ class Limits(Struct, frozen=True):
     models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
     tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
     log-probabilities of one answer.
-    parse_control_tokens: what messages spell as a control token is one. memory_bytes: that a process may take for one
-    long body, beyond what it has.
+    parse_control_tokens: what messages spell as a control token is one. parsers: of the model's answers.
+    keeps_grammars: whether the engine binds answers to schemas and grammars.
+    memory_bytes: that a process may take for one long body, beyond what it has.
     """
 
     models: tuple[str, ...] = ()
@@ -46,6 +50,8 @@ class Limits(Struct, frozen=True):
     vocab_size: int | None = None
     max_logprobs: int = 1 << 19
     parse_control_tokens: bool = False
+    parsers: ParserNames = ParserNames()
+    keeps_grammars: bool = False
     memory_bytes: int = LONG_MEMORY_BYTES
 
 
@@ -82,11 +88,25 @@ _GROWING = threading.Lock()
 class PreparedCompletion(Struct, frozen=True, tag_field="outcome", tag="completion"):
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
+    grammar: Grammar | None = None
+    form_field: str | None = None
 
 
 class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
+    """kind: the endpoint's name, of which the settings are those of chat. form_field: that the grammar is from. tools:
+    that may be called; old_functions: they came as `functions`. parallel_calls: an answer may call several.
+    in_reasoning: the prompt ends within it. repeated: JSON, what the endpoint's answer repeats of the body."""
+
     settings: ChatSettings
     prompts: tuple[Prompt, ...]
+    kind: EndpointName = "chat"
+    grammar: Grammar | None = None
+    form_field: str | None = None
+    tools: tuple[Tool, ...] = ()
+    old_functions: bool = False
+    parallel_calls: bool = True
+    in_reasoning: bool = False
+    repeated: bytes = b""
 
 
 class PreparedAnswer(Struct, frozen=True, tag_field="outcome", tag="answer"):

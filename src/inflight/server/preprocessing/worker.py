@@ -21,6 +21,7 @@ from pathlib import Path
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
 from inflight.server.heap import memory_bytes, resident_bytes
+from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     KEEP,
@@ -65,7 +66,7 @@ def _fork_for(control: socket.socket) -> None:
     _spare_the_server()
     encoder = PromptEncoder(tokenizer, template, 0, parse_control_tokens=limits.parse_control_tokens)
     encoder.check_chat()
-    preprocessor = Preprocessor(encoder, tokenizer, limits)
+    preprocessor = Preprocessor(encoder, tokenizer, limits, parsers_of(encoder, tokenizer, limits.parsers))
     while True:
         role, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:

@@ -17,6 +17,7 @@ from inflight.server.batch.files import Files
 from inflight.server.batch.jobs import Jobs
 from inflight.server.errors import ApiError
 from inflight.server.ingress.answering import refuse, state_of
+from inflight.server.ingress.authentication import CREDENTIALS
 from inflight.server.processes.forwarded import Asked, Begun, Piece, decode_answer, encode, is_about_jobs
 from inflight.server.processes.frames import frame, next_frame
 
@@ -91,7 +92,7 @@ class _Exchange:
     async def _ask(self) -> None:
         """Ends when the client goes away. Raises what becomes of a body that is late or too large (ApiError)."""
         scope, state = self._scope, state_of(self._scope)
-        headers = [one for one in scope["headers"] if one[0] != b"authorization"]
+        headers = [one for one in scope["headers"] if one[0] not in CREDENTIALS]
         asked = Asked(
             scope["method"], scope["path"], scope["query_string"], headers, state["tenant"].name, state["request_id"]
         )

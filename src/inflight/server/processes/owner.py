@@ -93,7 +93,7 @@ class Owner:
             told = f"The server made a mistake ({type(fault).__name__}); its log has the details."
             if not has_begun:
                 error = ApiError(500, told, type="server_error", code="internal_error")
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
 
 
 def _scope(asked: Asked, tenant: Tenant) -> Scope:
