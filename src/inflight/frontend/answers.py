@@ -1,7 +1,7 @@
 """Answers as clients read them: content, reasoning and calls of tools, told apart as the text comes.
 
-Knows one answer at a time, and the parser that the call has for it. A parser that fails is not asked again: the rest of
-the answer is content.
+Knows one answer at a time, and the parser that the call has for it. A parser that fails, or tells what cannot be, is
+not asked again: the rest of the answer is content.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import string
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -19,18 +20,12 @@ from inflight.frontend.parsers.answer_parser import (
     ReasoningDelta,
     ToolCallDelta,
 )
+from inflight.frontend.parsers.content import ContentParser
 from inflight.frontend.parsers.parser_choice import ParserChoice, Tool
+from inflight.frontend.segments import Segment, TextSegment, ToolCall
 
 log = logging.getLogger(__name__)
 _LETTERS = string.ascii_letters + string.digits
-
-
-class ToolCall(Struct):
-    """arguments: JSON text, as far as it has come."""
-
-    call_id: str
-    name: str
-    arguments: str = ""
 
 
 class AnswerParsing(Struct, frozen=True):
@@ -44,91 +39,118 @@ class AnswerParsing(Struct, frozen=True):
 
     def new(self) -> ParsedAnswer:
         if self.choice is None:
-            return ParsedAnswer(_Plain())
+            return ParsedAnswer(ContentParser())
         parser = self.choice.parser(self.tools, self.in_reasoning)
         return ParsedAnswer(parser, self.parallel, 9 if self.choice.short_call_ids else 24)
 
 
 class ParsedAnswer:
-    """One answer so far. content, reasoning: their texts; calls: of tools. reasoning_tokens: tokens of the reasoning,
-    its marks included."""
+    """One answer so far. segments: in the order in which they were written; calls: those of tools among them.
+    reasoning_tokens: tokens of the reasoning, its marks included. held_tokens: that may be the content's, once their
+    text is told."""
 
     def __init__(self, parser: AnswerParser, parallel: bool = True, id_length: int = 24):
+        self.segments: list[Segment] = []
         self.calls: list[ToolCall] = []
         self.reasoning_tokens = 0
+        self.held_tokens = 0
         self._parser = parser
         self._most_calls = None if parallel else 1
+        self._num_calls = 0  # that the parser has told, those included that are left out
+        self._in_call = False  # what it told last is of one
         self._id_length = id_length
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
 
     @property
     def content(self) -> str:
-        return "".join(self._content)
+        """All of it, as forms of answers have it that know no order."""
+        return self._text(is_reasoning=False)
 
     @property
     def reasoning(self) -> str:
-        return "".join(self._reasoning)
+        return self._text(is_reasoning=True)
 
-    def push(self, text: str) -> tuple[list[AnswerDelta], bool]:
-        """The text of one token. What it adds, and whether the token is one of the content."""
+    def push(self, text: str) -> list[AnswerDelta]:
+        """The text of one token. What it adds."""
         was_reasoning = self._parser.in_reasoning
         try:
-            deltas = self._parser.push(text)
+            deltas = self._checked(self._parser.push(text))
         except Exception as fault:
             deltas = self._give_up(fault, text)
         reasons = self._parser.in_reasoning
         self.reasoning_tokens += reasons
-        if not deltas:
-            return [], not (was_reasoning or reasons or self.calls)
-        return self._told(deltas), any(isinstance(one, ContentDelta) for one in deltas)
+        if not deltas and (was_reasoning or reasons or self.calls):
+            self.held_tokens = 0  # of a mark
+            return []
+        self.held_tokens += 1
+        told = self._told(deltas)
+        self.held_tokens = 0 if deltas else self.held_tokens
+        return told
 
     def finish(self, rest: str) -> list[AnswerDelta]:
         """rest: of the text, at the answer's end. With what was held back."""
         try:
-            deltas = [*(self._parser.push(rest) if rest else ()), *self._parser.finish()]
+            deltas = self._checked([*(self._parser.push(rest) if rest else ()), *self._parser.finish()])
         except Exception as fault:
             deltas = self._give_up(fault, rest)
         return self._told(deltas)
 
-    def _give_up(self, fault: Exception, text: str) -> list[AnswerDelta]:
+    def _text(self, is_reasoning: bool) -> str:
+        segments = (one for one in self.segments if isinstance(one, TextSegment) and one.is_reasoning == is_reasoning)
+        return "".join([piece for one in segments for piece in one.pieces])
+
+    def _checked(self, deltas: Sequence[AnswerDelta]) -> Sequence[AnswerDelta]:
+        """A parser may be somebody else's. Raises ValueError for what is no delta, and for calls that are not told one
+        after another."""
+        deltas, told, is_open = list(deltas), self._num_calls, self._in_call
+        for delta in deltas:
+            if not isinstance(delta, AnswerDelta):
+                raise ValueError(f"it tells a {type(delta).__name__}")
+            begins = isinstance(delta, ToolCallDelta) and delta.index == told
+            if isinstance(delta, ToolCallDelta) and not begins and not (is_open and delta.index == told - 1):
+                raise ValueError(f"a piece of call {delta.index} comes where call {told} would begin")
+            is_open = isinstance(delta, ToolCallDelta)
+            told += begins
+        self._num_calls, self._in_call = told, is_open
+        return deltas
+
+    def _give_up(self, fault: Exception, text: str) -> Sequence[AnswerDelta]:
         log.warning(
             "A parser of answers failed (%s: %s); the rest of the answer is content.", type(fault).__name__, fault
         )
-        self._parser = _Plain()
-        return [ContentDelta(text)] if text else []
+        self._parser = ContentParser()
+        return self._parser.push(text)
 
-    def _told(self, deltas: list[AnswerDelta]) -> list[AnswerDelta]:
+    def _told(self, deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
         told = [self._take(delta) for delta in deltas]
         return [one for one in told if one is not None]
 
     def _take(self, delta: AnswerDelta) -> AnswerDelta | None:
-        if isinstance(delta, ContentDelta):
-            self._content.append(delta.text)
-        elif isinstance(delta, ReasoningDelta):
-            self._reasoning.append(delta.text)
-        elif self._most_calls is not None and delta.index >= self._most_calls:
+        if isinstance(delta, ToolCallDelta):
+            return self._take_call(delta)
+        if not delta.text:
             return None
-        elif delta.index == len(self.calls):
-            call = ToolCall(delta.call_id or new_call_id(self._id_length), delta.name or "", delta.arguments)
-            self.calls.append(call)
-            return ToolCallDelta(delta.index, call.name, delta.arguments, call.call_id)
-        else:
-            self.calls[delta.index].arguments += delta.arguments
-            return ToolCallDelta(delta.index, None, delta.arguments, self.calls[delta.index].call_id)
+        tokens = 0
+        if isinstance(delta, ContentDelta):
+            tokens, self.held_tokens = self.held_tokens, 0
+            delta = ContentDelta(delta.text, tokens)
+        last = self.segments[-1] if self.segments else None
+        if not isinstance(last, TextSegment) or last.is_reasoning != isinstance(delta, ReasoningDelta):
+            last = TextSegment(isinstance(delta, ReasoningDelta))
+            self.segments.append(last)
+        last.pieces.append(delta.text)
+        last.tokens += tokens
         return delta
 
-
-class _Plain:
-    """All text is content."""
-
-    in_reasoning = False
-
-    def push(self, text: str) -> list[AnswerDelta]:
-        return [ContentDelta(text)] if text else []
-
-    def finish(self) -> list[AnswerDelta]:
-        return []
+    def _take_call(self, delta: ToolCallDelta) -> ToolCallDelta | None:
+        if self._most_calls is not None and delta.index >= self._most_calls:
+            return None
+        begins = delta.index == len(self.calls)
+        if begins:
+            self.calls.append(ToolCall(delta.call_id or new_call_id(self._id_length), delta.name or ""))
+            self.segments.append(self.calls[-1])
+        call = self.calls[-1]
+        call.pieces.append(delta.arguments)
+        return ToolCallDelta(delta.index, call.name if begins else None, delta.arguments, call.call_id)
 
 
 def new_call_id(length: int = 24) -> str:

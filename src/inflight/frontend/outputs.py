@@ -14,7 +14,7 @@ from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
 from inflight.frontend.answers import AnswerParsing, ParsedAnswer
-from inflight.frontend.parsers.answer_parser import AnswerDelta
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.frontend.prompts import text_stream
 from inflight.records.timings import Timings
 from inflight.text import TextStream, Tokenizer
@@ -79,9 +79,12 @@ class Added(Struct):
 
 
 class _Sample(Struct):
+    """held: log-probabilities of tokens that may turn out to be of the content."""
+
     stream: TextStream | None
     answer: ParsedAnswer | None = None
     added: Added | None = None
+    held: list[TokenLogprob] = []
     token_ids: list[int] = []
     logprobs: _Logprobs | None = None
     finish: Finish | None = None
@@ -217,14 +220,19 @@ class OutputCollector:
         shown, texts = len(self._visible(event)), []
         for place, token_id in enumerate(event.token_ids):
             text = "" if sample.stream is None or place >= shown else sample.stream.push((token_id,))
-            deltas, is_content = answer.push(text)
             texts.append(text)
-            logprobs = event.logprobs[place : place + 1] if is_content and event.logprobs is not None else ()
-            self._keep_logprobs(sample, logprobs)
-            if sample.added is not None:
-                sample.added.deltas += deltas
-                sample.added.logprobs += logprobs
+            sample.held += () if event.logprobs is None else event.logprobs[place : place + 1]
+            self._tell(sample, answer, answer.push(text))
         return "".join(texts)
+
+    def _tell(self, sample: _Sample, answer: ParsedAnswer, deltas: list[AnswerDelta]) -> None:
+        """With the log-probabilities of the content's tokens; those of marks are nobody's."""
+        told = sum(one.tokens for one in deltas if isinstance(one, ContentDelta))
+        logprobs, sample.held = sample.held[:told], sample.held[max(0, len(sample.held) - answer.held_tokens) :]
+        self._keep_logprobs(sample, logprobs)
+        if sample.added is not None:
+            sample.added.deltas += deltas
+            sample.added.logprobs += logprobs
 
     def _keep_logprobs(self, sample: _Sample, logprobs: Sequence[TokenLogprob] | None) -> None:
         if self._keeps and logprobs is not None:
@@ -245,9 +253,7 @@ class OutputCollector:
         sample.finish = finish
         text = "" if sample.stream is None else sample.stream.finish()
         if sample.answer is not None:
-            deltas = sample.answer.finish(text)
-            if sample.added is not None:
-                sample.added.deltas += deltas
+            self._tell(sample, sample.answer, sample.answer.finish(text))
         return text
 
     def _completion(self, index: int, sample: _Sample) -> CompletionOutput:

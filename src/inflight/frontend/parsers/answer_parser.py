@@ -12,9 +12,11 @@ from msgspec import Struct
 
 
 class ContentDelta(Struct, frozen=True):
-    """More text for the reader."""
+    """More text for the reader. tokens: of the content that have come with it; a parser knows none, and leaves them to
+    whoever feeds it."""
 
     text: str
+    tokens: int = 0
 
 
 class ReasoningDelta(Struct, frozen=True):
@@ -24,7 +26,8 @@ class ReasoningDelta(Struct, frozen=True):
 
 
 class ToolCallDelta(Struct, frozen=True):
-    """More of the answer's tool call number `index`, from 0. The first delta of a call has its name, later ones none.
+    """More of the answer's tool call number `index`, from 0. The first delta of a call has its name, later ones none;
+    nothing else is told between them.
     arguments: more of them, as JSON text; all pieces together are one JSON object. call_id: where the model writes ids
     itself; None otherwise, and the server makes one."""
 

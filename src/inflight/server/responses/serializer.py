@@ -1,6 +1,6 @@
 """Answers of /v1/responses: one object, or numbered events that end with it.
 
-Knows the response object, its states and its usage; what stands in its output, `output` knows. Nothing is kept of a
+Knows the response object, its states and its usage; what stands in its output, `output` knows. Nothing is held of a
 stream but its items, which the last event holds once more.
 """
 
@@ -15,22 +15,22 @@ from msgspec import Raw
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import ContentDelta
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.server.call import Call
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames, chat_logprobs, encode
 from inflight.server.responses.output import Json, Output
 from inflight.server.responses.repeated import decode_repeated
+from inflight.server.responses.stored import PREFIX
 from inflight.server.serializers.deltas import deltas_of, joined
 from inflight.server.serializers.protocol import Change, Choice, Usage
 
-PREFIX = "resp_"  # of ids
 State = Literal["in_progress", "completed", "incomplete", "failed"]
 _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
 class ResponsesSerializer:
-    """An `AnswerSerializer`. There is one choice."""
+    """A `KeepableSerializer`. There is one choice."""
 
     alive = b": waiting\n\n"
 
@@ -41,15 +41,17 @@ class ResponsesSerializer:
         self._output = Output(call.call_id.removeprefix(PREFIX))
         self._events = 0  # so far: their numbers
         self._finish_reason: str | None = None
+        self._kept = b""
+        self._untold: list[Raw] = []  # log-probabilities of tokens whose text has not come yet
 
     # -- whole --------------------------------------------------------------------------------------------------------
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         (choice,) = choices
         assert choice.answer is not None, "a conversation's answers are parsed"
-        logprobs = self._logprobs(choice.output.token_logprobs or ())
+        self._untold = self._logprobs(choice.output.token_logprobs or ())
         for delta in deltas_of(choice.answer):
-            self._output.push(delta, logprobs if isinstance(delta, ContentDelta) else ())
+            self._push(delta)
         self._finish_reason = choice.output.finish_reason
         self._output.finish(self._is_cut_off)
         return encode(self._response(self._ended_state, usage))
@@ -59,18 +61,21 @@ class ResponsesSerializer:
     def frames(self, changes: Sequence[Change], before: Usage, after: Usage, ended: bool) -> bytes:
         events: list[Json] = [] if self._events else self._opening()
         for change in changes:
-            logprobs = self._logprobs(change.logprobs)
+            self._untold += self._logprobs(change.logprobs)
             for delta in joined(change.deltas):
-                events += self._output.push(delta, logprobs if isinstance(delta, ContentDelta) else ())
-                logprobs = [] if isinstance(delta, ContentDelta) else logprobs
+                events += self._push(delta)
             if change.finish is not None:
                 self._finish_reason = change.finish.reason
                 events += self._output.finish(self._is_cut_off)
         return b"".join(map(self._event, events))
 
     def end(self, usage: Usage) -> bytes:
-        state = self._ended_state
-        return self._event({"type": f"response.{state}", "response": self._response(state, usage)})
+        return self._event({"type": f"response.{self._ended_state}", "response": Raw(self.kept(usage))})
+
+    def kept(self, usage: Usage) -> bytes:
+        if not self._kept:
+            self._kept = encode(self._response(self._ended_state, usage))
+        return self._kept
 
     def failed(self, error: ApiError) -> bytes:
         told: Json = {"code": _CODES.get(error.status, "server_error"), "message": error.message}
@@ -95,6 +100,11 @@ class ResponsesSerializer:
     @property
     def _ended_state(self) -> State:
         return "incomplete" if self._is_cut_off else "completed"
+
+    def _push(self, delta: AnswerDelta) -> list[Json]:
+        tokens = delta.tokens if isinstance(delta, ContentDelta) else 0
+        logprobs, self._untold = self._untold[:tokens], self._untold[tokens:]
+        return self._output.push(delta, logprobs)
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> list[Raw]:
         if self._call.logprobs is None or not entries:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from inflight.core.types.events import Finish
-from inflight.frontend.answers import ToolCall
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ToolCallDelta
+from inflight.frontend.segments import ToolCall
 from inflight.server.call import Call
 from inflight.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from inflight.server.serializers.openai import OpenAISerializer

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
+from inflight.frontend.segments import Segment, ToolCall
 
 
 def deltas_of(answer: ParsedAnswer) -> list[AnswerDelta]:
-    """A whole answer as few deltas."""
-    deltas: list[AnswerDelta] = []
-    if answer.reasoning:
-        deltas.append(ReasoningDelta(answer.reasoning))
-    if answer.content:
-        deltas.append(ContentDelta(answer.content))
-    calls = enumerate(answer.calls)
-    return deltas + [ToolCallDelta(index, one.name, one.arguments, one.call_id) for index, one in calls]
+    """A whole answer as few deltas: one for each segment."""
+    calls = itertools.count()
+    return [_delta_of(one, calls) for one in answer.segments]
+
+
+def _delta_of(segment: Segment, calls: Iterator[int]) -> AnswerDelta:
+    if isinstance(segment, ToolCall):
+        return ToolCallDelta(next(calls), segment.name, segment.arguments, segment.call_id)
+    return ReasoningDelta(segment.text) if segment.is_reasoning else ContentDelta(segment.text, segment.tokens)
 
 
 def joined(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
@@ -25,7 +28,7 @@ def joined(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
     for delta in deltas:
         last = joined[-1] if joined else None
         if isinstance(delta, ContentDelta) and isinstance(last, ContentDelta):
-            joined[-1] = ContentDelta(last.text + delta.text)
+            joined[-1] = ContentDelta(last.text + delta.text, last.tokens + delta.tokens)
         elif isinstance(delta, ReasoningDelta) and isinstance(last, ReasoningDelta):
             joined[-1] = ReasoningDelta(last.text + delta.text)
         elif isinstance(delta, ToolCallDelta) and isinstance(last, ToolCallDelta) and delta.index == last.index:
