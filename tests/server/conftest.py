@@ -93,7 +93,8 @@ class Server:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The defaults, shared by all tests that change nothing."""
-    running = Server("--policy", "priority", "--data-dir", str(tmp_path_factory.mktemp("data"))).ready()
+    folder = str(tmp_path_factory.mktemp("data"))
+    running = Server("--policy", "priority", "--data-dir", folder, "--store-responses").ready()
     yield running
     assert running.stop() == 0, "".join(running.log)
 

@@ -46,9 +46,11 @@ class NoAnswerer:
         raise NotImplementedError
 
 
+folder = Path(tempfile.mkdtemp())
 limits: dict[str, Any] = {"concurrency": 1, "max_file_mb": 1, "max_stored_mb": 1, "max_stored_files": 1}
-jobs = BatchService(Path(tempfile.mkdtemp()), NoAnswerer(), Tenants().named, **limits)
-app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
+jobs = BatchService(folder, NoAnswerer(), Tenants().named, **limits)
+storing = ServerSettings(data_dir=folder, store_responses=True)
+app = make_app(Service(storing, lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
 schema = schemathesis.openapi.from_dict(app.openapi())
 
 

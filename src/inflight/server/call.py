@@ -24,6 +24,7 @@ class Call:
     log-probabilities name tokens by their ids.
     parsing: of a conversation's answers. include_reasoning: they are shown with it. old_functions: a call of a tool is
     told as `function_call`, as it was before there were tools. repeated: JSON, what the answer repeats of the body.
+    kept_items: JSON, the items that the answer is stored with; none where it is not stored.
     form_field: of the body, that says what answers must be like.
     """
 
@@ -49,4 +50,5 @@ class Call:
     include_reasoning: bool = True
     old_functions: bool = False
     repeated: bytes = b""
+    kept_items: bytes = b""
     form_field: str | None = None

@@ -7,7 +7,7 @@ fewer and larger frames, and costs nobody else anything.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
 from inflight.core.types.events import Event
@@ -25,16 +25,26 @@ from inflight.server.offload import offload
 from inflight.server.response_builder import ResponseBuilder
 from inflight.text import Tokenizer
 
+Keep = Callable[[bytes], Awaitable[None]]  # stores an answer, as JSON; may raise ApiError
+
 
 class Generation(Delivery):
     """One call that the engine has accepted. Close it, or the engine goes on."""
 
-    def __init__(self, call: Call, stream: EventStream, response: ResponseBuilder, timeout: float | None):
-        """timeout: seconds from now after which the call is ended; None: never."""
+    def __init__(
+        self,
+        call: Call,
+        stream: EventStream,
+        response: ResponseBuilder,
+        timeout: float | None,
+        keep: Keep | None = None,
+    ):
+        """timeout: seconds from now after which the call is ended; None: never. keep: the answer, before its end is
+        told."""
         super().__init__(timeout)
         self.call = call
         self.response = response
-        self._stream = stream
+        self._stream, self._keep = stream, keep
         self._kept = 0  # of what was taken, tokens and log-probabilities that the response keeps
 
     @property
@@ -59,6 +69,8 @@ class Generation(Delivery):
             self._kept = self._stream.taken
         try:
             answer = await _put_together(self.response.answer, self._kept)
+            if self._keep is not None:
+                await self._keep(answer)
             if self.error is not None:  # meanwhile
                 raise self.error
         except ApiError as error:
@@ -80,6 +92,8 @@ class Generation(Delivery):
                 self._kept = self.response.prompt_scores
                 if frames:
                     yield frames
+            if self._keep is not None:
+                await self._keep(self.response.kept())
             yield self.response.last_frames()
         except ApiError as error:
             self.error = error
@@ -99,7 +113,12 @@ async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
 
 
 async def open_generation(
-    bridge: EngineClient, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
+    bridge: EngineClient,
+    call: Call,
+    tokenizer: Tokenizer | None,
+    names: TokenNames,
+    timeout: float | None,
+    keep: Keep | None = None,
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
 
@@ -119,7 +138,7 @@ async def open_generation(
         raise refused(refusal, ENDPOINTS[call.kind].prompt_field, call.form_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
-    return Generation(call, stream, response, timeout)
+    return Generation(call, stream, response, timeout, keep)
 
 
 def _broken(fault: EngineStopped) -> ApiError:

@@ -112,7 +112,8 @@ def make_served(
 
 
 def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
-    """Batch jobs, where there is a place to keep them. Takes the data directory; raises DataDirectoryError."""
+    """Batch jobs and stored responses, where there is a place to keep them. Takes the data directory; raises
+    DataDirectoryError."""
     settings = service.settings
     if settings.data_dir is None:
         return None
@@ -124,4 +125,6 @@ def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
         max_file_mb=settings.max_file_mb or 512,
         max_stored_mb=settings.max_stored_mb or 10_240,
         max_stored_files=settings.max_stored_files or 10_000,
+        max_responses_mb=settings.max_responses_mb or 1024,
+        response_days=settings.response_days or 30,
     )

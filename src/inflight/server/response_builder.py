@@ -16,7 +16,7 @@ from inflight.server.call import Call
 from inflight.server.endpoints.registry import serializer_of
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames
-from inflight.server.serializers.protocol import Change, Choice, Usage
+from inflight.server.serializers.protocol import Change, Choice, KeepableSerializer, Usage
 
 
 class ResponseBuilder:
@@ -95,6 +95,11 @@ class ResponseBuilder:
     def last_frames(self) -> bytes:
         """What comes when all have finished."""
         return self._serializer.end(self._usage(self.output_tokens))
+
+    def kept(self) -> bytes:
+        """What is stored of it, as JSON, when all have finished; before `last_frames`."""
+        assert isinstance(self._serializer, KeepableSerializer), "only such are stored"
+        return self._serializer.kept(self._usage(self.output_tokens))
 
     def failed(self, error: ApiError) -> bytes:
         """The stream ends in an error."""

@@ -20,7 +20,7 @@ from inflight.server.call import Call
 from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation, open_generation
+from inflight.server.generating import Generation, Keep, open_generation
 from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.settings import ServerSettings
@@ -184,8 +184,9 @@ class Service:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def open(self, call: Call, *, batch: bool = False) -> OpenCall:
-        """Hand the call to the engine. Raises ApiError when it is refused. What is opened must be closed."""
+    async def open(self, call: Call, *, batch: bool = False, keep: Keep | None = None) -> OpenCall:
+        """Hand the call to the engine. keep: stores its answer. Raises ApiError when it is refused. What is opened
+        must be closed."""
         started, entered = time.monotonic(), False
         try:
             served = self.served
@@ -194,7 +195,7 @@ class Service:
                 entered = True
             timeout = None if batch else self.settings.request_timeout  # a job has its completion window
             names = self._id_names if call.names_are_ids else self._names
-            generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout)
+            generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
         except BaseException as error:
             if entered:
                 self._leave(call.tenant)

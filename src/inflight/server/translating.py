@@ -113,6 +113,7 @@ class RequestTranslator:
             include_reasoning=body.include_reasoning is not False,
             old_functions=prepared.old_functions,
             repeated=prepared.repeated,
+            kept_items=prepared.kept_items,
         )
 
     def _params(self, body: Settings, *, n: int, logprobs: int | None, scores: int | None) -> SamplingParams:

@@ -11,7 +11,7 @@ import pytest
 from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.responses import LOGPROBS, RESPONSES
 from inflight.server.errors import ApiError
-from inflight.server.responses.as_chat import as_chat
+from inflight.server.responses.as_chat import as_chat, continued
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "name": "weather", "description": "Of a city.", "parameters": SCHEMA, "strict": True}
@@ -91,8 +91,8 @@ def test_the_answer_repeats_what_it_was_asked() -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "word"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "keeps no responses"),
-        ({"store": True}, "store", "keeps no responses"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "--store-responses"),
+        ({"store": True}, "store", "--store-responses"),
         ({"background": True}, "background", "batch job"),
         ({"conversation": "conv_1"}, "conversation", "not kept"),
         ({"prompt": {"id": "p"}}, "prompt", "send the text"),
@@ -132,3 +132,48 @@ def test_values_that_mean_not_used_pass() -> None:
         context_management=[],
         tools=[{**TOOL, "defer_loading": False}],
     )
+
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Bern"}'}
+HISTORY = [{"type": "message", "role": "user", "content": "Weather?"}, {"id": "fc_1", **CALL}]
+
+
+def gone_on(history: list[Any], **fields: Any) -> AsChat:
+    return continued(RESPONSES.decode(json.dumps({"input": "Hi", **fields}).encode()), json.dumps(history).encode())
+
+
+def test_a_stored_conversation_comes_before_the_input_and_behind_the_instructions() -> None:
+    output = {"type": "function_call_output", "call_id": "c1", "output": "Rain."}
+    found = gone_on(HISTORY, input=[output], instructions="Be brief.", previous_response_id="resp_1")
+    assert [one.role for one in found.body.messages] == ["system", "user", "assistant", "tool"]
+    assert json.loads(found.kept_items) == [*HISTORY, {**output, "status": "completed"}], "without the instructions"
+    repeated = json.loads(found.repeated)
+    assert repeated["previous_response_id"] == "resp_1" and repeated["store"] is True
+
+
+def test_what_is_not_to_be_stored_is_not_kept() -> None:
+    assert gone_on([]).kept_items and json.loads(gone_on([]).repeated)["store"] is True
+    unstored = gone_on(HISTORY, store=False)
+    assert not unstored.kept_items and json.loads(unstored.repeated)["store"] is False
+    assert not asked().kept_items
+
+
+def test_kept_items_read_as_what_they_came_as() -> None:
+    given = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "c"}, {"type": "refusal", "refusal": "d"}]},
+        CALL,
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "Rain."}]},
+        {"role": "user", "content": "And now?"},
+    ]
+    found = gone_on([], input=given)
+    again = gone_on(json.loads(found.kept_items), input=[])
+    assert again.body.messages == found.body.messages and json.loads(again.kept_items) == json.loads(found.kept_items)
+
+
+def test_a_stored_conversation_that_grows_too_long_is_refused() -> None:
+    with pytest.raises(ApiError) as raised:
+        gone_on(HISTORY[:1] * 4096)
+    assert raised.value.param == "previous_response_id" and "4,097 items" in raised.value.message

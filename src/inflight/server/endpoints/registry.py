@@ -27,8 +27,9 @@ from inflight.server.messages.serializer import PREFIX as MESSAGES_PREFIX
 from inflight.server.messages.serializer import MessagesSerializer
 from inflight.server.responses.as_chat import FIELD_NAMES as RESPONSES_FIELD_NAMES
 from inflight.server.responses.as_chat import as_chat as responses_as_chat
-from inflight.server.responses.serializer import PREFIX as RESPONSES_PREFIX
+from inflight.server.responses.as_chat import continued as responses_continued
 from inflight.server.responses.serializer import ResponsesSerializer
+from inflight.server.responses.stored import PREFIX as RESPONSES_PREFIX
 from inflight.server.serializers.chat import ChatSerializer
 from inflight.server.serializers.completions import CompletionSerializer
 from inflight.server.serializers.protocol import AnswerSerializer
@@ -40,7 +41,8 @@ class Endpoint:
     prompt that the engine continues, call_prefix: begins the ids of calls, serializer: writes its answers; nothing
     where no engine is asked.
     as_chat: where bodies are conversations in words of their own: what they are as those of chat; may raise ApiError.
-    Without a prompt_field, its tokens are counted.
+    Without a prompt_field, its tokens are counted. continued: the same where answers are stored, behind items that are
+    JSON.
     field_names: how such bodies call what chat calls otherwise, for sentences about mistakes."""
 
     path: str
@@ -51,6 +53,7 @@ class Endpoint:
     call_prefix: str = ""
     serializer: type[AnswerSerializer] | None = None
     as_chat: Callable[[Any], AsChat] | None = None
+    continued: Callable[[Any, bytes | memoryview], AsChat] | None = None
     field_names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -77,11 +80,12 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         path="/v1/responses",
         body=RESPONSES,
         route="responses",
-        about="Answer a conversation of items. OpenAI's Responses API; responses are not kept.",
+        about="Answer a conversation of items. OpenAI's Responses API.",
         prompt_field="input",
         call_prefix=RESPONSES_PREFIX,
         serializer=ResponsesSerializer,
         as_chat=responses_as_chat,
+        continued=responses_continued,
         field_names=RESPONSES_FIELD_NAMES,
     ),
     "messages": Endpoint(

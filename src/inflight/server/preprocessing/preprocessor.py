@@ -62,13 +62,15 @@ class Preprocessor:
         """parsers: of the model's answers; None where nothing is known of them."""
         self._encoder, self._tokenizer, self._limits, self._parsers = encoder, tokenizer, limits, parsers
 
-    def prepared(self, endpoint: EndpointName, body: Body) -> PreparedCompletion | PreparedChat | PreparedAnswer:
-        """Raises ApiError."""
+    def prepared(
+        self, endpoint: EndpointName, body: Body, history: Body = b""
+    ) -> PreparedCompletion | PreparedChat | PreparedAnswer:
+        """history: where answers are stored, the items that come before it, as JSON. Raises ApiError."""
         entry = ENDPOINTS[endpoint]
         asked = entry.body.decode(body)
         if entry.as_chat is not None:
             with renamed_fields(entry.field_names):
-                chat = entry.as_chat(asked)
+                chat = entry.continued(asked, history) if entry.continued and history else entry.as_chat(asked)
                 return self._conversation(chat, endpoint) if entry.prompt_field else self._counted(chat.body)
         match asked:
             case CompletionBody() as asked:
@@ -82,7 +84,7 @@ class Preprocessor:
 
     def _conversation(self, asked: AsChat, endpoint: EndpointName) -> PreparedChat:
         def prepare(body: ChatBody) -> PreparedChat:
-            return self.chat(body, endpoint, asked.repeated)
+            return self.chat(body, endpoint, asked.repeated, asked.kept_items)
 
         length = self._limits.max_model_len
         if length is None or not asked.may_begin:
@@ -122,8 +124,11 @@ class Preprocessor:
             self._settings_of(body, CompletionSettings), tuple(prepared), self._form(body), _form_field(body)
         )
 
-    def chat(self, body: ChatBody, kind: EndpointName = "chat", repeated: bytes = b"") -> PreparedChat:
-        """kind: the endpoint that was asked; repeated: what its answer repeats of its body. Raises ApiError."""
+    def chat(
+        self, body: ChatBody, kind: EndpointName = "chat", repeated: bytes = b"", kept_items: bytes = b""
+    ) -> PreparedChat:
+        """kind: the endpoint that was asked; repeated: what its answer repeats of its body; kept_items: what it is
+        stored with. Raises ApiError."""
         self._check_model(body.model)
         self._check_samples(1, body.n or 1)
         tools = self._tools(body)
@@ -144,6 +149,7 @@ class Preprocessor:
             parallel_calls=tools.choice.parallel,
             in_reasoning=in_reasoning,
             repeated=repeated,
+            kept_items=kept_items,
         )
 
     def _counted(self, body: ChatBody) -> PreparedAnswer:

@@ -26,7 +26,6 @@ from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     KEEP,
     LONG,
-    NAMES,
     READY,
     RENEW,
     SHORT_MEMORY_BYTES,
@@ -35,6 +34,7 @@ from inflight.server.preprocessing.wire import (
     decode_limits,
     decode_setup,
     encode,
+    job_of,
     receive,
     send,
 )
@@ -108,7 +108,8 @@ def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_
 
 def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> Outcome:
     try:
-        return preprocessor.prepared(NAMES[frame[0]], memoryview(frame)[1:])
+        job = job_of(frame)
+        return preprocessor.prepared(job.endpoint, job.body, job.history)
     except ApiError as error:
         return Refused.of(error)
     except MemoryError:

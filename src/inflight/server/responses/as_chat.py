@@ -5,6 +5,8 @@ Knows what its fields are called there, and which of their values are not served
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Raw
 
@@ -16,6 +18,7 @@ from inflight.server.bodies.responses import (
     SAME_IN_CHAT,
     AllowedFunctions,
     FunctionTool,
+    Item,
     Kind,
     NamedFunction,
     ObjectFormat,
@@ -35,8 +38,10 @@ from inflight.server.bodies.tools import (
     ToolChoiceSpec,
     ToolSpec,
 )
+from inflight.server.bodies.types import MOST_MESSAGES
 from inflight.server.errors import invalid
 from inflight.server.responses.conversation import items_of, messages_of
+from inflight.server.responses.input_items import written
 from inflight.server.responses.repeated import Repeated, RepeatedReasoning, RepeatedText, encode_repeated
 
 FIELD_NAMES = {  # chat's → this endpoint's
@@ -49,19 +54,45 @@ FIELD_NAMES = {  # chat's → this endpoint's
 }
 _KIND = msgspec.json.Decoder(Kind)
 _TOOL = msgspec.json.Decoder(FunctionTool)
+_RAW_ITEMS = msgspec.json.Decoder(list[Raw])
 _INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
 _SAME = (
     *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key"),
-    *("safety_identifier", "top_logprobs", "truncation", "user"),
+    *("previous_response_id", "safety_identifier", "top_logprobs", "truncation", "user"),
 )
 _encode = msgspec.json.Encoder().encode
 
 
 def as_chat(body: ResponsesBody) -> AsChat:
-    """Raises ApiError."""
+    """Where no responses are stored. Raises ApiError."""
+    for name in ("previous_response_id", "store"):
+        if value := getattr(body, name):
+            shown = shortened(value) if isinstance(value, str) else "true"
+            raise invalid(
+                f"{name} is {shown}, but responses are stored by a server with --store-responses only, and never of a "
+                "job's lines; send the whole conversation as input, with the items of earlier answers.",
+                name,
+                "unsupported_value",
+            )
+    return _as_chat(body, items_of(body.input), (), stores=False)
+
+
+def continued(body: ResponsesBody, history: bytes | memoryview) -> AsChat:
+    """Where they are. history: items that come before the input, as JSON. Raises ApiError."""
+    before, items = _RAW_ITEMS.decode(history), items_of(body.input)
+    if len(before) + len(items) > MOST_MESSAGES:
+        raise invalid(
+            f"The conversation has {len(before) + len(items):,} items with those of the previous response, and "
+            f"{MOST_MESSAGES:,} are allowed; begin a new one.",
+            "previous_response_id",
+        )
+    return _as_chat(body, items, before, stores=body.store is not False)
+
+
+def _as_chat(body: ResponsesBody, items: list[Item], history: Sequence[Raw], *, stores: bool) -> AsChat:
     _check(body)
     shown = LOGPROBS in (body.include or ())
-    messages = messages_of(items_of(body.input), body.instructions)
+    messages = messages_of(items, body.instructions, history)
     tools = [_tool(raw, f"tools[{number}]") for number, raw in enumerate(body.tools or ())]
     chat = ChatBody(
         messages=messages,
@@ -74,26 +105,18 @@ def as_chat(body: ResponsesBody) -> AsChat:
         **{name: getattr(body, name) for name in SAME_IN_CHAT},
     )
     may_begin = _beginnings(messages) if body.truncation == "auto" else ()
-    return AsChat(body=chat, repeated=encode_repeated(_repeated(body, tools)), may_begin=may_begin)
+    return AsChat(
+        body=chat,
+        repeated=encode_repeated(_repeated(body, tools, stores)),
+        kept_items=_encode([*history, *written(items)]) if stores else b"",
+        may_begin=may_begin,
+    )
 
 
 # -- what is not served -----------------------------------------------------------------------------------------------
 
 
 def _check(body: ResponsesBody) -> None:
-    if body.previous_response_id is not None:
-        raise invalid(
-            f"previous_response_id is {shortened(body.previous_response_id)!r}, but this server keeps no responses; "
-            "send the whole conversation as input, with the items of earlier answers.",
-            "previous_response_id",
-            "unsupported_value",
-        )
-    if body.store:
-        raise invalid(
-            "store is true, but this server keeps no responses; leave it out, or set it to false.",
-            "store",
-            "unsupported_value",
-        )
     if body.stream_options is not None and body.stream is None:
         raise invalid("stream_options are set, but stream is not true; set it, or leave them out.", "stream_options")
     for one in body.include or ():
@@ -208,9 +231,10 @@ def _beginnings(messages: list[Message]) -> tuple[int, ...]:
 # -- what the answer repeats ------------------------------------------------------------------------------------------
 
 
-def _repeated(body: ResponsesBody, tools: list[FunctionTool]) -> Repeated:
+def _repeated(body: ResponsesBody, tools: list[FunctionTool], stores: bool) -> Repeated:
     text, reasoning = body.text, body.reasoning
     given = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    given["store"] = stores
     if text is not None:
         plain = RepeatedText()
         shown = plain.format if text.format is None else Raw(_encode(text.format))

@@ -42,13 +42,14 @@ def items_of(given: str | Sequence[Raw]) -> list[Item]:
     return [_item(raw, f"input[{number}]") for number, raw in enumerate(given)]
 
 
-def messages_of(items: Sequence[Item], instructions: str | None = None) -> list[Message]:
-    """instructions: of the system, before everything. Raises ApiError."""
+def messages_of(items: Sequence[Item], instructions: str | None = None, history: Sequence[Raw] = ()) -> list[Message]:
+    """instructions: of the system, before everything. history: items of a stored response, before these. Raises
+    ApiError."""
     turns = _Turns()
     if instructions:
         turns.add_message(MessageItem("system", instructions), "instructions")
-    for number, item in enumerate(items):
-        place = f"input[{number}]"
+    before = [(_item(raw, place), place) for raw in history for place in ("previous_response_id",)]
+    for item, place in (*before, *((item, f"input[{number}]") for number, item in enumerate(items))):
         match item:
             case MessageItem():
                 turns.add_message(item, place)
@@ -130,7 +131,7 @@ def _item(raw: Raw, place: str) -> Item:
 def _not_served(name: str, place: str) -> ApiError:
     if name == "item_reference":
         return invalid(
-            f"{place} names an item by its id, and this server keeps no items; send the item itself.",
+            f"{place} names an item by its id, and items are not found by it; send the item itself.",
             f"{place}.type",
             "unsupported_value",
         )

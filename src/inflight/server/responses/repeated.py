@@ -24,7 +24,7 @@ class RepeatedReasoning(Struct, frozen=True):
 
 
 class Repeated(Struct, frozen=True, kw_only=True):
-    """store, previous_response_id: responses are not kept."""
+    """store: whether it is stored."""
 
     instructions: str | None = None
     max_output_tokens: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from inflight.core.types.events import Finish
 from inflight.core.types.logprobs import TokenLogprob
@@ -80,3 +80,12 @@ class AnswerSerializer(Protocol):
 
     def failed(self, error: ApiError) -> bytes:
         """The stream ends in an error, whose status is told by now."""
+
+
+@runtime_checkable
+class KeepableSerializer(AnswerSerializer, Protocol):
+    """Of an endpoint whose answers can be stored."""
+
+    def kept(self, usage: Usage) -> bytes:
+        """What is stored of a stream, once all has finished: what `whole` would have said. Asked before `end`, which
+        says the same."""
