@@ -1,111 +1,251 @@
-"""Grammars of forced calls, asked of llguidance: what they let through is what the format's parser reads as calls."""
+"""Grammars of forced calls, asked of llguidance: what they let through is what the format's parser reads as calls whose
+arguments are valid."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import random
 
+import jsonschema
 import pytest
 
 from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers, ParserError
-from tests.frontend.parsers.examples import TOOLS, parsed
+from tests.frontend.parsers.examples import ARGUMENTS, CALLS, TOOLS, parsed
 
-llguidance = pytest.importorskip("llguidance")
+pytest.importorskip("llguidance")
+from tests.frontend.parsers.byte_grammar import ByteGrammar, special_ids
 
-_FORCED = [name for name, one in TOOL_FORMATS.items() if one.syntax is not None]
-_STRICT = tuple(Tool(tool.name, tool.parameters, strict=True) for tool in TOOLS)
+STRICT = tuple(Tool(tool.name, tool.parameters, strict=True) for tool in TOOLS)
 _SPECIAL = {"<tool_call>": 257, "</tool_call>": 258}
 _CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+_PLAIN_TEXT = ("qwen3_coder", "qwen3_xml", "seed_oss", "minimax_m2", "glm45")  # strings are written without quotes
+_LITERALS = ("gemma4", "functiongemma", "llama4_pythonic")
+_OPENING = "<|channel|>final<|message|>"
+# Marks that random texts would never spell.
+_ENDS = ("</parameter>", "\n</parameter>\n", "</arg_value>", "<escape>", '<|"|>')
 
-
-class _Bytes:
-    """A vocabulary of bytes, an end, and two special tokens."""
-
-    eos_token_id, bos_token_id = 256, None
-    tokens = (*(bytes([number]) for number in range(256)), b"<end>", b"<tool_call>", b"</tool_call>")
-    special_token_ids = (256, 257, 258)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return list(text if isinstance(text, bytes) else text.encode())
-
-
-_TOKENIZER = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
-
-
-def _accepts(grammar: Grammar | None, token_ids: Sequence[int]) -> bool:
-    assert grammar is not None and grammar.kind == "lark"
-    matcher = llguidance.LLMatcher(_TOKENIZER, llguidance.grammar_from("lark", grammar.source))
-    assert not matcher.get_error()
-    return bool(matcher.validate_tokens([*token_ids, 256]) == len(token_ids) + 1)
+# What a schema may say of each kind of value.
+RICH = {
+    "type": "object",
+    "$defs": {
+        "unit": {"enum": ["celsius", "kelvin", "3"], "type": "string"},
+        "place": {
+            "type": "object",
+            "properties": {"lat": {"type": "number", "minimum": -90, "maximum": 90}, "name": {"type": "string"}},
+            "required": ["lat"],
+            "additionalProperties": False,
+        },
+    },
+    "properties": {
+        "unit": {"$ref": "#/$defs/unit", "description": "of the answer"},
+        "place": {"$ref": "#/$defs/place"},
+        "short": {"type": "string", "minLength": 2, "maxLength": 5},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$|^x"},
+        "part": {"type": "string", "pattern": "a[bc]"},
+        "day": {"type": "string", "format": "date"},
+        "maybe": {"anyOf": [{"type": "string", "maxLength": 6}, {"type": "integer", "minimum": 5}, {"type": "null"}]},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+        "pair": {
+            "type": "array",
+            "prefixItems": [{"type": "string"}, {"type": "integer"}],
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "either": {"enum": ["on", 1, None, True]},
+        "level": {"type": "integer", "exclusiveMinimum": 0, "maximum": 40},
+        "places": {"type": "array", "items": {"$ref": "#/$defs/place"}, "maxItems": 2},
+        "anything": {},
+    },
+    "required": ["unit", "short", "maybe"],
+}
+RICH_TOOL = Tool("look", json.dumps(RICH), strict=True)
 
 
 def _grammar(
-    name: str, choice: ToolChoice, content: Grammar | None = None, special: dict[str, int] | None = None
-) -> Grammar | None:
-    return ChosenParsers(ParserNames(name), special=special).grammar_of_calls(_STRICT, choice, content)
+    name: str,
+    choice: ToolChoice,
+    content: Grammar | None = None,
+    special: dict[str, int] | None = None,
+    tools: tuple[Tool, ...] = STRICT,
+) -> ByteGrammar:
+    grammar = ChosenParsers(ParserNames(name), special=special).grammar_of_calls(tools, choice, content)
+    assert grammar is not None
+    return ByteGrammar(grammar, [*TOOL_FORMATS[name].marks, *_ENDS], list(special or ()))
 
 
-def _forced_call(name: str, arguments: str) -> str:
-    syntax = TOOL_FORMATS[name].syntax
-    assert syntax is not None
-    return syntax.opens + syntax.begin.replace("{name}", "get_weather") + arguments + syntax.end + syntax.closes
+def _assert_valid(name: str, text: str, tools: tuple[Tool, ...]) -> int:
+    """How many calls it has."""
+    _, _, calls = parsed([text], ParserNames(name), tools)
+    schemas = {tool.name: json.loads(tool.parameters) for tool in tools}
+    for called, arguments in calls:
+        jsonschema.Draft202012Validator(
+            schemas[called], format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+        ).validate(json.loads(arguments))
+    return len(calls)
 
 
-@pytest.mark.parametrize("name", _FORCED)
-def test_a_required_call_is_one_and_its_arguments_are_valid(name: str) -> None:
-    grammar = _grammar(name, ToolChoice("required"))
-    text = _forced_call(name, '{"city": "Paris"}')
-    assert _accepts(grammar, text.encode())
-    assert parsed([text], ParserNames(name))[2] == [("get_weather", '{"city": "Paris"}')]
-    assert not _accepts(grammar, _forced_call(name, '{"city": 3}').encode())
-    assert not _accepts(grammar, b"Hello.")
+@pytest.mark.parametrize("with_special", [False, True])
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_whatever_is_drawn_under_required_is_calls_with_valid_arguments(name: str, with_special: bool) -> None:
+    special = dict(special_ids(TOOL_FORMATS[name].marks)) if with_special else {}
+    whole = 0
+    for tools in (STRICT, (RICH_TOOL,)):
+        grammar = _grammar(name, ToolChoice("required"), special=special, tools=tools)
+        for seed in range(12):
+            text = grammar.drawn(random.Random(seed))
+            if text is not None:
+                whole += 1
+                assert _assert_valid(name, text, tools) >= 1
+                assert parsed([text], ParserNames(name), tools)[1] == "" or name == "openai"  # a preamble
+    assert whole >= 3
 
 
-@pytest.mark.parametrize("name", _FORCED)
-def test_strict_tools_leave_text_free_and_bind_calls(name: str) -> None:
-    grammar = _grammar(name, ToolChoice("auto"))
-    assert _accepts(grammar, b"Hello.\n")
-    assert _accepts(grammar, ("Hello. " + _forced_call(name, '{"city": "Paris"}')).encode())
-    assert not _accepts(grammar, ("Hello. " + _forced_call(name, '{"city": 3}')).encode())
+@pytest.mark.parametrize("with_special", [False, True])
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_whatever_is_drawn_under_strict_has_no_call_that_is_not_valid(name: str, with_special: bool) -> None:
+    special = dict(special_ids(TOOL_FORMATS[name].marks)) if with_special else {}
+    grammar = _grammar(name, ToolChoice("auto"), special=special)
+    texts = [grammar.drawn(random.Random(seed), ends=0.03) for seed in range(20)]
+    whole = [text for text in texts if text is not None]
+    assert whole
+    for text in whole:
+        _assert_valid(name, text, STRICT)
 
 
-def test_a_named_call_is_of_that_tool_and_one() -> None:
-    grammar = _grammar("hermes", ToolChoice("named", ("get_weather",), parallel=False))
-    assert _accepts(grammar, _CALL.encode())
-    assert not _accepts(grammar, f"{_CALL}\n{_CALL}".encode())
-    assert not _accepts(grammar, b'<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
+def _written(name: str) -> str:
+    """As the format's models write it, and its forced calls: the example, but where it shows what parsers bear."""
+    if name == "mistral_list":
+        calls = [{"name": "get_weather", "arguments": ARGUMENTS}, {"name": "now", "arguments": {}}]
+        return f"[TOOL_CALLS]{json.dumps(calls)}"
+    if name == "openai":
+        return (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look."
+            "<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+            f"{json.dumps(ARGUMENTS)}"
+        )
+    return CALLS["qwen3_coder" if name == "qwen3_xml" else name]
+
+
+def _calls_alone(text: str) -> str:
+    calls = text.removeprefix("Let me look.").removeprefix("<|python_start|>").removesuffix("<|python_end|>")
+    return calls.strip(" ")
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_the_formats_own_example_is_accepted_and_one_that_is_not_valid_is_not(name: str) -> None:
+    text, strict = _written(name), _grammar(name, ToolChoice("auto"))
+    assert strict.accepts_text(text)
+    wrong = text.replace('"days": 3', '"days": "x"').replace("days=3", "days='x'").replace("days:3", "days:x")
+    wrong = wrong.replace(">3<", ">x<").replace(">\n3\n<", ">\nx\n<")
+    assert wrong != text and not strict.accepts_text(wrong)
+    plain = _OPENING + "Hello.\n" if name == "openai" else "Hello.\n"
+    assert strict.accepts_text(plain)
+    required = _grammar(name, ToolChoice("required"))
+    assert required.accepts_text(_calls_alone(text)) and not required.accepts_text(plain)
+    special = dict(special_ids(TOOL_FORMATS[name].marks))
+    without_marks = text.replace(' "<tool_call>"', "").replace(' \\"<tool_call>\\"', "")
+    assert _grammar(name, ToolChoice("auto"), special=special).accepts_text(without_marks)
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_a_named_call_is_of_that_tool_and_one(name: str) -> None:
+    grammar = _grammar(name, ToolChoice("named", ("now",), parallel=False))
+    for seed in range(8):
+        text = grammar.drawn(random.Random(seed))
+        assert text is None or [called for called, _ in parsed([text], ParserNames(name))[2]] == ["now"]
 
 
 def test_several_calls_may_be_required() -> None:
-    assert _accepts(_grammar("hermes", ToolChoice("required")), f"{_CALL}\n{_CALL}".encode())
+    assert _grammar("hermes", ToolChoice("required")).accepts_text(f"{_CALL}\n{_CALL}")
+    assert not _grammar("hermes", ToolChoice("required", parallel=False)).accepts_text(f"{_CALL}\n{_CALL}")
 
 
 def test_marks_that_are_special_tokens_are_forced_as_such() -> None:
     inside = _CALL.removeprefix("<tool_call>").removesuffix("</tool_call>").encode()
     for mode in ("required", "auto"):
-        choice = ToolChoice(mode)
-        grammar = _grammar("hermes", choice, special=_SPECIAL)
-        assert _accepts(grammar, [257, *inside, 258])
-        assert _accepts(grammar, [257, *inside, 258, 10, 257, *inside, 258])
-        assert not _accepts(grammar, [257, *b"Hello", 258])
+        grammar = _grammar("hermes", ToolChoice(mode), special=_SPECIAL)  # type: ignore[arg-type]
+        assert grammar.accepts([257, *inside, 258])
+        assert grammar.accepts([257, *inside, 258, 10, 257, *inside, 258])
+        assert not grammar.accepts([257, *b"Hello", 258])
+        assert not grammar.accepts([*b"<tool_call>", *inside, 258])  # spelled, but no token
 
 
-def test_an_answer_with_a_schema_may_call_instead() -> None:
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_an_answer_with_a_schema_may_call_instead(name: str) -> None:
     schema = Grammar("json_schema", json.dumps({"type": "array", "items": {"type": "integer"}}))
-    grammar = _grammar("hermes", ToolChoice("auto"), schema)
-    assert _accepts(grammar, b"[1, 2]") and _accepts(grammar, _CALL.encode())
-    assert not _accepts(grammar, b"Hello.")
+    grammar = _grammar(name, ToolChoice("auto"), schema)
+    opening = _OPENING if name == "openai" else ""
+    assert grammar.accepts_text(opening + "[1, 2]") and not grammar.accepts_text(opening + "Hello.")
+    assert grammar.accepts_text(_calls_alone(_written(name)))
 
 
-def test_what_cannot_be_forced_is_refused_in_words() -> None:
-    for name, choice, content in (
-        ("openai", ToolChoice("required"), None),
-        ("hermes", ToolChoice("auto"), Grammar("regex", "a+")),
-    ):
-        with pytest.raises(ParserError, match="tool_choice"):
-            _grammar(name, choice, content)
+@pytest.mark.parametrize("name", [*_PLAIN_TEXT, *_LITERALS])
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"properties": {"a": {"not": {"type": "string"}}}}, "'not'"),
+        ({"properties": {"a": {"type": "string", "format": "iri"}}}, "'iri'"),
+        ({"properties": {"a": {"type": "string", "pattern": "a(^b)"}}}, "pattern"),
+        ({"properties": {"a": {"allOf": [{"type": "string"}, {"minLength": 2}]}}}, "'allOf'"),
+        ({"properties": {"a": {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 2}]}}}, "'oneOf'"),
+        ({"properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "$ref"),
+        ({"properties": {}, "required": ["b"]}, "'b'"),
+        ({"type": "array"}, "object"),
+    ],
+)
+def test_what_cannot_be_forced_is_refused_by_name(name: str, schema: dict[str, object], said: str) -> None:
+    chosen = ChosenParsers(ParserNames(name))
+    with pytest.raises(ValueError, match=r"\.$") as refusal:
+        chosen.grammar_of_calls((Tool("f", json.dumps(schema)),), ToolChoice("required"), None)
+    assert said in str(refusal.value) and "'f'" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "said"),
+    [
+        ("glm45", {"properties": {"a": {"enum": ["</arg_value>"]}}}, "</arg_value>"),
+        ("glm45", {"properties": {"a": {"enum": ["\na"]}}}, "\\na"),
+        ("qwen3_coder", {"properties": {"a": {"enum": ["1", 1]}}}, "'1'"),
+        ("qwen3_coder", {"properties": {" a": {}}}, "' a'"),
+        ("gemma4", {"properties": {"a": {"const": '<|"|>'}}}, "cannot be written"),
+        ("llama4_pythonic", {"properties": {"a b": {}}}, "'a b'"),
+    ],
+)
+def test_what_a_format_cannot_write_is_refused(name: str, schema: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=r"\.$") as refusal:
+        ChosenParsers(ParserNames(name)).grammar_of_calls(
+            (Tool("f", json.dumps(schema)),), ToolChoice("required"), None
+        )
+    assert said in str(refusal.value)
+
+
+def test_names_that_a_format_cannot_write_are_refused() -> None:
+    with pytest.raises(ValueError, match="'7up'"):
+        ChosenParsers(ParserNames("llama4_pythonic")).grammar_of_calls((Tool("7up"),), ToolChoice("required"), None)
+
+
+@pytest.mark.parametrize("name", [*_PLAIN_TEXT, *_LITERALS])
+def test_arguments_of_a_tool_without_a_schema_are_free(name: str) -> None:
+    grammar, seen = _grammar(name, ToolChoice("required"), tools=(Tool("f"),)), set()
+    for seed in range(20):
+        text = grammar.drawn(random.Random(seed))
+        if text is not None:
+            assert _assert_valid(name, text, (Tool("f"),)) >= 1
+            seen.add(parsed([text], ParserNames(name), (Tool("f"),))[2][0][1])
+    assert len(seen) > 1
+
+
+def test_an_answers_form_that_is_no_json_is_refused_beside_tools() -> None:
+    with pytest.raises(ParserError, match="tool_choice"):
+        _grammar("hermes", ToolChoice("auto"), Grammar("regex", "a+"))
+
+
+def test_a_plugins_calls_are_refused_in_words() -> None:
+    chosen = ChosenParsers(ParserNames("tests.frontend.parsers.test_registry:Shouting"))
+    with pytest.raises(ParserError, match="tool_choice"):
+        chosen.grammar_of_calls(STRICT, ToolChoice("required"), None)
 
 
 def test_nothing_is_forced_where_nothing_is_asked() -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# Between the parts of a JSON text: nothing, a space, or a new line with its indentation. Without a bound a model that
+# is unsure writes spaces until its tokens are used up.
+JSON_WHITESPACE = r"( |\n[ \t]{0,32})"
 GrammarKind = Literal["none", "json_schema", "json_object", "regex", "choice", "lark", "structural_tag"]
 
 

@@ -13,13 +13,10 @@ from typing import Any
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.grammar import JSON_WHITESPACE, Grammar
 from inflight.execution.grammars.errors import GrammarError
 
 MOST_CHARACTERS = 2**17  # of a source; one of so many, all property names, compiles in about two seconds
-# Between the parts of a JSON text: nothing, a space, or a new line with its indentation. Without a bound a model that
-# is unsure writes spaces until its tokens are used up.
-_WHITESPACE = r"( |\n[ \t]{0,32})"
 _TAG_KEYS = {"begin", "schema", "end"}
 
 
@@ -58,7 +55,7 @@ def _of_schema(schema: Any) -> str:
     if not isinstance(schema, dict):
         raise GrammarError(f"is {json.dumps(schema)[:40]}, which is no schema; give an object")
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": _WHITESPACE})
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": JSON_WHITESPACE})
     except ValueError as error:
         raise GrammarError(str(error)) from None
 
@@ -96,5 +93,5 @@ def _structure(one: Any, triggers: list[Any]) -> StructTag:
     trigger = next((text for text in triggers if isinstance(text, str) and text and begin.startswith(text)), None)
     if trigger is None:
         raise GrammarError(f"has a structure that begins with {begin[:40]!r}, but no trigger that this begins with")
-    schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE}}
+    schema = {**schema, "x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
     return StructTag(trigger=trigger, begin=begin, grammar=schema, end=end)

@@ -3,8 +3,9 @@ JSON). One parser reads both."""
 
 from __future__ import annotations
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
-from inflight.frontend.parsers.tool_format import NAME, CallSyntax, ToolFormat
+from inflight.frontend.parsers.tool_format import ToolFormat
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001
@@ -42,18 +43,25 @@ class DeepSeekParser(PullParser):
 DEEPSEEK_V3 = ToolFormat(
     lambda tools: DeepSeekParser(),
     marks=_MARKS,
-    syntax=CallSyntax(
-        f"{_BEGIN}function{_SEPARATOR}{NAME}\n```json\n",
-        f"\n```{_END}",
-        opens=_ALL_BEGIN,
-        closes=_ALL_END,
-        separator="\n",
+    grammars=forced_by(
+        CallSyntax(
+            f"{_BEGIN}function{_SEPARATOR}{NAME}\n```json\n",
+            f"\n```{_END}",
+            opens=_ALL_BEGIN,
+            closes=_ALL_END,
+            separator="\n",
+            triggers=(_ALL_BEGIN, _BEGIN),
+        )
     ),
     in_template=(_ALL_BEGIN, "```json"),
 )
 DEEPSEEK_V31 = ToolFormat(
     lambda tools: DeepSeekParser(),
     marks=_MARKS,
-    syntax=CallSyntax(f"{_BEGIN}{NAME}{_SEPARATOR}", _END, opens=_ALL_BEGIN, closes=_ALL_END),
+    grammars=forced_by(
+        CallSyntax(
+            f"{_BEGIN}{NAME}{_SEPARATOR}", _END, opens=_ALL_BEGIN, closes=_ALL_END, triggers=(_ALL_BEGIN, _BEGIN)
+        )
+    ),
     in_template=(_ALL_BEGIN,),
 )

@@ -1,20 +1,56 @@
 """Grammars that force calls of tools, in Lark as llguidance reads it.
 
-Knows how a format writes a call (`CallSyntax`), and that a mark which is a special token is written by its id, as text
-never matches one. Not who asks for calls, or what is computed of a grammar.
+Knows how a format writes a call (`CallSyntax`); not who asks for calls, how arguments are written that are no JSON, or
+what is computed of a grammar.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from inflight.core.types.grammar import Grammar
+from inflight.frontend.parsers.lark import Lark, no, regex, without
 from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
-from inflight.frontend.parsers.tool_format import NAME, CallSyntax
+from inflight.frontend.parsers.tool_format import AnswerGrammars
+from inflight.frontend.parsers.tool_schema import SchemaError, ToolSchema
 
-_ANY_OBJECT = '{"type": "object"}'
+NAME = "{name}"  # replaced, never formatted: a name may hold braces
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_WHITE = regex(r"\n{1,2}")
+
+
+def json_arguments(lark: Lark, schema: ToolSchema) -> str:
+    return lark.json(schema.root)
+
+
+class CallSyntax(Struct, frozen=True):
+    """A forced call: `begin`, in which NAME stands for the tool's name, the arguments, `end`. opens, closes: around all
+    calls of an answer. separator: between two. arguments: an expression of what a schema allows; raises SchemaError.
+    triggers: all that a parser takes for the beginning of calls, first what one is made to write. at_begin, goes_on:
+    patterns of what it takes for one in front of all text, and behind a call. may_follow: a mark that may stand behind
+    calls. names: of tools that can be called."""
+
+    begin: str
+    end: str = ""
+    opens: str = ""
+    closes: str = ""
+    separator: str = ""
+    arguments: Callable[[Lark, ToolSchema], str] = json_arguments
+    triggers: tuple[str, ...] = ()
+    at_begin: str = ""
+    goes_on: str = ""
+    may_follow: str = ""
+    names: str = r"[\w.:-]+"
+
+
+def forced_by(syntax: CallSyntax) -> Callable[[Mapping[str, int]], AnswerGrammars]:
+    return partial(CallGrammars, syntax)
 
 
 class CallGrammars:
@@ -25,63 +61,65 @@ class CallGrammars:
         self._special = special
 
     def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        return Grammar("lark", "\n".join(["start: WHITE? calls", *self._calls(tools, choice), "WHITE: /\\n{1,2}/"]))
+        lark = Lark(self._special)
+        return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? {self._calls(lark, tools, choice)}"))
 
     def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
-        """Calls, or JSON of the schema `content`."""
-        rules = ["start: WHITE? (calls | content)", f"content: %json {content}", *self._calls(tools, choice)]
-        return Grammar("lark", "\n".join([*rules, "WHITE: /\\n{1,2}/"]))
+        lark = Lark(self._special)
+        either = f"{self._calls(lark, tools, choice)} | {lark.json(msgspec.json.decode(content))}"
+        return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? ({either})"))
 
     def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        """Any text; but where it begins calls, these are whole ones."""
-        first = self._syntax.opens or self._syntax.begin
-        trigger = self._trigger(first)
-        rest = self._rules(tools, choice, trigger)
-        if trigger in self._special:
-            head = f"head: TEXT <[{self._special[trigger]}]>"
-        else:
-            head = f"head[lazy]: TEXT {json.dumps(trigger, ensure_ascii=False)}"
-        many = "*" if choice.parallel else "?"
-        return Grammar(
-            "lark", "\n".join([f"start: (head calls){many} rest", head, "rest: TEXT", *rest, "TEXT: /(?s:.*)/"])
-        )
+        syntax, lark = self._syntax, Lark(self._special)
+        trigger, text = syntax.triggers[0], without(*syntax.triggers)
+        first = f"{text} & {no(f'(?s:{syntax.at_begin}.*)')}" if syntax.at_begin else text
+        rest = f"{text} & {no(f'(?s:{syntax.goes_on}.*)')}" if syntax.goes_on else text
+        begun = self._calls(lark, tools, choice, trigger)
+        begun += f" ({lark.text(syntax.may_follow)})?" if syntax.may_follow else ""
+        behind = f"({lark.ended(rest, trigger)} {begun})*" if choice.parallel else ""
+        behind += " " + lark.terminal(rest)
+        either = [lark.terminal(first), f"{lark.ended(first, trigger)} {begun} {behind}"]
+        if not (syntax.opens + syntax.begin).startswith(trigger):  # which is no part of a call, and may be left out
+            either.append(f"{begun} {behind}")
+        return Grammar("lark", lark.grammar(" | ".join(either)))
 
-    def _trigger(self, first: str) -> str:
-        found = [mark for mark in self._special if first.startswith(mark)]
-        return max(found, key=len) if found else first.split(NAME)[0].split("\n")[0]
+    def _calls(self, lark: Lark, tools: Sequence[Tool], choice: ToolChoice, written: str = "") -> str:
+        return calls_of(lark, self._syntax, tools, choice, written)
 
-    def _calls(self, tools: Sequence[Tool], choice: ToolChoice) -> list[str]:
-        return self._rules(tools, choice, "")
 
-    def _rules(self, tools: Sequence[Tool], choice: ToolChoice, written: str) -> list[str]:
-        """written: what the beginning of the first call has already."""
-        syntax, named = self._syntax, range(len(tools))
-        either = " | ".join(f"call{number}" for number in named)
-        more = f"({self._text(syntax.separator)} (call))*" if choice.parallel else ""
-        rules = [f"call: {either}"]
-        forced = choice.mode in ("required", "named")
-        for number, tool in enumerate(tools):
-            schema = tool.parameters if tool.strict or forced else _ANY_OBJECT
-            begin, end = syntax.begin.replace(NAME, tool.name), self._text(syntax.end)
-            rules.append(f"call{number}: {self._text(begin)} arguments{number} {end}")
-            rules.append(f"arguments{number}: %json {schema}")
-        if syntax.opens or not written:
-            first, opens = "call", self._text(syntax.opens.removeprefix(written))
-        else:
-            begins = [syntax.begin.replace(NAME, tool.name).removeprefix(written) for tool in tools]
-            rules += [f"first{n}: {self._text(begins[n])} arguments{n} {self._text(syntax.end)}" for n in named]
-            rules.append("first: " + " | ".join(f"first{number}" for number in named))
-            first, opens = "first", ""
-        return [f"calls: {opens} {first} {more} {self._text(syntax.closes)}", *rules]
+def calls_of(lark: Lark, syntax: CallSyntax, tools: Sequence[Tool], choice: ToolChoice, written: str = "") -> str:
+    """A rule: one call or, where the choice lets there be, several. written: what the beginning of the first has
+    already. Raises SchemaError."""
+    forced, begins = choice.mode in ("required", "named"), syntax.opens + syntax.begin
+    firsts, others = [], []
+    for tool in tools:
+        if not re.fullmatch(syntax.names, tool.name):
+            raise SchemaError(f"The tool {tool.name!r} has a name that cannot be called in this format; rename it.")
+        behind = f"{_arguments(lark, syntax, tool, forced)} {lark.text(syntax.end)}"
+        firsts.append(f"{lark.text(begins.replace(NAME, tool.name).removeprefix(written))} {behind}")
+        others.append(f"{lark.text(syntax.begin.replace(NAME, tool.name))} {behind}")
+    first, closes = lark.rule(" | ".join(firsts)), lark.text(syntax.closes)
+    if not choice.parallel:
+        return lark.rule(f"{first} {closes}")
+    return lark.rule(f"{first} ({lark.text(syntax.separator)} {lark.rule(' | '.join(others))})* {closes}")
 
-    def _text(self, text: str) -> str:
-        """As Lark: strings, and ids of special tokens between them."""
-        if not self._special:
-            return json.dumps(text, ensure_ascii=False) if text else ""
-        parts = re.split("(" + "|".join(map(re.escape, self._special)) + ")", text)
-        written = [
-            f"<[{self._special[part]}]>" if part in self._special else json.dumps(part, ensure_ascii=False)
-            for part in parts
-            if part
-        ]
-        return " ".join(written)
+
+def _arguments(lark: Lark, syntax: CallSyntax, tool: Tool, forced: bool) -> str:
+    schema = _schema_of(tool) if tool.strict or forced else _ANY_OBJECT
+    try:
+        return syntax.arguments(lark, ToolSchema(schema))
+    except SchemaError as error:
+        raise SchemaError(
+            f"The schema of the tool {tool.name!r} {error}; say it otherwise, or leave the call to the model."
+        ) from None
+
+
+def _schema_of(tool: Tool) -> Mapping[str, Any]:
+    """Arguments are an object, whatever is said of it."""
+    try:
+        schema = msgspec.json.decode(tool.parameters, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        raise SchemaError(f"The schema of the tool {tool.name!r} is no JSON object that can be read.") from None
+    if schema.get("type", "object") != "object":
+        raise SchemaError(f"The schema of the tool {tool.name!r} is not of the type object, as all arguments are.")
+    return {**schema, "type": "object"}

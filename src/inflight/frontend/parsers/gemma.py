@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
+from inflight.frontend.parsers.json_text import json_value
+from inflight.frontend.parsers.lark import Lark, without
+from inflight.frontend.parsers.literal_grammar import LiteralGrammar, LiteralLanguage, is_plain_name
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
+from inflight.frontend.parsers.tool_schema import SchemaError, ToolSchema
 
 _DEEPEST = 64  # values within values; what is nested deeper is passed on as text
 
@@ -95,15 +100,41 @@ class GemmaParser(PullParser):
         text, end = yield from self.collect_until((",", "}", "]"))
         self.put_back(end)
         try:
-            json.loads(text)
+            json_value(text)
             self.arguments(text.strip())
-        except (ValueError, RecursionError):
+        except ValueError:
             self.arguments(json.dumps(text.strip(), ensure_ascii=False))
         return bool(end)
 
 
+def _language(quote: str) -> LiteralLanguage:
+    def written(text: str) -> str:
+        if quote in text:
+            raise SchemaError(f"holds the text {text[:60]!r}, which cannot be written in this format")
+        return f"{quote}{text}{quote}"
+
+    return LiteralLanguage(
+        string=lambda lark, texts: f"{lark.text(quote)} {lark.ended(f'{texts} & {without(quote)}', quote)}",
+        written=written,
+        key=lambda name: name if is_plain_name(name) else written(name),
+        words={"true": "true", "false": "false", "null": "null"},
+        comma=",",
+        colon=":",
+    )
+
+
 def _format(begin: str, end: str, quote: str) -> ToolFormat:
-    return ToolFormat(lambda tools: GemmaParser(begin, end, quote), (begin, end, quote), in_template=(begin,))
+    language = _language(quote)
+
+    def arguments(lark: Lark, schema: ToolSchema) -> str:
+        return LiteralGrammar(language, lark, schema).value(schema.root)
+
+    return ToolFormat(
+        lambda tools: GemmaParser(begin, end, quote),
+        marks=(begin, end, quote),
+        grammars=forced_by(CallSyntax(f"{begin}call:{NAME}", end, arguments=arguments, triggers=(begin,))),
+        in_template=(begin,),
+    )
 
 
 GEMMA4 = _format("<|tool_call>", "<tool_call|>", '<|"|>')

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.json_calls import JsonCallParser
 from inflight.frontend.parsers.pull_parser import Steps
-from inflight.frontend.parsers.tool_format import NAME, CallSyntax, ToolFormat
+from inflight.frontend.parsers.tool_format import ToolFormat
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
@@ -21,6 +22,8 @@ class HermesParser(JsonCallParser):
 HERMES = ToolFormat(
     lambda tools: HermesParser(),
     marks=(_BEGIN, _END),
-    syntax=CallSyntax(f'{_BEGIN}\n{{"name": "{NAME}", "arguments": ', f"}}\n{_END}", separator="\n"),
+    grammars=forced_by(
+        CallSyntax(f'{_BEGIN}\n{{"name": "{NAME}", "arguments": ', f"}}\n{_END}", separator="\n", triggers=(_BEGIN,))
+    ),
     in_template=(_BEGIN,),
 )

@@ -23,6 +23,11 @@ class JsonScanner:
         self._begun = False
         self.is_scalar = False  # a number, true, false, null, or nonsense: no bracket or quote ends it
 
+    @property
+    def is_within_string(self) -> bool:
+        """Of a list or an object, which goes on behind it."""
+        return self._in_string and self._depth > 0
+
     def feed(self, text: str) -> int | None:
         """How many characters of `text` are the value's where it ends in it; None where all are."""
         if text and not self._begun:

@@ -3,9 +3,10 @@ front: Llama 3.1 to 3.3. As there may be no mark, an object is a call only with 
 
 from __future__ import annotations
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.json_calls import JsonCallParser
 from inflight.frontend.parsers.pull_parser import Steps
-from inflight.frontend.parsers.tool_format import NAME, CallSyntax, ToolFormat
+from inflight.frontend.parsers.tool_format import ToolFormat
 
 _TAG, _OBJECT = "<|python_tag|>", '{"name"'
 
@@ -35,6 +36,15 @@ class Llama3JsonParser(JsonCallParser):
 LLAMA3_JSON = ToolFormat(
     lambda tools: Llama3JsonParser(),
     marks=(_TAG,),
-    syntax=CallSyntax(f'{{"name": "{NAME}", "parameters": ', "}", separator="; "),
+    grammars=forced_by(
+        CallSyntax(
+            f'{{"name": "{NAME}", "parameters": ',
+            "}",
+            separator="; ",
+            triggers=(_OBJECT, _TAG),
+            at_begin=r"\s*\{",
+            goes_on=r"\s*;",
+        )
+    ),
     in_template=('"parameters": ', "<|eot_id|>"),  # not all of the versions' templates have the tag
 )

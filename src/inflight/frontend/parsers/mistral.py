@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.json_calls import JsonCallParser
 from inflight.frontend.parsers.pull_parser import Steps
-from inflight.frontend.parsers.tool_format import NAME, CallSyntax, ToolFormat
+from inflight.frontend.parsers.tool_format import ToolFormat
 
 _BEGIN, _ARGUMENTS, _CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _A_NAME = re.compile(r"[\w.:-]+")
@@ -44,12 +45,14 @@ class MistralParser(JsonCallParser):
 MISTRAL = ToolFormat(
     lambda tools: MistralParser(),
     marks=(_BEGIN, _ARGUMENTS, _CALL_ID),
-    syntax=CallSyntax(f"{_BEGIN}{NAME}{_ARGUMENTS}"),
+    grammars=forced_by(CallSyntax(f"{_BEGIN}{NAME}{_ARGUMENTS}", triggers=(_BEGIN,))),
     in_template=(_BEGIN, _ARGUMENTS),
 )
 MISTRAL_LIST = ToolFormat(
     lambda tools: MistralParser(),
     marks=(_BEGIN,),
-    syntax=CallSyntax(f'{{"name": "{NAME}", "arguments": ', "}", opens=f"{_BEGIN}[", closes="]", separator=", "),
+    grammars=forced_by(
+        CallSyntax(f'{{"name": "{NAME}", "arguments": ', "}", f"{_BEGIN}[", "]", separator=", ", triggers=(_BEGIN,))
+    ),
     in_template=(_BEGIN,),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.json_calls import JsonCallParser
 from inflight.frontend.parsers.pull_parser import Steps
-from inflight.frontend.parsers.tool_format import NAME, CallSyntax, ToolFormat
+from inflight.frontend.parsers.tool_format import ToolFormat
 
 _BEGIN, _END, _OLD_BEGIN = "<|tool_call|>", "<|/tool_call|>", "functools["
 
@@ -24,6 +25,15 @@ class Phi4MiniParser(JsonCallParser):
 PHI4_MINI = ToolFormat(
     lambda tools: Phi4MiniParser(),
     marks=(_BEGIN, _END),
-    syntax=CallSyntax(f'{{"name": "{NAME}", "arguments": ', "}", opens=f"{_BEGIN}[", closes=f"]{_END}", separator=", "),
+    grammars=forced_by(
+        CallSyntax(
+            f'{{"name": "{NAME}", "arguments": ',
+            "}",
+            opens=f"{_BEGIN}[",
+            closes=f"]{_END}",
+            separator=", ",
+            triggers=(_BEGIN, _OLD_BEGIN),
+        )
+    ),
     in_template=("<|tool_call|>",),
 )

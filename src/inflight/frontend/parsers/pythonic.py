@@ -9,12 +9,16 @@ import ast
 import json
 import re
 
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
+from inflight.frontend.parsers.json_text import json_value
+from inflight.frontend.parsers.lark import ANY_TEXT, Lark, regex
+from inflight.frontend.parsers.literal_grammar import LiteralGrammar, LiteralLanguage, is_plain_name
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
+from inflight.frontend.parsers.tool_schema import SchemaError, ToolSchema
 
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 _A_NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_NAMES_OF_JSON = ("true", "false", "null")
 
 
 class PythonicParser(PullParser):
@@ -93,12 +97,67 @@ class PythonicParser(PullParser):
 
 def _as_json(text: str) -> str:
     text = text.strip()
-    if text in _NAMES_OF_JSON:
-        return text
     try:
-        return json.dumps(ast.literal_eval(text), ensure_ascii=False)
+        json_value(text)
+        return text  # some models write JSON here
+    except ValueError:
+        pass
+    try:
+        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
 
 
-LLAMA4_PYTHONIC = ToolFormat(lambda tools: PythonicParser(), (_BEGIN, _END), in_template=(_BEGIN,))
+# Of the characters that stand in a string as they are, so that what a schema says of a text holds of it as written.
+_PLAIN = regex(r"[^'\\\r\n\x00]*")
+_SPELLED = regex(r"""([^'\\\r\n\x00]|\\[\\'"nrt])*""")
+
+
+def _string(lark: Lark, texts: str) -> str:
+    inside = _SPELLED if texts == ANY_TEXT else f"({texts}) & {_PLAIN}"
+    return lark.terminal(f'"\'" ({inside}) "\'"')
+
+
+PYTHON = LiteralLanguage(
+    string=_string,
+    written=repr,
+    key=repr,
+    words={"true": "True", "false": "False", "null": "None"},
+    comma=", ",
+    colon=": ",
+)
+
+
+def _arguments(lark: Lark, schema: ToolSchema) -> str:
+    if schema.others(schema.root) is not None:
+        name = lark.terminal(regex(r"[A-Za-z_]\w{0,63}"))
+        one = f'{name} "=" {LiteralGrammar(PYTHON, lark, schema).value(schema.others(schema.root))}'
+        return f'({one} (", " {one})*)?'
+    return LiteralGrammar(PYTHON, lark, schema).members(schema.root, _keyword, ", ")
+
+
+def _keyword(name: str) -> str:
+    if not is_plain_name(name):
+        raise SchemaError(f"has a property {name!r}, whose name cannot be written in this format")
+    return f"{name}="
+
+
+LLAMA4_PYTHONIC = ToolFormat(
+    lambda tools: PythonicParser(),
+    marks=(_BEGIN, _END),
+    grammars=forced_by(
+        CallSyntax(
+            f"{NAME}(",
+            ")",
+            opens="[",
+            closes="]",
+            separator=", ",
+            arguments=_arguments,
+            triggers=(_BEGIN,),
+            at_begin=r"\s*\[",
+            may_follow=_END,
+            names=_A_NAME.pattern,
+        )
+    ),
+    in_template=(_BEGIN,),
+)

@@ -14,7 +14,6 @@ from inflight.frontend.parsers import xml_calls
 from inflight.frontend.parsers.answer_parser import AnswerParser
 from inflight.frontend.parsers.content import ContentParser
 from inflight.frontend.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from inflight.frontend.parsers.forced_calls import CallGrammars
 from inflight.frontend.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from inflight.frontend.parsers.harmony import HARMONY, REASONING_END
 from inflight.frontend.parsers.hermes import HERMES
@@ -133,14 +132,14 @@ class ChosenParsers:
         strict = choice.mode == "auto" and any(tool.strict for tool in callable_tools)
         if choice.mode == "none" or not callable_tools or not (forced or strict or content is not None):
             return content
-        if self._format is None or self._format.syntax is None:
+        if self._format is None or self._format.grammars is None:
             if strict and not forced and content is None:
                 return None  # `strict` binds where calls can be forced; elsewhere the model is trusted, as for auto
             raise ParserError(
                 f"Calls in the format {self.names.tools} cannot be forced, nor told from an answer that has a form of "
                 "its own; send tool_choice auto without response_format."
             )
-        grammars = CallGrammars(self._format.syntax, self._of_marks())
+        grammars = self._format.grammars(self._of_marks())
         if forced:
             return grammars.required(callable_tools, choice)
         if content is None:

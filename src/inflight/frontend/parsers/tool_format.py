@@ -5,35 +5,37 @@ Knows formats as values; `registry` knows which there are, `forced_calls` makes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
+from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.answer_parser import AnswerParser
-from inflight.frontend.parsers.parser_choice import Tool
+from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
 
 
-class CallSyntax(Struct, frozen=True):
-    """A forced call whose arguments are JSON: `begin`, in which NAME stands for the tool's name, the arguments, `end`.
-    opens, closes: around all calls of an answer. separator: between two."""
+class AnswerGrammars(Protocol):
+    """Of the answers in one format. Each raises ValueError with a sentence for what it cannot force."""
 
-    begin: str
-    end: str = ""
-    opens: str = ""
-    closes: str = ""
-    separator: str = ""
+    def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
+        """Calls, and nothing else."""
 
+    def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
+        """Calls, or JSON of the schema `content`."""
 
-NAME = "{name}"  # replaced, never formatted: a name may hold braces
+    def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
+        """Any text; but where it begins calls, these are whole ones."""
 
 
 class ToolFormat(Struct, frozen=True):
-    """parser: of one answer. marks: texts that may be special tokens and must be seen. syntax: None: calls in it cannot
-    be forced. in_template: a chat template that has all of these writes the format; empty: none is recognised.
-    reasons: its parser tells reasoning by itself."""
+    """parser: of one answer. marks: texts that may be special tokens and must be seen. grammars: that force calls, of
+    the ids of those marks that are special tokens; None: calls in it cannot be forced. in_template: a chat template
+    that has all of these writes the format; empty: none is recognised. reasons: parser and grammars know reasoning by
+    themselves."""
 
     parser: Callable[[Sequence[Tool]], AnswerParser]
     marks: tuple[str, ...] = ()
-    syntax: CallSyntax | None = None
+    grammars: Callable[[Mapping[str, int]], AnswerGrammars] | None = None
     in_template: tuple[str, ...] = ()
     reasons: bool = False

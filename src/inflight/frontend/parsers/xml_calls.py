@@ -1,74 +1,35 @@
 """Calls whose arguments stand between marks one by one, as text: Qwen3-Coder, Seed-OSS, MiniMax, GLM.
 
-Knows the marks of each dialect, and that a value's type is what the tool's schema says: a string as it is written,
-anything else as JSON where it is JSON.
+Knows that a value's type is what the tool's schema says: a string as it is written, anything else as JSON where it is
+JSON. The marks are a dialect's (`xml_dialects`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
+from inflight.frontend.parsers.forced_calls import forced_by
+from inflight.frontend.parsers.json_scanner import JsonScanner
 from inflight.frontend.parsers.parser_choice import Tool
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
+from inflight.frontend.parsers.tool_schema import JsonType, ToolSchema, tool_schema
+from inflight.frontend.parsers.xml_dialects import GLM45, MINIMAX_M2, QWEN3_CODER, SEED_OSS, Dialect
+from inflight.frontend.parsers.xml_grammar import call_syntax
+from inflight.frontend.parsers.xml_values import as_json
 
 _A_NAME = re.compile(r"[\w.:-]+")
-
-
-class Dialect(Struct, frozen=True):
-    """Marks around calls, around a call and its name, around a parameter, its name and its value."""
-
-    opens: str
-    closes: str
-    call: str
-    name_ends: tuple[str, ...]
-    call_end: str
-    parameter: str
-    key_end: str
-    value: str
-    value_end: str
-
-
-QWEN3_CODER = Dialect(
-    "<tool_call>", "</tool_call>", "<function=", (">",), "</function>", "<parameter=", ">", "", "</parameter>"
-)
-SEED_OSS = Dialect(
-    "<seed:tool_call>", "</seed:tool_call>", "<function=", (">",), "</function>", "<parameter=", ">", "", "</parameter>"
-)
-MINIMAX_M2 = Dialect(
-    "<minimax:tool_call>",
-    "</minimax:tool_call>",
-    '<invoke name="',
-    ('">',),
-    "</invoke>",
-    '<parameter name="',
-    '">',
-    "",
-    "</parameter>",
-)
-GLM45 = Dialect(
-    "<tool_call>",
-    "</tool_call>",
-    "",
-    ("\n", "<arg_key>", "</tool_call>"),
-    "",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-)
+_OF_NOBODY = ToolSchema({})  # of a tool that there is not
 
 
 class XmlCallParser(PullParser):
     def __init__(self, dialect: Dialect, tools: Sequence[Tool]):
         super().__init__()
         self._dialect = dialect
-        self._types = {tool.name: _types_of(tool.parameters) for tool in tools}
+        self._has_broken_json = False
+        self._schemas = {tool.name: tool_schema(tool.parameters) for tool in tools}
 
     def walk(self) -> Steps[None]:
         dialect = self._dialect
@@ -102,11 +63,11 @@ class XmlCallParser(PullParser):
         if end in (dialect.parameter, dialect.closes):
             self.put_back(end)
         self.begin_call(name.strip(), "{")
-        if (yield from self._parameters(self._types.get(name.strip(), {}))):
+        if (yield from self._parameters(self._schemas.get(name.strip(), _OF_NOBODY))):
             self.arguments("}")
         return True
 
-    def _parameters(self, types: Mapping[str, frozenset[str]]) -> Steps[bool]:
+    def _parameters(self, schema: ToolSchema) -> Steps[bool]:
         """False: cut off by the answer's end."""
         dialect, between = self._dialect, ""
         while True:
@@ -124,21 +85,38 @@ class XmlCallParser(PullParser):
                 yield from self.literal(dialect.value)
             self.arguments(f"{between}{json.dumps(key.strip(), ensure_ascii=False)}: ")
             between = ", "
-            if not (yield from self._value(types.get(key.strip(), frozenset(("string",))))):
+            if not (yield from self._value(schema.types_of(key.strip()))):
                 return False
 
-    def _value(self, types: frozenset[str]) -> Steps[bool]:
+    def _value(self, types: frozenset[JsonType]) -> Steps[bool]:
         yield from self.literal("\n")
         if types != {"string"}:
-            text, end = yield from self.collect_until((self._dialect.value_end,))
-            self.arguments(_as_json(text, types))
-            return bool(end)
+            text, is_whole = yield from self._json_or_text()
+            self.arguments(as_json(text, types))
+            return is_whole
         self.arguments('"')
         writer = _StringWriter(self.arguments)
         if not (yield from self.until((self._dialect.value_end,), writer.write)):
             return False
         self.arguments('"')
         return True
+
+    def _json_or_text(self) -> Steps[tuple[str, bool]]:
+        """As it is written, and whether its end was. A mark within a string of a list or an object is text, if that
+        string ends before the answer does; this is looked for but once without success."""
+        mark, scanner = self._dialect.value_end, JsonScanner()
+        text, end = yield from self.collect_until((mark,))
+        scanner.feed(text.lstrip())
+        pieces = [text]
+        while end and scanner.is_within_string and not self._has_broken_json:
+            text, next_end = yield from self.collect_until((mark,))
+            pieces.append(text)
+            if not next_end:
+                self._has_broken_json = True
+                self.put_back(mark.join(pieces[1:]))
+                return pieces[0], True
+            scanner.feed(mark + text)
+        return mark.join(pieces), bool(end)
 
 
 class _StringWriter:
@@ -154,52 +132,15 @@ class _StringWriter:
         self._tell(json.dumps(text.removesuffix("\n"), ensure_ascii=False)[1:-1])
 
 
-def _as_json(text: str, types: frozenset[str]) -> str:
-    text = text.strip()
-    spelled = text.lower() if text.lower() in ("true", "false", "null") else "null" if text == "None" else text
-    try:
-        value = json.loads(spelled)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    if "string" in types and _type_of(value) not in types:
-        return json.dumps(text, ensure_ascii=False)
-    return spelled
-
-
-def _type_of(value: object) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", str: "text"}
-    return names.get(type(value), "null")  # a string in quotes is a string of quotes: not one of the types
-
-
-def _types_of(parameters: str) -> dict[str, frozenset[str]]:
-    """Types of each property that says some; a schema that cannot be read says nothing."""
-    try:
-        schema = json.loads(parameters)
-        properties = schema.get("properties", {}).items()
-        return {key: _types_in(value) for key, value in properties}
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        return {}
-
-
-def _types_in(schema: Any) -> frozenset[str]:
-    if not isinstance(schema, dict):
-        return frozenset(("string",))
-    named = schema.get("type", [])
-    found = {named} if isinstance(named, str) else {one for one in named if isinstance(one, str)}
-    for alternative in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
-        found |= _types_in(alternative)
-    if "number" in found:
-        found.add("integer")
-    if not found and "$ref" in schema:
-        return frozenset(("object",))
-    return frozenset(found or ("string",))
-
-
 def _format(dialect: Dialect, in_template: tuple[str, ...]) -> ToolFormat:
     # A dialect whose values have a mark of their own is made of special tokens; the others' inner marks are plain text.
     inner = (dialect.parameter, dialect.key_end, dialect.value, dialect.value_end) if dialect.value else ()
-    marks = (dialect.opens, dialect.closes, *inner)
-    return ToolFormat(lambda tools: XmlCallParser(dialect, tools), marks, in_template=in_template)
+    return ToolFormat(
+        lambda tools: XmlCallParser(dialect, tools),
+        marks=(dialect.opens, dialect.closes, *inner),
+        grammars=forced_by(call_syntax(dialect)),
+        in_template=in_template,
+    )
 
 
 QWEN3_CODER_FORMAT = _format(QWEN3_CODER, ("<tool_call>", "<function="))
