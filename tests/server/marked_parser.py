@@ -46,7 +46,7 @@ class MarkedChoice:
     names = ParserNames("marked", "marked")
     visible_marks = ("<r>", "</r>", "<c>", "</c>")
     reasoning_end = "</r>"
-    short_call_ids = False
+    calls_cover_reasoning = short_call_ids = False
 
     def __init__(self, reasons_unasked: bool = False):
         self.reasons_unasked = reasons_unasked

@@ -173,3 +173,16 @@ def test_the_clients_word_on_thinking_is_above_the_effort() -> None:
         preprocessor(MarkedChoice()), reasoning_effort="high", chat_template_kwargs={"enable_thinking": False}
     )
     assert not made.in_reasoning
+
+
+def test_grammars_of_whole_answers_do_not_wait_for_the_end_of_reasoning() -> None:
+    class Whole(MarkedChoice):
+        calls_cover_reasoning = True
+
+    of = preprocessor(Whole())
+    forced = prepared(of, tools=[tool()], tool_choice="required").grammar
+    assert forced is not None and forced.source.startswith("forced") and not forced.after_token_ids
+    told = refusal(of, tools=[tool()], tool_choice="required", thinking_token_budget=9)
+    assert told.param == "thinking_token_budget"
+    free = prepared(of, tools=[tool()], response_format={"type": "json_object"})
+    assert free.grammar is not None and free.grammar.after_token_ids

@@ -58,6 +58,10 @@ class ParserChoice(Protocol):
         """Whether the model begins its answers with reasoning where the prompt neither opens nor closes it."""
 
     @property
+    def calls_cover_reasoning(self) -> bool:
+        """Whether grammars of calls are of whole answers, their reasoning included."""
+
+    @property
     def short_call_ids(self) -> bool:
         """Whether the chat template takes ids of nine letters and digits alone."""
 

@@ -112,6 +112,10 @@ class ChosenParsers:
         )
 
     @property
+    def calls_cover_reasoning(self) -> bool:
+        return self._format is not None and self._format.reasons
+
+    @property
     def short_call_ids(self) -> bool:
         return self.names.tools in ("mistral", "mistral_list")
 

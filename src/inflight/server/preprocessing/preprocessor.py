@@ -298,7 +298,10 @@ class Preprocessor:
         if parsers is None:
             return grammar
         if tools.callable:
-            grammar = self._form_of_calls(parsers, body, tools, grammar)
+            content, grammar = grammar, self._form_of_calls(parsers, body, tools, grammar)
+            if grammar is not content and parsers.calls_cover_reasoning:
+                self._check_no_budget(body)
+                return grammar
         end = parsers.reasoning_end
         if end is None or not (in_reasoning or (parsers.reasons_unasked and not prompt.rstrip().endswith(end))):
             return grammar
@@ -307,6 +310,14 @@ class Preprocessor:
         self._check_keeps_grammars("thinking_token_budget")
         ending = tuple(self._with_tokenizer().encode(end, add_special_tokens=False))
         return replace(grammar or Grammar("none"), after_token_ids=ending, max_tokens_before=body.thinking_token_budget)
+
+    def _check_no_budget(self, body: ChatBody) -> None:
+        if body.thinking_token_budget is not None:
+            raise invalid(
+                "thinking_token_budget cannot be kept here: this model writes forced calls and their reasoning in one "
+                "form; leave it out, or ask for no calls.",
+                "thinking_token_budget",
+            )
 
     def _form(self, body: GenerationSettings) -> Grammar | None:
         """What the body says that its answer must be like."""
