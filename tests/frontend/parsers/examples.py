@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.parsers.registry import ChosenParsers
 
@@ -68,26 +68,45 @@ CALLS = {
 }
 
 
+def told(
+    pieces: Iterable[str],
+    names: ParserNames,
+    tools: Sequence[Tool] = TOOLS,
+    in_reasoning: bool = False,
+) -> list[AnswerDelta]:
+    """In order, with neighbouring deltas of one kind joined, and those of one call."""
+    parser = ChosenParsers(names).parser(tools, in_reasoning)
+    deltas: list[AnswerDelta] = [delta for piece in pieces for delta in parser.push(piece)]
+    joined: list[AnswerDelta] = []
+    calls = 0
+    for one in [*deltas, *parser.finish()]:
+        last = joined[-1] if joined else None
+        if isinstance(one, ToolCallDelta) and one.index < calls:
+            assert isinstance(last, ToolCallDelta) and one.index == last.index and one.name is None
+            joined[-1] = ToolCallDelta(one.index, last.name, last.arguments + one.arguments, last.call_id)
+        elif isinstance(one, ToolCallDelta):
+            assert one.index == calls and one.name, "the first delta of a call has its name"
+            joined.append(one)
+            calls += 1
+        elif isinstance(one, ContentDelta) and isinstance(last, ContentDelta):
+            joined[-1] = ContentDelta(last.text + one.text)
+        elif isinstance(one, ReasoningDelta) and isinstance(last, ReasoningDelta):
+            joined[-1] = ReasoningDelta(last.text + one.text)
+        else:
+            joined.append(one)
+    return joined
+
+
 def parsed(
     pieces: Iterable[str],
     names: ParserNames,
     tools: Sequence[Tool] = TOOLS,
     in_reasoning: bool = False,
 ) -> tuple[str, str, list[tuple[str, str]]]:
-    """Reasoning, content, and the calls' names and arguments, with all deltas joined."""
-    parser = ChosenParsers(names).parser(tools, in_reasoning)
-    deltas: list[AnswerDelta] = [delta for piece in pieces for delta in parser.push(piece)]
-    reasoning, content = "", ""
-    calls: list[tuple[str, str]] = []
-    for one in [*deltas, *parser.finish()]:
-        if isinstance(one, ContentDelta):
-            content += one.text
-        elif isinstance(one, ReasoningDelta):
-            reasoning += one.text
-        elif one.index == len(calls):
-            assert one.name, "the first delta of a call has its name"
-            calls.append((one.name, one.arguments))
-        else:
-            assert one.index == len(calls) - 1 and one.name is None
-            calls[-1] = (calls[-1][0], calls[-1][1] + one.arguments)
-    return reasoning, content, calls
+    """Reasoning, content, and the calls' names and arguments, each joined without its place."""
+    deltas = told(pieces, names, tools, in_reasoning)
+    return (
+        "".join([one.text for one in deltas if isinstance(one, ReasoningDelta)]),
+        "".join([one.text for one in deltas if isinstance(one, ContentDelta)]),
+        [(one.name or "", one.arguments) for one in deltas if isinstance(one, ToolCallDelta)],
+    )

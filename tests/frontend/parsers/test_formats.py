@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers
-from tests.frontend.parsers.examples import ARGUMENTS, CALLS, TOOLS, parsed
+from tests.frontend.parsers.examples import ARGUMENTS, CALLS, TOOLS, parsed, told
 
 _PIECES = sorted({mark for one in TOOL_FORMATS.values() for mark in one.marks})
 _SOME = ('{"name"', ': "f"', ', "arguments": {', "}", "]", '"', "\\", "\n", " ", "call:f{", "f(", "a=", "<function=f>")
@@ -39,9 +39,9 @@ def test_what_is_told_does_not_depend_on_how_the_text_is_cut(
 ) -> None:
     names = ParserNames(name, "openai_gptoss" if name == "openai" else "qwen3")
     for text in (CALLS[name], CALLS[name][: length % len(CALLS[name])], garbage, CALLS[name][:length] + garbage):
-        whole = parsed([text], names)
-        assert parsed(_cut(text, places), names) == whole
-        assert parsed(list(text), names) == whole
+        whole = told([text], names)
+        assert told(_cut(text, places), names) == whole
+        assert told(list(text), names) == whole
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - {"openai"}))

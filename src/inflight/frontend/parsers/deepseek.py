@@ -3,12 +3,15 @@ JSON). One parser reads both."""
 
 from __future__ import annotations
 
+import re
+
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001
+_A_NAME = re.compile(r"[\w.:-]+")
 _MARKS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 
@@ -23,12 +26,12 @@ class DeepSeekParser(PullParser):
         name, mark = yield from self.collect_until((_SEPARATOR, _END))
         if mark == _SEPARATOR:
             yield from self.white()
-            if (yield from self.next_character()) != "{":  # it was the type
+            if (yield from self.next_character()) != "{" and name.strip() == "function":  # it was the type
                 name, end = yield from self.collect_until(("```json", "{", _END))
                 if end == "{":
                     self.put_back(end)
                 mark = "" if end == _END else mark
-        if mark != _SEPARATOR or not name.strip():
+        if mark != _SEPARATOR or not _A_NAME.fullmatch(name.strip()):
             self.no_call(_BEGIN)
             return
         self.recorded()

@@ -80,6 +80,7 @@ class GemmaParser(PullParser):
         else:
             key, end = yield from self.collect_until((":",))
             if not end:
+                self.cut_off_name(key)
                 return False
             self.arguments(json.dumps(key.strip(), ensure_ascii=False))
         self.arguments(": ")

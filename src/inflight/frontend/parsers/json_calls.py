@@ -46,7 +46,11 @@ class JsonCallParser(PullParser):
         if not (yield from self.literal("{")):
             return False
         name, held, is_told = "", "", False
-        while (key := (yield from self._key())) is not None:
+        while True:
+            if is_told:
+                self.record()
+            if (key := (yield from self._key())) is None:
+                break
             if key == "name" and not is_told:
                 name = (yield from self.json_string()) or ""
                 if not name:
@@ -60,6 +64,8 @@ class JsonCallParser(PullParser):
                 parts: list[str] = []
                 yield from self.json_value(parts.append)
                 held = "".join(parts) if key in _ARGUMENTS else held
+        if is_told:
+            self.no_call("")  # what follows the arguments, if anything does
         is_whole = bool((yield from self.literal("}")))
         if is_told:
             return True
@@ -76,11 +82,7 @@ class JsonCallParser(PullParser):
             return None
         parts: list[str] = []
         yield from self.json_value(parts.append)
-        try:
-            found = json.loads("".join(parts), strict=False)
-        except ValueError:
-            return None
-        return found if isinstance(found, str) else None
+        return _text_of("".join(parts))
 
     def _key(self) -> Steps[str | None]:
         """The next key with its colon; None where none follows."""
@@ -96,5 +98,17 @@ class JsonCallParser(PullParser):
         yield from self.white()
         if (yield from self.next_character()) != '"':
             yield from self.json_value(self.arguments)
-        else:
-            self.arguments((yield from self.json_string()) or "")
+            return
+        parts: list[str] = []
+        yield from self.json_value(parts.append)
+        written = "".join(parts)
+        self.arguments(_text_of(written) or written)
+
+
+def _text_of(written: str) -> str | None:
+    """What a JSON string says."""
+    try:
+        found = json.loads(written, strict=False)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None

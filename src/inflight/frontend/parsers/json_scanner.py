@@ -28,15 +28,14 @@ class JsonScanner:
         """Of a list or an object, which goes on behind it."""
         return self._in_string and self._depth > 0
 
-    def feed(self, text: str) -> int | None:
-        """How many characters of `text` are the value's where it ends in it; None where all are."""
-        if text and not self._begun:
+    def feed(self, text: str, place: int = 0) -> int | None:
+        """More of the text, from `place` on. Where in it the value ends; None where it goes on behind it."""
+        if place < len(text) and not self._begun:
             self._begun = True
-            self.is_scalar = text[0] not in '"{['
+            self.is_scalar = text[place] not in '"{['
         if self.is_scalar:
-            end = _AFTER_SCALAR.search(text)
+            end = _AFTER_SCALAR.search(text, place)
             return None if end is None else end.start()
-        place = 0
         while place < len(text):
             if self._escaped:
                 self._escaped = False

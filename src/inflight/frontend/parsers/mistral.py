@@ -29,16 +29,17 @@ class MistralParser(JsonCallParser):
 
     def _named_call(self, mark: str) -> Steps[None]:
         name, end = yield from self.collect_until((_ARGUMENTS, _CALL_ID, "{", "\n"))
-        call_id = None
+        call_id = ""
         if end == _CALL_ID:
             call_id, end = yield from self.collect_until((_ARGUMENTS, "{"))
-        if end not in (_ARGUMENTS, "{") or not _A_NAME.fullmatch(name.strip()):
+        name, call_id = name.strip(), call_id.strip()
+        if end not in (_ARGUMENTS, "{") or not (_A_NAME.fullmatch(name) and _A_NAME.fullmatch(call_id or name)):
             self.no_call(mark)
             return
         if end == "{":
             self.put_back(end)
         self.recorded()
-        self.begin_call(name.strip(), call_id=call_id)
+        self.begin_call(name, call_id=call_id or None)
         yield from self.json_value(self.arguments)
 
 

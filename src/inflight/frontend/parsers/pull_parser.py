@@ -7,6 +7,7 @@ where a piece ended, an answer is parsed the same however it was cut.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.frontend.parsers.json_scanner import JsonScanner
+from inflight.frontend.parsers.text_buffer import TextBuffer
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # waits at each yield; returns T
@@ -25,10 +27,11 @@ class PullParser(ABC):
 
     def __init__(self) -> None:
         self.in_reasoning = False
-        self._text = ""  # what has come and is not consumed
+        self._text = TextBuffer()
         self._ended = False
         self._deltas: list[AnswerDelta] = []
-        self._white = ""  # of the content, until it is known whether a call follows
+        self._added_arguments: list[str] = []  # that belong to the last delta, which is of a call
+        self._white: list[str] = []  # of the content, until it is known whether a call follows
         self._recorded: list[str] | None = None
         self._calls = 0
         self._walk = self.walk()
@@ -38,50 +41,65 @@ class PullParser(ABC):
         """Over the whole answer."""
 
     def push(self, text: str) -> list[AnswerDelta]:
-        self._text += text
+        self._text.push(text)
         return self._advance()
 
     def finish(self) -> list[AnswerDelta]:
         self._ended = True
         deltas = self._advance()
         if self._calls == 0 and self._white:
-            deltas.append(ContentDelta(self._white))
+            deltas.append(ContentDelta("".join(self._white)))
         return deltas
 
     def _advance(self) -> list[AnswerDelta]:
         next(self._walk, None)
+        self._join_arguments()
         deltas, self._deltas = self._deltas, []
         return deltas
 
     # -- what is told -----------------------------------------------------------------------------------------------
 
     def content(self, text: str) -> None:
-        text = self._white + text
         told = text.rstrip()
-        self._white = text[len(told) :]
         if told:
-            self._deltas.append(ContentDelta(told))
+            self._tell(ContentDelta("".join([*self._white, told])))
+            self._white = []
+        if len(told) < len(text):
+            self._white.append(text[len(told) :])
 
     def reasoning(self, text: str) -> None:
         if text:
-            self._deltas.append(ReasoningDelta(text))
+            self._tell(ReasoningDelta(text))
 
     def begin_call(self, name: str, arguments: str = "", call_id: str | None = None) -> None:
-        self._white = ""
-        self._deltas.append(ToolCallDelta(self._calls, name, arguments, call_id))
+        self._white = []
+        self._tell(ToolCallDelta(self._calls, name, arguments, call_id))
         self._calls += 1
 
     def arguments(self, text: str) -> None:
         """Of the call that began last. Those of one piece of text are told as one."""
-        last = self._deltas[-1] if self._deltas else None
-        if isinstance(last, ToolCallDelta):
-            self._deltas[-1] = replace(last, arguments=last.arguments + text)
+        if self._deltas and isinstance(self._deltas[-1], ToolCallDelta):
+            self._added_arguments.append(text)
         elif text:
-            self._deltas.append(ToolCallDelta(self._calls - 1, None, text))
+            self._tell(ToolCallDelta(self._calls - 1, None, text))
+
+    def cut_off_name(self, name: str) -> None:
+        """Of an argument, at the answer's end."""
+        if name.strip():
+            self.arguments(json.dumps(name.strip(), ensure_ascii=False)[:-1])
 
     def no_call(self, before: str) -> None:
         """What was recorded behind `before` is no call after all."""
         self.content(before + self.recorded())
+
+    def _tell(self, delta: AnswerDelta) -> None:
+        self._join_arguments()
+        self._deltas.append(delta)
+
+    def _join_arguments(self) -> None:
+        if self._added_arguments and isinstance(last := self._deltas[-1], ToolCallDelta):
+            self._deltas[-1] = replace(last, arguments="".join([last.arguments, *self._added_arguments]))
+            self._added_arguments = []
 
     # -- what is read -----------------------------------------------------------------------------------------------
 
@@ -97,12 +115,14 @@ class PullParser(ABC):
 
     def put_back(self, text: str) -> None:
         """What was consumed last, which is to be read again."""
-        self._text = text + self._text
+        self._text.put_back(text)
         if self._recorded is not None:
             self._recorded = ["".join(self._recorded).removesuffix(text)]
 
     def take(self, length: int) -> str:
-        text, self._text = self._text[:length], self._text[length:]
+        return self._consumed(self._text.take(length))
+
+    def _consumed(self, text: str) -> str:
         if self._recorded is not None:
             self._recorded.append(text)
         return text
@@ -117,39 +137,35 @@ class PullParser(ABC):
         """The next one, not consumed; none at the answer's end."""
         while not self._text and (yield from self.more()):
             pass
-        return self._text[:1]
+        return self._text.peek()
 
     def white(self) -> Steps[str]:
         """Consumes white space."""
-        found = ""
+        found: list[str] = []
         while True:
-            rest = self._text.lstrip()
-            found += self.take(len(self._text) - len(rest))
+            found.append(self._consumed(self._text.take_white()))
             if self._text or not (yield from self.more()):
-                return found
+                return "".join(found)
 
     def literal(self, *texts: str) -> Steps[str]:
         """Consumes whichever of `texts` comes next, the longest; empty where none does."""
         while True:
-            waiting = any(len(one) > len(self._text) and one.startswith(self._text) for one in texts)
-            if not waiting or not (yield from self.more()):
+            if not any(map(self._text.is_beginning_of, texts)) or not (yield from self.more()):
                 break
-        found = max((one for one in texts if self._text.startswith(one)), key=len, default="")
+        found = max(filter(self._text.starts_with, texts), key=len, default="")
         return self.take(len(found))
 
     def until(self, marks: Sequence[str], tell: Callable[[str], None]) -> Steps[str]:
         """Tells the text in front of the first mark and consumes both. The mark; empty at the answer's end. No
         mark may begin another."""
         while True:
-            found = [(place, -len(mark), mark) for mark in marks if (place := self._text.find(mark)) >= 0]
-            if found:
-                place, _, mark = min(found)
-                tell(self.take(place))
-                return self.take(len(mark))
+            if (found := self._text.find(marks)) is not None:
+                tell(self.take(found[0]))
+                return self.take(len(found[1]))
             if self._ended:
                 tell(self.take(len(self._text)))
                 return ""
-            tell(self.take(len(self._text) - _beginning_of_mark(self._text, marks)))
+            tell(self.take(len(self._text) - self._text.length_of_beginning(marks)))
             yield from self.more()
 
     def collect_until(self, marks: Sequence[str]) -> Steps[tuple[str, str]]:
@@ -163,19 +179,9 @@ class PullParser(ABC):
         yield from self.white()
         scanner = JsonScanner()
         while True:
-            if (end := scanner.feed(self._text)) is not None:
-                tell(self.take(end))
+            if (length := self._text.length_of_json(scanner)) is not None:
+                tell(self.take(length))
                 return True
             tell(self.take(len(self._text)))
             if not (yield from self.more()):
                 return scanner.is_scalar
-
-
-def _beginning_of_mark(text: str, marks: Sequence[str]) -> int:
-    """Length of the longest end of `text` that begins a mark."""
-    longest = min(len(text), max(map(len, marks)) - 1)
-    for length in range(longest, 0, -1):
-        tail = text[len(text) - length :]
-        if any(mark.startswith(tail) for mark in marks):
-            return length
-    return 0

@@ -64,23 +64,24 @@ class PythonicParser(PullParser):
                 self.arguments("}")
                 return True
             key, end = yield from self.collect_until(("=", ")"))
-            if end != "=":
-                self.arguments("}" if end else "")
+            if end != "=":  # it has no name: told as it is written
+                self.arguments(f"{between}{key}" + ("}" if end else ""))
                 return True
-            value = yield from self._value()
-            if value is None:
-                return True
-            self.arguments(f"{between}{json.dumps(key.strip())}: {_as_json(value)}")
+            self.arguments(f"{between}{json.dumps(key.strip(), ensure_ascii=False)}: ")
             between = ", "
+            value, is_whole = yield from self._value()
+            self.arguments(_as_json(value) if is_whole else value)
+            if not is_whole:
+                return True
             yield from self.literal(",")
 
-    def _value(self) -> Steps[str | None]:
-        """One literal as it is written; None where the answer ends within it."""
-        text, quote, depth, escaped = "", "", 0, False
+    def _value(self) -> Steps[tuple[str, bool]]:
+        """One literal as it is written. False: the answer ends within it."""
+        pieces, quote, depth, escaped = list[str](), "", 0, False
         while character := (yield from self.next_character()):
             if not quote and depth == 0 and character in ",)":
-                return text
-            text += self.take(1)
+                return "".join(pieces), True
+            pieces.append(self.take(1))
             if escaped:
                 escaped = False
             elif quote:
@@ -92,7 +93,7 @@ class PythonicParser(PullParser):
                 depth += 1
             elif character in ")]}":
                 depth -= 1
-        return None
+        return "".join(pieces), False
 
 
 def _as_json(text: str) -> str:

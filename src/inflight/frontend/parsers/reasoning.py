@@ -33,7 +33,7 @@ class ReasoningParser(PullParser):
         self._marks = marks
         self._rest = rest
         self._rest_begun = False
-        self._space = ""  # of the reasoning, until more of it comes
+        self._space: list[str] = []  # of the reasoning, until more of it comes
 
     def push(self, text: str) -> list[AnswerDelta]:
         if self._rest_begun:
@@ -56,16 +56,17 @@ class ReasoningParser(PullParser):
             return
         self.in_reasoning = True
         yield from self.white()
-        yield from self.until(self._marks.ends, self._tell)
+        yield from self.until(self._marks.ends, self._reason)
         self.in_reasoning = False
         yield from self.white()
         self._rest_begun = True
 
-    def _tell(self, text: str) -> None:
-        text = self._space + text
+    def _reason(self, text: str) -> None:
         told = text.rstrip()
-        self._space = text[len(told) :]
-        self.reasoning(told)
+        if told:
+            self.reasoning("".join([*self._space, told]))
+            self._space = []
+        self._space.append(text[len(told) :])
 
     def _pass_on(self) -> list[AnswerDelta]:
         return self._rest.push(self.take(len(self._text))) if self._rest_begun and self._text else []

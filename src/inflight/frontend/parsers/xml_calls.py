@@ -79,6 +79,8 @@ class XmlCallParser(PullParser):
                 return whole
             key, end = yield from self.collect_until((dialect.key_end,))
             if not end:
+                self.arguments(between)
+                self.cut_off_name(key)
                 return False
             if dialect.value:
                 yield from self.white()
