@@ -128,6 +128,68 @@ def _written(name: str) -> str:
     return CALLS["qwen3_coder" if name == "qwen3_xml" else name]
 
 
+@pytest.mark.parametrize(
+    ("value", "is_allowed"),
+    [
+        ("TRUE", False),
+        *[("abc", True), ("7", True), ("null", True), ("None", True), ("", True), ("a -7", True), ("'7'", True)],
+        *[
+            ("-7", False),
+            ("3", False),
+            ("{}", False),
+            (" a", False),
+            ("a\n", False),
+            ("TRUE", False),
+            ("seven s", False),
+        ],
+    ],
+)
+@pytest.mark.parametrize("name", _PLAIN_TEXT)
+def test_a_text_that_would_be_read_as_a_number_is_none(name: str, value: str, is_allowed: bool) -> None:
+    """The property `maybe` is a text of at most six characters, an integer of at least five, or null."""
+    schema = {"type": "object", "properties": {"maybe": RICH["properties"]["maybe"]}}  # type: ignore[index]
+    tools = (Tool("look", json.dumps(schema), strict=True),)
+    text = _example_call(name, value)
+    assert _grammar(name, ToolChoice("required"), tools=tools).accepts_text(text) == is_allowed
+    if is_allowed:
+        assert _assert_valid(name, text, tools) == 1
+
+
+def _example_call(name: str, value: str) -> str:
+    """Of the tool `look` with one argument, by replacing what stands in the format's example."""
+    example = CALLS["qwen3_coder" if name == "qwen3_xml" else name].removeprefix("Let me look.\n")
+    begin, end = example.index('Paris "<tool_call>"'), example.index('Paris "<tool_call>"') + len('Paris "<tool_call>"')
+    edge = "\n" if example[end] == "\n" else ""
+    mark = "</arg_value>" if name == "glm45" else "</parameter>"
+    behind = {
+        "minimax_m2": "\n</invoke>\n</minimax:tool_call>",
+        "seed_oss": "\n</function>\n</seed:tool_call>",
+        "glm45": "\n</tool_call>",
+    }.get(name, "\n</function>\n</tool_call>")
+    head = example[:begin].replace("get_weather", "look").replace("city", "maybe")
+    return head + value + edge + mark + behind
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama3_json", '{ "name": "get_weather", "parameters": {"city": 3}}'),
+        ("llama3_json", '{"name": "now", "parameters": {}}; {"type": "x", "name": "get_weather", "parameters": {}}'),
+        ("llama3_json", 'See <|python_tag|>{ "name": "get_weather", "parameters": {}}'),
+        ("llama4_pythonic", " [get_weather(city=3)]"),
+        ("llama4_pythonic", "See <|python_start|>[get_weather()]"),
+        ("phi4_mini_json", 'functools[{"name": "get_weather", "arguments": {}}]'),
+        ("qwen3_coder", "See <function=get_weather>\n</function>"),
+        ("minimax_m2", 'See <invoke name="get_weather">\n</invoke>'),
+        ("deepseek_v31", "See <｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        ("openai", "<|channel|>commentary<|message|>a<|channel|>commentary to=functions.get_weather<|message|>{}"),
+    ],
+)
+def test_another_spelling_does_not_evade_the_schema(name: str, text: str) -> None:
+    assert parsed([text], ParserNames(name))[2], "the parser reads a call"
+    assert not _grammar(name, ToolChoice("auto")).accepts_text(text)
+
+
 def _calls_alone(text: str) -> str:
     calls = text.removeprefix("Let me look.").removeprefix("<|python_start|>").removesuffix("<|python_end|>")
     return calls.strip(" ")

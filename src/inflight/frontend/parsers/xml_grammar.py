@@ -63,13 +63,20 @@ def _value(dialect: Dialect, lark: Lark, schema: ToolSchema, of: Schema) -> str:
     for one in alternatives:
         if one.type in ("string", None):
             either.append(lark.ended(_text(dialect, one, types), end))
-        elif one.type in _WORDS and one.values is None:
-            either.append(f"{one_of(_WORDS[one.type])} {lark.text(end)}")
+        elif words := _words(one):  # with its end, as a text beside it could go on where a word ends
+            either.append(lark.ended(one_of(words), end))
         else:
             others.append(one)
     if others:
         either.append(f"{lark.json(schema.whole(_any_of(others)))} {lark.text(end)}")
     return f"{lark.text(begin)} {lark.rule(' | '.join(either))} {lark.text(behind)}"
+
+
+def _words(one: Alternative) -> Sequence[str]:
+    """All that a value may be, where that is few."""
+    if one.values is not None and one.type not in ("array", "object"):
+        return [json.dumps(value) for value in one.values]
+    return _WORDS.get(one.type, ()) if one.values is None and one.type is not None else ()
 
 
 def _text(dialect: Dialect, string: Alternative, types: frozenset[JsonType]) -> str:
