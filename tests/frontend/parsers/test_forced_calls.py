@@ -255,6 +255,8 @@ def test_an_answer_with_a_schema_may_call_instead(name: str) -> None:
         ({"properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "$ref"),
         ({"properties": {}, "required": ["b"]}, "'b'"),
         ({"type": "array"}, "object"),
+        ({"properties": {"a": {}}, "minProperties": 2}, "'minProperties'"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, "object"),
     ],
 )
 def test_what_cannot_be_forced_is_refused_by_name(name: str, schema: dict[str, object], said: str) -> None:
@@ -281,6 +283,18 @@ def test_what_a_format_cannot_write_is_refused(name: str, schema: dict[str, obje
             (Tool("f", json.dumps(schema)),), ToolChoice("required"), None
         )
     assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [*_PLAIN_TEXT, *_LITERALS])
+def test_a_schema_may_be_a_reference(name: str) -> None:
+    """As libraries write it that make schemas of types."""
+    place = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+    tools = (Tool("look", json.dumps({"$ref": "#/$defs/place", "$defs": {"place": place}}), strict=True),)
+    grammar, whole = _grammar(name, ToolChoice("required"), tools=tools), 0
+    for seed in range(6):
+        text = grammar.drawn(random.Random(seed))
+        whole += 0 if text is None else _assert_valid(name, text, tools)
+    assert whole >= 3
 
 
 def test_names_that_a_format_cannot_write_are_refused() -> None:

@@ -122,4 +122,4 @@ def _schema_of(tool: Tool) -> Mapping[str, Any]:
         raise SchemaError(f"The schema of the tool {tool.name!r} is no JSON object that can be read.") from None
     if schema.get("type", "object") != "object":
         raise SchemaError(f"The schema of the tool {tool.name!r} is not of the type object, as all arguments are.")
-    return {**schema, "type": "object"}
+    return schema if "$ref" in schema else {**schema, "type": "object"}

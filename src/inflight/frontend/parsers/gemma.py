@@ -128,7 +128,7 @@ def _format(begin: str, end: str, quote: str) -> ToolFormat:
     language = _language(quote)
 
     def arguments(lark: Lark, schema: ToolSchema) -> str:
-        return LiteralGrammar(language, lark, schema).value(schema.root)
+        return LiteralGrammar(language, lark, schema).value(schema.arguments())
 
     return ToolFormat(
         lambda tools: GemmaParser(begin, end, quote),

@@ -18,7 +18,6 @@ from inflight.frontend.parsers.tool_schema import ANYTHING, Alternative, Schema,
 _NUMBER = regex(r"-?(0|[1-9][0-9]{0,15})([.][0-9]{1,15})?")  # without an exponent, so that any number is finite
 _INTEGER = regex("-?(0|[1-9][0-9]{0,15})")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_MOST_VALUES = 10_000  # that are written out: of enums within enums
 
 
 class LiteralLanguage(Struct, frozen=True):

@@ -130,11 +130,12 @@ PYTHON = LiteralLanguage(
 
 
 def _arguments(lark: Lark, schema: ToolSchema) -> str:
-    if schema.others(schema.root) is not None:
+    arguments = schema.arguments()
+    if (others := schema.others(arguments)) is not None:
         name = lark.terminal(regex(r"[A-Za-z_]\w{0,63}"))
-        one = f'{name} "=" {LiteralGrammar(PYTHON, lark, schema).value(schema.others(schema.root))}'
+        one = f'{name} "=" {LiteralGrammar(PYTHON, lark, schema).value(others)}'
         return f'({one} (", " {one})*)?'
-    return LiteralGrammar(PYTHON, lark, schema).members(schema.root, _keyword, ", ")
+    return LiteralGrammar(PYTHON, lark, schema).members(arguments, _keyword, ", ")
 
 
 def _keyword(name: str) -> str:

@@ -57,13 +57,14 @@ class Member(Struct, frozen=True):
 class ToolSchema:
     def __init__(self, root: Schema):
         self.root = root
-        self._properties = _mapping(root.get("properties"))
+        self._of_properties = _mapping(self._followed(root))
 
     # -- for parsers: nothing is refused ----------------------------------------------------------------------------
 
     def types_of(self, name: str) -> frozenset[JsonType]:
         """Of a property's values."""
-        return self.types_in(self._properties.get(name, self.root.get("additionalProperties")))
+        known = _mapping(self._of_properties.get("properties"))
+        return self.types_in(known.get(name, self._of_properties.get("additionalProperties")))
 
     def types_in(self, schema: Any) -> frozenset[JsonType]:
         """Of the values that it allows; what says nothing is a string, as it is written."""
@@ -81,6 +82,13 @@ class ToolSchema:
         return [*_own_types(schema), *(found for one in within for found in self._types(one, depth + 1))]
 
     # -- for grammars -----------------------------------------------------------------------------------------------
+
+    def arguments(self) -> Schema:
+        """The object that they are. Raises SchemaError."""
+        found = self.alternatives(self.root)
+        if len(found) != 1 or found[0].type != "object" or found[0].values is not None:
+            raise SchemaError("is not of one object, as arguments are")
+        return found[0].schema
 
     def members(self, schema: Schema) -> list[Member]:
         """The properties of an object. Raises SchemaError."""

@@ -39,9 +39,10 @@ def call_syntax(dialect: Dialect) -> CallSyntax:
 
 
 def _arguments(dialect: Dialect, lark: Lark, schema: ToolSchema) -> str:
-    others = schema.others(schema.root)
+    arguments = schema.arguments()
+    others = schema.others(arguments)
     if others is None:
-        named = schema.members(schema.root)
+        named = schema.members(arguments)
         return members(lark, [(_parameter(dialect, lark, schema, one.name, one.schema), one.required) for one in named])
     key = lark.ended(regex(r"[\w.-]{1,64}"), dialect.key_end)
     parameter = f"{lark.text(dialect.parameter)} {key} {_value(dialect, lark, schema, others)}"
