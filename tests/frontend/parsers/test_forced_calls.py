@@ -8,6 +8,8 @@ import random
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
@@ -285,6 +287,40 @@ def test_what_a_format_cannot_write_is_refused(name: str, schema: dict[str, obje
     assert said in str(refusal.value)
 
 
+_WORDS = (
+    *("type", "properties", "required", "items", "prefixItems", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"),
+    *("$defs", "minLength", "maxItems", "minItems", "pattern", "format", "additionalProperties", "not", "a", "minimum"),
+)
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["string", "object", "#/$defs/a", "a", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4", "llama4_pythonic", "hermes", "openai"])
+@settings(max_examples=150, deadline=None)
+@given(schema=st.dictionaries(st.sampled_from(_WORDS), _ANYTHING, max_size=5))
+def test_whatever_a_schema_says_is_a_grammar_or_a_sentence(name: str, schema: dict[str, object]) -> None:
+    tool = Tool("f", json.dumps(schema), strict=True)
+    answer = ChosenParsers(ParserNames(name)).parser((tool,), in_reasoning=False)
+    answer.push(CALLS[name].replace("get_weather", "f").replace("city", "a"))
+    try:
+        made = ChosenParsers(ParserNames(name)).grammar_of_calls((tool,), ToolChoice("required"), None)
+    except ValueError as refusal:
+        assert str(refusal).endswith(".")
+    else:
+        assert made is not None and made.source.startswith("start: ")
+
+
+@pytest.mark.parametrize("name", [*_PLAIN_TEXT, *_LITERALS])
+def test_a_schema_of_any_depth_is_a_grammar_or_a_sentence(name: str) -> None:
+    deep = '{"type": "array", "items":' * 3000 + "{}" + "}" * 3000
+    tool = Tool("f", '{"properties": {"a": ' + deep + "}}")
+    with pytest.raises(ValueError, match=r"'f'.*\.$"):
+        ChosenParsers(ParserNames(name)).grammar_of_calls((tool,), ToolChoice("required"), None)
+
+
 @pytest.mark.parametrize("name", [*_PLAIN_TEXT, *_LITERALS])
 def test_a_schema_may_be_a_reference(name: str) -> None:
     """As libraries write it that make schemas of types."""
@@ -316,6 +352,12 @@ def test_arguments_of_a_tool_without_a_schema_are_free(name: str) -> None:
 def test_an_answers_form_that_is_no_json_is_refused_beside_tools() -> None:
     with pytest.raises(ParserError, match="tool_choice"):
         _grammar("hermes", ToolChoice("auto"), Grammar("regex", "a+"))
+
+
+def test_an_answers_schema_that_is_none_is_refused_beside_tools() -> None:
+    for name in ("hermes", "openai"):
+        with pytest.raises(ValueError, match=r"schema.*\.$"):
+            _grammar(name, ToolChoice("auto"), Grammar("json_schema", "{"))
 
 
 def test_a_plugins_calls_are_refused_in_words() -> None:

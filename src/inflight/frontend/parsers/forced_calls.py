@@ -66,7 +66,7 @@ class CallGrammars:
 
     def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
         lark = Lark(self._special)
-        either = f"{self._calls(lark, tools, choice)} | {lark.json(msgspec.json.decode(content))}"
+        either = f"{self._calls(lark, tools, choice)} | {content_of(lark, content)}"
         return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? ({either})"))
 
     def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
@@ -104,13 +104,22 @@ def calls_of(lark: Lark, syntax: CallSyntax, tools: Sequence[Tool], choice: Tool
     return lark.rule(f"{first} ({lark.text(syntax.separator)} {lark.rule(' | '.join(others))})* {closes}")
 
 
+def content_of(lark: Lark, schema: str) -> str:
+    """A rule: an answer that is JSON. Raises SchemaError."""
+    try:
+        return lark.json(msgspec.json.decode(schema, type=dict[str, Any]))
+    except (msgspec.MsgspecError, RecursionError):
+        raise SchemaError("The answer's schema is no JSON object that can be read.") from None
+
+
 def _arguments(lark: Lark, syntax: CallSyntax, tool: Tool, forced: bool) -> str:
     schema = _schema_of(tool) if tool.strict or forced else _ANY_OBJECT
     try:
         return syntax.arguments(lark, ToolSchema(schema))
-    except SchemaError as error:
+    except (SchemaError, RecursionError) as error:
+        why = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise SchemaError(
-            f"The schema of the tool {tool.name!r} {error}; say it otherwise, or leave the call to the model."
+            f"The schema of the tool {tool.name!r} {why}; say it otherwise, or leave the call to the model."
         ) from None
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from inflight.core.types.grammar import Grammar
-from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, calls_of
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, calls_of, content_of
 from inflight.frontend.parsers.lark import Lark, without
 from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
@@ -62,7 +61,7 @@ class HarmonyGrammars:
 
     def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
         lark = Lark(self._special)
-        final = f"{lark.text(REASONING_END)} {lark.json(msgspec.json.decode(content))}"
+        final = f"{lark.text(REASONING_END)} {content_of(lark, content)}"
         return Grammar("lark", lark.grammar(f"{self._before(lark)} ({self._call(lark, tools, choice)} | {final})"))
 
     def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:

@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from inflight.frontend.parsers.lark import ANY_TEXT, Lark, members, one_of, regex
 from inflight.frontend.parsers.string_texts import string_texts
-from inflight.frontend.parsers.tool_schema import ANYTHING, Alternative, Schema, SchemaError, ToolSchema, type_of
+from inflight.frontend.parsers.tool_schema import (
+    ANYTHING,
+    Alternative,
+    Schema,
+    SchemaError,
+    ToolSchema,
+    count_of,
+    type_of,
+)
 
 _NUMBER = regex(r"-?(0|[1-9][0-9]{0,15})([.][0-9]{1,15})?")  # without an exponent, so that any number is finite
 _INTEGER = regex("-?(0|[1-9][0-9]{0,15})")
@@ -84,9 +92,9 @@ class LiteralGrammar:
         return f'"{{" {inside} "}}"'
 
     def _list(self, schema: Schema) -> str:
-        first, items = schema.get("prefixItems", []), schema.get("items", ANYTHING)
-        lowest, highest = schema.get("minItems", 0), schema.get("maxItems")
-        if first:
+        first, items = schema.get("prefixItems"), schema.get("items", ANYTHING)
+        lowest, highest = count_of(schema, "minItems") or 0, count_of(schema, "maxItems")
+        if isinstance(first, list) and first:
             if items is not False and (lowest, highest) != (len(first), len(first)):
                 raise SchemaError("says 'prefixItems' of lists of no fixed length, which cannot be enforced here")
             written = [(self.value(one), True) for one in first]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from inflight.frontend.parsers.lark import ANY_TEXT, regex
-from inflight.frontend.parsers.tool_schema import Schema, SchemaError
+from inflight.frontend.parsers.tool_schema import Schema, SchemaError, count_of
 
 _DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -29,14 +29,14 @@ _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|^$]|.", re.DOTALL)
 
 def string_texts(schema: Schema) -> str:
     """An expression of terminals: the strings that a schema of strings allows. Raises SchemaError."""
-    lowest, highest = schema.get("minLength", 0), schema.get("maxLength")
+    lowest, highest = count_of(schema, "minLength") or 0, count_of(schema, "maxLength")
     parts = []
     if lowest or highest is not None:
         parts.append(regex(f"(?s:.{{{lowest},{'' if highest is None else highest}}})"))
     if "pattern" in schema:
         parts.append(regex(_anchored(str(schema["pattern"]))))
     if "format" in schema:
-        if schema["format"] not in _FORMATS:
+        if schema["format"] not in [*_FORMATS]:
             known = ", ".join(_FORMATS)
             raise SchemaError(
                 f"says the format {schema['format']!r}, which cannot be enforced in calls like these; known are {known}"

@@ -94,7 +94,7 @@ class ToolSchema:
         """The properties of an object. Raises SchemaError."""
         required = _sequence(schema.get("required"))
         properties = _mapping(schema.get("properties"))
-        if missing := [name for name in required if name not in properties]:
+        if missing := [name for name in required if name not in [*properties]]:
             raise SchemaError(f"requires {missing[0]!r}, which is none of its properties")
         return [Member(name, one, name in required) for name, one in properties.items()]
 
@@ -163,6 +163,14 @@ def tool_schema(parameters: str) -> ToolSchema:
     except (ValueError, RecursionError):
         root = {}
     return ToolSchema(root if isinstance(root, dict) else {})
+
+
+def count_of(schema: Schema, word: str) -> int | None:
+    """None where the schema does not say it. Raises SchemaError."""
+    count = schema.get(word)
+    if count is not None and (type(count) is not int or count < 0):
+        raise SchemaError(f"says {word!r} {json.dumps(count)[:40]}, which is no count")
+    return count
 
 
 def type_of(value: object) -> JsonType:
