@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import jsonschema
 import pytest
@@ -331,6 +332,26 @@ def test_a_schema_may_be_a_reference(name: str) -> None:
         text = grammar.drawn(random.Random(seed))
         whole += 0 if text is None else _assert_valid(name, text, tools)
     assert whole >= 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_allowed"),
+    [
+        (r"^a\/b/c$", "a/b/c", True),
+        (r"^a\/b/c$", "a/b", False),
+        ("^(x|y)\n?$", "x\n", True),
+        (r"^[/\]^$|]+$", "]^$|/", True),
+        ("b|^c", "abc", True),
+        ("b|^c", "ac", False),
+        (r"^\\/$", "\\/", True),
+    ],
+)
+def test_patterns_mean_in_a_grammar_what_they_mean_in_a_schema(pattern: str, text: str, is_allowed: bool) -> None:
+    schema = {"properties": {"maybe": {"type": "string", "pattern": pattern}}}
+    assert (re.search(pattern, text) is not None) == is_allowed
+    tools = (Tool("look", json.dumps(schema), strict=True),)
+    grammar = _grammar("qwen3_coder", ToolChoice("required"), tools=tools)
+    assert grammar.accepts_text(_example_call("qwen3_coder", text)) == is_allowed
 
 
 def test_names_that_a_format_cannot_write_are_refused() -> None:

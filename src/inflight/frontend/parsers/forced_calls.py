@@ -95,7 +95,7 @@ def calls_of(lark: Lark, syntax: CallSyntax, tools: Sequence[Tool], choice: Tool
     for tool in tools:
         if not re.fullmatch(syntax.names, tool.name):
             raise SchemaError(f"The tool {tool.name!r} has a name that cannot be called in this format; rename it.")
-        behind = f"{_arguments(lark, syntax, tool, forced)} {lark.text(syntax.end)}"
+        behind = lark.rule(f"{_arguments(lark, syntax, tool, forced)} {lark.text(syntax.end)}")
         firsts.append(f"{lark.text(begins.replace(NAME, tool.name).removeprefix(written))} {behind}")
         others.append(f"{lark.text(syntax.begin.replace(NAME, tool.name))} {behind}")
     first, closes = lark.rule(" | ".join(firsts)), lark.text(syntax.closes)

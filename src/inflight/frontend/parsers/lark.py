@@ -14,6 +14,8 @@ from typing import Any
 from inflight.core.types.grammar import JSON_WHITESPACE
 
 _OPERATORS = re.compile(r"([\\.+*?()|\[\]{}^$])")
+_SLASHES = re.compile(r"\\.|[/\n]", re.DOTALL)
+_WRITTEN = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 _CONTROLS = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -82,8 +84,8 @@ ANY_TEXT = "/(?s:.*)/"
 
 
 def regex(pattern: str) -> str:
-    """A terminal. pattern: in which no slash is escaped yet."""
-    return "/" + pattern.replace("/", r"\/") + "/"
+    """A terminal. Slashes of the pattern, escaped there or not, and its newlines are written as the language needs."""
+    return "/" + _SLASHES.sub(lambda found: _WRITTEN.get(found.group(), found.group()), pattern) + "/"
 
 
 def escaped(text: str) -> str:
