@@ -7,10 +7,26 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in typing, which takes as long to import as all else here; type checkers take it to be true
 if TYPE_CHECKING:
-    from inflight.api import LLM, AsyncEngine, CompletionOutput, Logprob, RequestOutput, SamplingParams
+    from inflight.api import (
+        LLM,
+        AsyncEngine,
+        CompletionOutput,
+        Logprob,
+        RequestOutput,
+        SamplingParams,
+        StructuredOutputsParams,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,5 @@
-"""The public Python face: `LLM`, `AsyncEngine`, `SamplingParams`. Names and defaults are those vLLM's users know.
+"""The public Python face: `LLM`, `AsyncEngine`, `SamplingParams` with `StructuredOutputsParams`. Names and defaults are
+those vLLM's users know.
 
 Knows how to ask an engine; how it is put together, `build` knows.
 """
@@ -16,15 +17,23 @@ from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
-from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError
+from inflight.frontend.structured_outputs import SamplingParams, StructuredOutputsParams, split
 from inflight.text import Conversation
 
-__all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
 
 
 class LLM:
@@ -104,7 +113,8 @@ class LLM:
         self._offline.abort_all()  # that a call left which was interrupted twice
         try:
             for token_ids, text, one in zip(prompts, texts, params, strict=True):
-                request = self._engine.prompts.request(str(next(self._numbers)), token_ids, one, now)
+                plain, grammar = split(one)
+                request = self._engine.prompts.request(str(next(self._numbers)), token_ids, plain, now, grammar=grammar)
                 collectors.append(self._offline.add(request, text))
             for _ in self._offline.run():
                 pass
@@ -142,9 +152,9 @@ class AsyncEngine:
         if request_id is None:
             request_id = f"request-{next(self._numbers)}"
         token_ids = self._engine.prompts.tokens(prompt)
-        request = self._engine.prompts.request(
-            request_id, token_ids, sampling_params or SamplingParams(), self._engine.loop.clock.now()
-        )
+        plain, grammar = split(sampling_params or SamplingParams())
+        now = self._engine.loop.clock.now()
+        request = self._engine.prompts.request(request_id, token_ids, plain, now, grammar=grammar)
         collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
         stream = await self._bridge.open(request)
         try:

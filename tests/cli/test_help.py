@@ -37,7 +37,8 @@ def test_a_verb_has_the_options_that_it_hands_on(verb: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "titles"),
     [
-        ("serve", ["Engine", "Scheduling", "Server", "Keys and tenants", "Files and batch jobs", "Limits of calls",
+        ("serve", ["Engine", "Scheduling", "Server", "Keys and tenants", "Files and batch jobs", "Stored responses",
+                   "Limits of calls",
                    "Connections", "Log", "Options"]),
         ("bench", ["Server", "Load", "Workload", "Search and output", "Options"]),
         ("compare", ["What is compared", "Engine", "Scheduling", "Load", "Workload", "Options"]),
@@ -62,6 +63,6 @@ def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: 
             shown = [
                 line
                 for line in lines
-                if line.startswith(f"  {parameter.opts[-1]} ") or line == f"  {parameter.opts[-1]}"
+                if line.startswith(f"  {', '.join(parameter.opts)} ") or line == f"  {', '.join(parameter.opts)}"
             ]
             assert len(shown) == (not parameter.hidden), parameter.opts

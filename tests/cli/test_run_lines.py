@@ -12,6 +12,7 @@ from pathlib import Path
 
 from inflight.build import build_engine
 from inflight.cli.files import LineReader
+from inflight.cli.line_forms import Lines
 from inflight.cli.resume import Earlier
 from inflight.cli.run_lines import _Run
 from inflight.config.engine import EngineSettings
@@ -154,7 +155,7 @@ def test_what_is_answered_behind_an_unanswered_line_is_kept(tiny: Path, tmp_path
     engine = build_engine(EngineSettings(model=str(tiny), threads=1))
     out = io.StringIO()
     with source.open("rb", buffering=0) as file:
-        _Run(engine, SamplingParams(), out, Earlier()).work(LineReader(file.fileno()), After())  # type: ignore[arg-type]
+        _Run(engine, Lines(engine, SamplingParams()), out, Earlier()).work(LineReader(file.fileno()), After())  # type: ignore[arg-type]
     assert [json.loads(line)["index"] for line in out.getvalue().splitlines()] == [1, 3]
     counts = engine.loop.snapshot()
     assert (counts.waiting, counts.running, counts.held_blocks) == (0, 0, 0)

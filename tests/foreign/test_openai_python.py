@@ -122,6 +122,23 @@ def test_parts_of_text_and_a_history_of_its_own_answers(client: ForeignClient, f
         assert again["choices"][0]["message"]["content"] == plain_chat(foreign_server, plain)
 
 
+def test_responses_whole_streamed_and_gone_on_with(client: ForeignClient, foreign_server: Server) -> None:
+    asked = {"model": MODEL, "input": QUESTION, "temperature": 0, "max_output_tokens": 400}
+    text = plain_chat(foreign_server, [USER], max_tokens=400)
+    whole = client.call("respond", **asked)
+    assert whole["text"] == text and whole["whole"]["status"] == "completed"
+    events = client.call("stream_response", **asked)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.completed")
+    helped = client.call("stream_response_with_helper", **asked)
+    assert helped["text"] == text and "response.output_text.done" in helped["kinds"]
+    told = client.call("go_on_with_its_items", question=TEXT, **asked)
+    history = [USER, {"role": "assistant", "content": text}, {"role": "user", "content": TEXT}]
+    assert told == {"first": text, "second": plain_chat(foreign_server, history, max_tokens=400)}
+    refused = client.fail("respond", **asked, previous_response_id="resp_1")
+    assert "BadRequestError" in refused.types and "keeps no responses" in refused.message
+
+
 def test_many_at_once(client: ForeignClient, foreign_server: Server) -> None:
     answers = client.call("chat_async", count=16, **ASK)
     assert {one["choices"][0]["message"]["content"] for one in answers} == {plain_chat(foreign_server)}

@@ -18,6 +18,10 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from .scripted import write_qwenlike
+
+SCRIPTED = str(Path(__file__).with_name("scripted.py"))
+
 
 class Server:
     """One process. `url` when it is ready; `log` holds its lines. program: what stands for the command line."""
@@ -89,7 +93,17 @@ class Server:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The defaults, shared by all tests that change nothing."""
-    running = Server("--policy", "priority", "--data-dir", str(tmp_path_factory.mktemp("data"))).ready()
+    folder = str(tmp_path_factory.mktemp("data"))
+    running = Server("--policy", "priority", "--data-dir", folder, "--store-responses").ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model that shows tools and reasons, as a Qwen does, and says what `scripted.py` has for the last word."""
+    folder = write_qwenlike(tmp_path_factory.mktemp("model") / "qwenlike")
+    running = Server(str(folder), "--served-model-name", "qwenlike", program=[SCRIPTED]).ready()
     yield running
     assert running.stop() == 0, "".join(running.log)
 

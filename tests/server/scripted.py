@@ -1,10 +1,13 @@
 """`inflight` with scripted answers, on a device that computes nothing: run by `test_scripted` in place of the command
-line. A prompt that holds one of these words is answered by its text; any other ends at once."""
+line. Who says one of these words last is answered by its text; any other answer ends at once."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 from inflight import build
 from inflight.core.types.plan import Executor
@@ -14,8 +17,28 @@ from inflight.text import Tokenizer
 
 ANSWERS = {
     "weather": '{"city": "Zürich", "unit": "°C"}',
+    "tool": 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>',
+    "think": "<think>\nHm.\n</think>\n\n42",
     "count": "one two three four five",
 }
+
+TEMPLATE = (
+    "{% if tools %}<|system|>\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<tool_call></tool_call><|end|>\n"
+    "{% endif %}{% for message in messages %}<|{{ 'user' if message.role == 'tool' else message.role }}|>\n"
+    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}"
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|end|>\n{% endfor %}<|assistant|>\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+def write_qwenlike(folder: Path) -> Path:
+    """The built-in model with a chat template that shows tools and reasoning, as a Qwen's does."""
+    shutil.copytree(build.BUILT_IN, folder)
+    settings = folder / "tokenizer_config.json"
+    config = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(json.dumps({**config, "chat_template": TEMPLATE}), encoding="utf-8")
+    return folder
 
 
 def scripted(executor: Executor) -> Executor:
@@ -24,7 +47,7 @@ def scripted(executor: Executor) -> Executor:
     assert end is not None
 
     def script(prompt: tuple[int, ...], sample: int) -> list[int]:
-        asked = tokenizer.decode(list(prompt))
+        asked = tokenizer.decode(list(prompt), skip_special_tokens=False).rpartition("<|user|>")[2]
         text = next((answer for word, answer in ANSWERS.items() if word in asked), "")
         return [*tokenizer.encode(text), end]
 

@@ -18,11 +18,11 @@ from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.records.timings import Timings
 from inflight.server.answer_memory import BYTES_PER_ENTRY
+from inflight.server.call import Call
 from inflight.server.generating import Generation, open_generation
 from inflight.server.logprobs import TokenNames
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
-from inflight.server.translating import Call
 
 SCORE = TokenLogprob(1, -1.0, ((1, -1.0), (2, -2.0)))
 TIMINGS = Timings(1, 2, 3, 0, 0, 6, 2.5, 1, 0, 0, None, None, "interactive")

@@ -46,9 +46,11 @@ class NoAnswerer:
         raise NotImplementedError
 
 
+folder = Path(tempfile.mkdtemp())
 limits: dict[str, Any] = {"concurrency": 1, "max_file_mb": 1, "max_stored_mb": 1, "max_stored_files": 1}
-jobs = BatchService(Path(tempfile.mkdtemp()), NoAnswerer(), Tenants().named, **limits)
-app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
+jobs = BatchService(folder, NoAnswerer(), Tenants().named, **limits)
+storing = ServerSettings(data_dir=folder, store_responses=True)
+app = make_app(Service(storing, lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
 schema = schemathesis.openapi.from_dict(app.openapi())
 
 
@@ -120,4 +122,4 @@ def test_every_endpoint_is_served_where_the_registry_says() -> None:
         assert body.endswith(f"/{endpoint.body.kind.__name__}")
         assert operation.get("description") == endpoint.about
     lines = app.openapi()["components"]["schemas"]["Batch"]["properties"]["endpoint"]["enum"]
-    assert lines == list(OF_LINES) == [ENDPOINTS["completion"].path, ENDPOINTS["chat"].path]
+    assert lines == list(OF_LINES) == [ENDPOINTS[name].path for name in ("completion", "chat", "responses", "messages")]

@@ -17,6 +17,7 @@ from typing import Any
 from inflight.build.drafting import resolve_drafting
 from inflight.build.end_tokens import find_end_tokens
 from inflight.build.executor import ExecutorSettings, StartSeconds, build_executor
+from inflight.build.grammars import grammars_of
 from inflight.build.in_force import values_in_force
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
@@ -78,6 +79,10 @@ class _Text:
     """Tokenizer and chat template, which are read while weights are packed."""
 
     reading: Future[tuple[Tokenizer | None, ChatTemplate | None]]
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Waits for it."""
+        return self.reading.result()[0]
 
     def watched(self, progress: Progress | None) -> Progress:
         """A mistake in the tokenizer's files is told at once, not when all weights are packed."""
@@ -154,7 +159,8 @@ def _assemble(
     with closed_by_a_fault(workers):
         computed = computed if workers is None else workers.join()
         backend = _open_backend(computed, limits, settings)
-        how = ExecutorSettings(settings, scheduling, limits, shape, windows, drafting.inside)
+        grammars = grammars_of(model, text.tokenizer, settings.tensor_parallel_size)
+        how = ExecutorSettings(settings, scheduling, limits, shape, windows, drafting.inside, grammars)
         built = build_executor(computed, backend, how, workers, text.watched(wanted.progress))
     tokenizer, template = text.reading.result()
     ends = find_end_tokens(model, tokenizer)
@@ -174,7 +180,9 @@ def _assemble(
     )
     observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
     return Engine(
-        loop=EngineLoop(scheduler, driven, MonotonicClock(), depth=backend.depth, observers=observers),
+        loop=EngineLoop(
+            scheduler, driven, MonotonicClock(), depth=backend.depth, observers=observers, grammars=grammars
+        ),
         executor=driven,
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed),

@@ -22,6 +22,8 @@ from inflight.core.types.plan import Capacity
 from inflight.execution.backends.protocol import Backend, Device, KVShape, LayerState
 from inflight.execution.computing import ComputedModel
 from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.memory import KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
     """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. drafter: what drafts
-    inside of its steps."""
+    inside of its steps. grammars: that outputs may follow."""
 
     engine: EngineSettings
     scheduling: SchedulingSettings
@@ -49,6 +51,7 @@ class ExecutorSettings:
     shape: KVShape
     windows: tuple[int, ...]
     drafter: DrafterSource | None = None
+    grammars: CompiledGrammars | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,9 @@ def _runner(
     if kinds:
         assert isinstance(backend, Backend)
         cache = backend.state_cache(kinds, limits.max_rows + 1, capacity.state_snapshots)  # one more, for padding
-    return ModelRunner(
-        decoder, backend, kv_cache, capacity, cache, None if drafter is None else drafter.start(capacity)
-    )
+    drafting = None if drafter is None else drafter.start(capacity)
+    grammars = None if settings.grammars is None else GrammarRows(settings.grammars, capacity.vocab_size)
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars)
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:

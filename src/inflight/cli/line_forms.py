@@ -15,16 +15,19 @@ from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
+from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
-from inflight.server.endpoints.registry import OF_LINES
+from inflight.server.call import Call
+from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.errors import ApiError, refused
 from inflight.server.line_calls import of_a_line
 from inflight.server.logprobs import TokenNames
+from inflight.server.parsers import shown_token_ids
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
-from inflight.server.translating import Call, RequestTranslator
+from inflight.server.translating import RequestTranslator
 
 
 class LineRefused(Exception):
@@ -36,16 +39,27 @@ class LineRefused(Exception):
 
 
 class Lines:
-    def __init__(self, engine: Engine, defaults: SamplingParams):
-        """defaults: sampling settings of lines in our own form; OpenAI's form has the model's, as the server has."""
+    def __init__(self, engine: Engine, defaults: SamplingParams, parsers: ParserChoice | None = None):
+        """defaults: sampling settings of lines in our own form; OpenAI's form has the model's, as the server has.
+        parsers: of answers in OpenAI's form."""
         self._engine, self._defaults = engine, defaults
         self._checker = LineChecker()
         self._names = TokenNames(engine.tokenizer)
         # No model names: the command line has said which model it is.
-        limits = Limits(max_n=1024, max_prompts=2048, max_model_len=engine.capacity.max_model_len)
-        self._preprocessor = Preprocessor(engine.prompts, engine.tokenizer, limits)
+        limits = Limits(
+            max_n=1024,
+            max_prompts=2048,
+            max_model_len=engine.capacity.max_model_len,
+            keeps_grammars=engine.loop.grammars is not None,
+        )
+        self._preprocessor = Preprocessor(engine.prompts, engine.tokenizer, limits, parsers)
         self._translator = RequestTranslator(
-            encoder=engine.prompts, models=(), now=engine.loop.clock.now, defaults=engine.defaults
+            encoder=engine.prompts,
+            models=(),
+            now=engine.loop.clock.now,
+            defaults=engine.defaults,
+            parsers=parsers,
+            shown_token_ids=shown_token_ids(parsers, engine.tokenizer),
         )
 
     def take(self, index: int, number: int, text: str) -> Line:
@@ -86,7 +100,10 @@ class Lines:
 
 
 class _OwnLine:
-    """requests: what it asks of the engine. prompts: their texts, where they came as text."""
+    """requests: what it asks of the engine. prompts: their texts, where they came as text. parsing: its answers are not
+    told apart."""
+
+    parsing = None
 
     def __init__(self, index: int, number: int, data: dict[str, Any], engine: Engine, defaults: SamplingParams):
         """Raises ValueErrors with a sentence."""
@@ -119,7 +136,7 @@ class _OwnLine:
 class _OpenAILine:
     def __init__(self, name: str, line: BatchLine, call: Call, names: TokenNames):
         self._name, self._line, self._call, self._names = name, line, call, names
-        self.requests, self.prompts = call.requests, call.prompts
+        self.requests, self.prompts, self.parsing = call.requests, call.prompts, call.parsing
 
     def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
         by_id = {one.request.request_id: one for one in ended}
@@ -131,7 +148,7 @@ class _OpenAILine:
         return answered(self._name, self._line.custom_id, 200, body)
 
     def refused(self, refusal: RequestRefused) -> LineRefused:
-        return self._refusal(refused(refusal, self._call.endpoint.prompt_field))
+        return self._refusal(refused(refusal, ENDPOINTS[self._call.kind].prompt_field, self._call.form_field))
 
     def _refusal(self, error: ApiError) -> LineRefused:
         return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)

@@ -248,6 +248,25 @@ scheduling_options = grouped(
     click.option("--speculation-max-tokens", type=int, help="Most drafts of a sequence in a step."),
 )
 
+_PARSERS = (
+    click.option(
+        "--tool-parser",
+        "--tool-call-parser",
+        "tool_parser",
+        default="auto",
+        show_default=True,
+        help="How the model writes calls of tools: a name, package.module:Class, none; auto: by template and family.",
+    ),
+    click.option(
+        "--reasoning-parser",
+        default="auto",
+        show_default=True,
+        help="How it marks its reasoning: a name, none; auto: by template and family.",
+    ),
+)
+
+answer_options = grouped("Answers to OpenAI's lines", *_PARSERS)
+
 server_options = stacked(
     grouped(
         "Server",
@@ -266,6 +285,7 @@ server_options = stacked(
         click.option(
             "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
         ),
+        *_PARSERS,
         click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
     ),
     grouped(
@@ -285,12 +305,22 @@ server_options = stacked(
         click.option(
             "--data-dir",
             type=click.Path(file_okay=False, path_type=Path),
-            help="Folder of files and batch jobs; without it there are none.",
+            help="Folder of files, batch jobs and stored responses; without it there are none.",
         ),
         click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
         click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
         click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),
         click.option("--max-stored-files", type=int, help="Most files that a tenant keeps; 10000 unless set."),
+    ),
+    grouped(
+        "Stored responses",
+        click.option(
+            "--store-responses", is_flag=True, help="Store those of /v1/responses, in --data-dir; else none are."
+        ),
+        click.option(
+            "--max-responses-mb", type=float, help="Most MiB that a tenant keeps; then its oldest go; 1024 unless set."
+        ),
+        click.option("--response-days", type=float, help="Days that a response is kept; 30 unless set."),
     ),
     grouped(
         "Limits of calls",

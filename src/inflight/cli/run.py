@@ -11,6 +11,7 @@ import click
 
 from inflight.cli.files import check_writable
 from inflight.cli.options import (
+    answer_options,
     engine_options,
     engine_settings,
     record_option,
@@ -23,6 +24,7 @@ from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted
+from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
 
@@ -35,6 +37,7 @@ QUESTION = "What is continuous batching?"
 @scheduling_options
 @sampling_options
 @record_option
+@answer_options
 @click.option(
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
 )
@@ -54,6 +57,7 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
     raw, as_json, verbose, resume = (values.pop(name) for name in ("raw", "as_json", "verbose", "resume"))
     record: Path | None = values.pop("record")
+    parser_names = ParserNames(values.pop("tool_parser"), values.pop("reasoning_parser"))
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
     check_writable(output_path, record, reads=[input_path])
@@ -69,8 +73,10 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
             _warn_of_templates(engine)
         if input_path is not None:
             from inflight.cli.run_lines import run_lines
+            from inflight.server.parsers import parsers_of
 
-            return run_lines(engine, params, input_path, output_path, as_json, resume)
+            parsers = parsers_of(engine.prompts, engine.tokenizer, parser_names, engine.model.family)
+            return run_lines(engine, params, input_path, output_path, as_json, resume, parsers)
         return _answer(engine, params, prompt, raw, as_json, output_path)
     finally:
         engine.loop.close()

@@ -23,6 +23,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted
 from inflight.frontend.offline import Delta, Offline
 from inflight.frontend.outputs import OutputCollector
+from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window, summarize
 from inflight.records.json_text import json_text
@@ -33,10 +34,16 @@ IDLE_SECONDS = 0.2  # waits for a line so long when there is nothing to compute,
 
 
 def run_lines(
-    engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool, resume: bool = False
+    engine: Engine,
+    defaults: SamplingParams,
+    source: Path,
+    target: Path | None,
+    as_json: bool,
+    resume: bool = False,
+    parsers: ParserChoice | None = None,
 ) -> int:
-    """resume: go on behind what `target` holds already. Returns the exit code: 0, 1 when lines failed (an earlier
-    run's too), 130 after Ctrl-C. Raises ResumeError."""
+    """resume: go on behind what `target` holds already. parsers: of answers to lines of OpenAI. Returns the exit code:
+    0, 1 when lines failed (an earlier run's too), 130 after Ctrl-C. Raises ResumeError."""
     with ExitStack() as stack:
         earlier = Earlier()
         if resume:
@@ -47,7 +54,7 @@ def run_lines(
         file = 0 if str(source) == "-" else stack.enter_context(source.open("rb", buffering=0)).fileno()
         out = stack.enter_context(_opened(target, earlier)) if target is not None else sys.stdout
         interrupt = stack.enter_context(Interrupt())
-        run = _Run(engine, defaults, out, earlier)
+        run = _Run(engine, Lines(engine, defaults, parsers), out, earlier)
         run.work(LineReader(file), interrupt)
     summary = summarize(run.observations, run.window)
     snapshot = engine.loop.snapshot()
@@ -74,12 +81,12 @@ def _opened(target: Path, earlier: Earlier) -> IO[str]:
 
 
 class _Run:
-    def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str], earlier: Earlier):
+    def __init__(self, engine: Engine, lines: Lines, out: IO[str], earlier: Earlier):
         self._engine, self._out = engine, out
         self._watched = out.isatty()  # then the answers themselves show how far it is
         self._offline = Offline(engine.loop, engine.tokenizer)
         self._kept = earlier.answers
-        self._lines = Lines(engine, defaults)
+        self._lines = lines
         self._under_way: dict[int, Line] = {}  # by index
         self._index_of: dict[str, int] = {}  # of the line that a request belongs to
         self._ended: dict[int, list[OutputCollector]] = {}  # of lines with several requests
@@ -125,7 +132,7 @@ class _Run:
         added: list[str] = []
         for request, prompt in zip(line.requests, line.prompts, strict=True):
             try:
-                self._offline.add(request, prompt)
+                self._offline.add(request, prompt, line.parsing)
             except RequestRefused as refusal:
                 for request_id in added:
                     self._offline.forget(request_id)

@@ -18,6 +18,8 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.engine.bridge import AsyncBridge
+from inflight.frontend.parsers.parser_choice import ParserNames
+from inflight.frontend.parsers.registry import NONE
 from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server import logs
 from inflight.server.access_log import log_call
@@ -26,6 +28,7 @@ from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
 from inflight.server.loading import Described, LoadedEngine, make_jobs, make_served
 from inflight.server.metrics import Metrics
+from inflight.server.parsers import parsers_of, settled
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
@@ -168,8 +171,20 @@ def _load(
         defaults=engine.defaults,
         seed=engine_settings.seed,
         clock_zero=time.monotonic() - engine.loop.clock.now(),
+        parsers=_parsers(settings, engine),
+        keeps_grammars=engine.loop.grammars is not None,
     )
     return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
+
+
+def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:
+    """What answers are parsed by, told where it is known. Raises ParserError."""
+    asked = ParserNames(settings.tool_parser, settings.reasoning_parser)
+    names = settled(parsers_of(engine.prompts, engine.tokenizer, asked, engine.model.family))
+    for kind, name in (("Calls of tools", names.tools), ("Reasoning", names.reasoning)):
+        if name != NONE:
+            _tell(f"{kind}: parsed by {name}.")
+    return names
 
 
 def loaded(done: int, total: int) -> str:

@@ -66,6 +66,7 @@ class AsyncBridge:
         self._engine_waits = False  # for its turn
         self._wake = threading.Event()  # ends the engine's sleep when a command came
         self._streams: dict[str, Consumer] = {}
+        self._preparing: set[Consumer] = set()  # whose grammars are being compiled: the engine has not heard of them
         self._stopped: str | None = None
         self._thread = threading.Thread(target=self._main, name="inflight-engine", daemon=True)
         self._thread.start()
@@ -83,6 +84,22 @@ class AsyncBridge:
 
     def hand_in(self, consumer: Consumer) -> None:
         """As `open`, in the consumer's event loop; its `accept` is told."""
+        grammars = [one.grammar for one in consumer.requests if one.grammar is not None]
+        if grammars and self._loop.grammars is not None:
+            self._preparing.add(consumer)
+            ready = partial(_call, consumer.loop, partial(self._prepared, consumer))
+            if self._loop.grammars.prepare(grammars, ready):
+                return
+            self._preparing.discard(consumer)
+        self._hand_in(consumer)
+
+    def _prepared(self, consumer: Consumer) -> None:
+        """Its grammars are compiled; in the consumer's event loop. It may have gone away meanwhile."""
+        if consumer in self._preparing:
+            self._preparing.discard(consumer)
+            self._hand_in(consumer)
+
+    def _hand_in(self, consumer: Consumer) -> None:
         add = partial(self._add, consumer)
         if not _is_large(consumer):
             return self._send(add)
@@ -91,6 +108,8 @@ class AsyncBridge:
 
     def leave(self, consumer: Consumer) -> None:
         """It went away. Another's request may bear the id of one that was refused for it."""
+        if consumer in self._preparing:
+            return self._preparing.discard(consumer)
         abort = partial(self._abort_all, consumer)
         if not _is_large(consumer):
             self._send(abort)

@@ -21,9 +21,11 @@ from types import TracebackType
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
+from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import Clock
+from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
 
 POLL_SECONDS = 0.05  # for which a round waits for a transfer
@@ -64,8 +66,11 @@ class EngineLoop:
         *,
         depth: int = 1,
         observers: Iterable[EngineObserver] = (),
+        grammars: GrammarGate | None = None,
     ):
+        """grammars: None: the executor binds no output to one."""
         self.clock = clock
+        self.grammars = grammars
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
@@ -80,7 +85,8 @@ class EngineLoop:
         return self._scheduler.idle and not self._flights and not self._untold
 
     def snapshot(self) -> Snapshot:
-        return self._scheduler.snapshot()
+        snapshot = self._scheduler.snapshot()
+        return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
     def watch(self, observer: EngineObserver) -> None:
         """Tell one more, from now on."""
@@ -96,12 +102,23 @@ class EngineLoop:
         self._mend()
         now = self.clock.now()
         try:
+            if request.grammar is not None:
+                self._check_grammar(request.grammar)
             with self._verb:
                 self._scheduler.add(request, now)
         except RequestRefused as refusal:
             self._observers.refused(request, refusal, now)
             raise
         self._observers.added(request, now)
+
+    def _check_grammar(self, grammar: Grammar) -> None:
+        """Raises RequestRefused."""
+        if self.grammars is None:
+            raise RequestRefused(
+                "The request's output is to follow a grammar, but this executor binds none to one; leave it out.",
+                field="grammar",
+            )
+        self.grammars.check(grammar)
 
     def abort(self, request_id: str) -> list[Event]:
         self._mend()

@@ -167,6 +167,8 @@ class Recorder:
             record["handed_tokens"] = request.handed_tokens
         if request.pooling is not None:
             record["pooling"] = asdict(request.pooling)
+        if request.grammar is not None:
+            record["grammar"] = asdict(request.grammar)
         if request.forced_output_tokens is not None:
             record["forced_output_tokens"] = request.forced_output_tokens
         for index, finish in enumerate(event.finishes):

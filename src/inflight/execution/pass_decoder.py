@@ -26,12 +26,23 @@ class PassDecoder(Protocol):
     def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
 
 
-def sample(decoder: PassDecoder, batch: Any, chunks: Sequence[Chunk]) -> None:
+class Masks(Protocol):
+    """What may be drawn in a pass, as its chunks sample."""
+
+    def take(self, count: int) -> Sequence[Any]:
+        """Of the next so many draws, bits as `SamplingBatch.allowed` has them; waits until they are there."""
+
+
+def sample(decoder: PassDecoder, batch: Any, chunks: Sequence[Chunk], masks: Masks | None = None) -> None:
     """Draws at the positions of a computed pass that its chunks sample."""
     ends = accumulate(chunk.length for chunk in chunks)
     sampled = [place for chunk, end in zip(chunks, ends, strict=True) for place in range(end - chunk.sample, end)]
     for places in slabs(sampled, decoder.max_logit_rows):
-        batch.sample(decoder.logits(batch, places), places)
+        logits = decoder.logits(batch, places)
+        if masks is None:
+            batch.sample(logits, places)
+        else:
+            batch.sample(logits, places, masks.take(len(places)))
 
 
 def slabs(places: Iterable[int], most: int) -> Iterator[list[int]]:

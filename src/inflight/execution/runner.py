@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, chain
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
 from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResult, PendingCopy, PendingPass, StateCache
 from inflight.execution.block_transfers import BlockTransfers
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.drafters.step_drafting import StepDrafting
+from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
@@ -36,10 +38,11 @@ class ModelRunner:
         capacity: Capacity,
         states: StateCache | None = None,
         drafter: StepDrafter | None = None,
+        grammars: GrammarRows | None = None,
     ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
-        drafts that plans leave to the executor."""
+        drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -47,6 +50,8 @@ class ModelRunner:
         self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
         self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
         self._transfers = BlockTransfers(capacity, self._copy_blocks)
+        self._grammars = grammars
+        self._flights: deque[InFlight] = deque()  # whose results nobody has, where rows may have grammars
         self.finished = 0.0  # when the last step was: the next one cannot have begun before
 
     @property
@@ -60,6 +65,8 @@ class ModelRunner:
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
             flight.fault = fault
             self.discard(plan)
+        if self._grammars is not None:
+            self._flights.append(flight)
         return flight
 
     def discard(self, plan: BatchPlan) -> None:
@@ -73,9 +80,17 @@ class ModelRunner:
         return self._transfers.poll(seconds)
 
     def close(self) -> None:
-        """Nothing outlives the runner's own references."""
+        """Nothing but threads outlives the runner's own references."""
         if self._capacity.asynchronous_transfers:
             self._backend.wait()  # or blocks would be copied whose memory is somebody else's
+        if self._grammars is not None:
+            self._grammars.close()
+
+    def drawn(self, flight: InFlight, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
+        """What a step has drawn, as it is told; steps are asked for in the order in which they were submitted."""
+        if flight in self._flights:
+            self._flights.remove(flight)
+        return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
         if plan.transfers:
@@ -83,21 +98,41 @@ class ModelRunner:
         planned: tuple[Chunk, ...] = plan.chunks
         if self._drafting is not None:
             planned, flight.draft_seconds = self._drafting.drafted(plan), self._drafting.seconds
+        if self._grammars is not None:
+            self._grammars.start(plan.freed_rows, plan.new_rows)
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         new, freed = plan.new_rows, plan.freed_rows
         for chunks in list(passes((*planned, *padding), self._decoder.max_tokens)) or [[]]:
             batch = self._backend.prepare(self._slots, self._kv_cache, chunks, new, freed)
             new, freed = (), ()
+            follows = self._awaits(chunks)
+            masks = None if follows else self._masks(chunks)
             if chunks:
                 self._decoder.forward(batch)
+            if follows:
+                self._settle()
+                masks = self._masks(chunks)
             if self._drafting is not None:
                 self._drafting.computed(batch, chunks)
-            self._take(batch, chunks)
+            self._take(batch, chunks, masks)
             flight.passes.append(batch.finish())
             if self._drafting is not None:
                 flight.passes += self._drafting.follow(chunks)
 
-    def _take(self, batch: Pass, chunks: Sequence[Chunk]) -> None:
+    def _awaits(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether what a pass draws follows tokens of a step that is still under way."""
+        return self._grammars is not None and bool(self._grammars) and self._grammars.awaits(chunks)
+
+    def _masks(self, chunks: Sequence[Chunk]) -> PassMasks | None:
+        """Of what a pass draws; they are filled while it computes."""
+        return self._grammars.fill(chunks) if self._grammars else None
+
+    def _settle(self) -> None:
+        """The tokens of the steps before this one are waited for, while the device is at this one."""
+        while self._flights:
+            self._flights[0].result()
+
+    def _take(self, batch: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
         """What a computed pass yields: scores, draws, vectors."""
         starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
         scored = (
@@ -107,7 +142,7 @@ class ModelRunner:
         )
         for places in slabs(chain.from_iterable(scored), self._decoder.max_logit_rows):
             batch.score(self._decoder.logits(batch, places), places)
-        sample(self._decoder, batch, chunks)
+        sample(self._decoder, batch, chunks, masks)
         pooled = (end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool)
         for places in slabs(pooled, self._decoder.max_logit_rows):
             batch.pool(self._decoder.last_hidden(batch, places), places)
@@ -124,12 +159,18 @@ class InFlight:
     """A step that was submitted. fault: what broke it off before all of it was, if anything did."""
 
     def __init__(self, runner: ModelRunner, plan: BatchPlan):
-        self._runner, self._plan, self._started = runner, plan, time.perf_counter()
+        self._runner, self.plan, self._started = runner, plan, time.perf_counter()
         self.passes: list[PendingPass] = []
         self.draft_seconds = 0.0
         self.fault: Exception | None = None
+        self._told: StepResult | None = None
 
     def result(self) -> StepResult:
+        if self._told is None:
+            self._told = self._result()
+        return self._told
+
+    def _result(self) -> StepResult:
         done: list[PassResult] = []
         try:
             done += [one.result() for one in self.passes]
@@ -138,11 +179,12 @@ class InFlight:
         finished = done[-1].finished if done and self.fault is None else time.perf_counter()
         seconds = finished - max(self._started, self._runner.finished)
         self._runner.finished = finished
-        step = self._plan.step
+        step = self.plan.step
         if self.fault is not None:
             is_short = is_out_of_memory(self.fault)
-            return StepResult(step, (), seconds, step_failure(self._plan, self.fault), out_of_memory=is_short)
-        sampled = tuple(chain.from_iterable(one.sampled for one in done))
+            self._runner.drawn(self, ())
+            return StepResult(step, (), seconds, step_failure(self.plan, self.fault), out_of_memory=is_short)
+        sampled = self._runner.drawn(self, tuple(chain.from_iterable(one.sampled for one in done)))
         scored = joined(chain.from_iterable(one.scored for one in done))
         pooled = tuple(chain.from_iterable(one.pooled for one in done))
         drafting = min(self.draft_seconds, seconds)

@@ -13,6 +13,7 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.loop import EngineLoop
+from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.outputs import OutputCollector
 from inflight.text import Tokenizer
 
@@ -36,9 +37,9 @@ class Offline:
     def unfinished(self) -> int:
         return len(self._collectors)
 
-    def add(self, request: Request, prompt: str | None = None) -> OutputCollector:
+    def add(self, request: Request, prompt: str | None = None, parsing: AnswerParsing | None = None) -> OutputCollector:
         """Raises RequestRefused."""
-        collector = OutputCollector(request, self._tokenizer, prompt)
+        collector = OutputCollector(request, self._tokenizer, prompt, parsing=parsing)
         namesake = self._collectors.get(request.request_id)
         self._collectors[request.request_id] = collector  # first, or Ctrl-C could leave a request that nobody knows
         try:

@@ -5,12 +5,16 @@ Knows one request at a time. Streaming is taking the deltas as they come; not st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
+from inflight.frontend.answers import AnswerParsing, ParsedAnswer
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.frontend.prompts import text_stream
 from inflight.records.timings import Timings
 from inflight.text import TextStream, Tokenizer
@@ -67,8 +71,20 @@ class RequestOutput(Struct, frozen=True):
         return None if self.timings is None else self.timings.cached_tokens
 
 
+class Added(Struct):
+    """What is new of a parsed sample. logprobs: of the content's tokens."""
+
+    deltas: list[AnswerDelta] = []
+    logprobs: list[TokenLogprob] = []
+
+
 class _Sample(Struct):
+    """held: log-probabilities of tokens that may turn out to be of the content."""
+
     stream: TextStream | None
+    answer: ParsedAnswer | None = None
+    added: Added | None = None
+    held: list[TokenLogprob] = []
     token_ids: list[int] = []
     logprobs: _Logprobs | None = None
     finish: Finish | None = None
@@ -83,9 +99,15 @@ class _Logprobs(Struct):
 
 class OutputCollector:
     def __init__(
-        self, request: Request, tokenizer: Tokenizer | None, prompt: str | None = None, deltas_only: bool = False
+        self,
+        request: Request,
+        tokenizer: Tokenizer | None,
+        prompt: str | None = None,
+        deltas_only: bool = False,
+        parsing: AnswerParsing | None = None,
     ):
-        """deltas_only: of tokens and their log-probabilities nothing is kept; who takes has them from the events."""
+        """deltas_only: of tokens and their log-probabilities nothing is kept; who takes has them from the events, and
+        of parsed samples from `added`. parsing: samples are told apart into content, reasoning and calls."""
         self.request = request
         self.prompt = prompt
         self.timings: Timings | None = None
@@ -95,7 +117,12 @@ class OutputCollector:
         self._tokenizer = tokenizer
         self._prompt = None if request.params.prompt_logprobs is None else _Logprobs()
         self._samples = [
-            _Sample(text_stream(tokenizer, request) if tokenizer is not None else None) for _ in range(request.params.n)
+            _Sample(
+                None if tokenizer is None else text_stream(tokenizer, request),
+                None if parsing is None else parsing.new(),
+                Added() if parsing is not None and deltas_only else None,
+            )
+            for _ in range(request.params.n)
         ]
 
     @property
@@ -117,6 +144,24 @@ class OutputCollector:
         """Tokens of the longest sample, so far."""
         return max(len(sample.token_ids) for sample in self._samples)
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of all samples, so far."""
+        return sum(one.answer.reasoning_tokens for one in self._samples if one.answer is not None)
+
+    def answer(self, sample_index: int) -> ParsedAnswer:
+        """Of a request whose samples are parsed: all that has come of one."""
+        answer = self._samples[sample_index].answer
+        assert answer is not None, "asked of parsed samples"
+        return answer
+
+    def added(self, sample_index: int) -> Added:
+        """What is new of a sample since this was asked last, where samples are parsed and deltas wanted."""
+        sample = self._samples[sample_index]
+        assert sample.added is not None, "asked of parsed samples"
+        added, sample.added = sample.added, Added()
+        return added
+
     def take(self, event: Event) -> tuple[int, str]:
         """Take in an event of this request; returns the sample it concerns and its new text."""
         if isinstance(event, PromptScoredEvent):
@@ -134,10 +179,11 @@ class OutputCollector:
         self.output_tokens += len(event.token_ids)
         if self._keeps:
             sample.token_ids.extend(event.token_ids)
-        if self._keeps and event.logprobs is not None:
-            sample.logprobs = sample.logprobs or _Logprobs()
-            sample.logprobs.entries.extend(event.logprobs)
-        text = "" if sample.stream is None else sample.stream.push(self._visible(event))
+        if sample.answer is not None:
+            text = self._parse(sample, sample.answer, event)
+        else:
+            self._keep_logprobs(sample, event.logprobs)
+            text = "" if sample.stream is None else sample.stream.push(self._visible(event))
         if event.finish is not None:
             text += self._end(sample, event.finish)
         return event.sample_index, text
@@ -169,6 +215,30 @@ class OutputCollector:
         for sample in self._samples:
             sample.token_ids, sample.logprobs = [], None
 
+    def _parse(self, sample: _Sample, answer: ParsedAnswer, event: TokensEvent) -> str:
+        """Token by token: each is one of the reasoning, of the content, or of neither."""
+        shown, texts = len(self._visible(event)), []
+        for place, token_id in enumerate(event.token_ids):
+            text = "" if sample.stream is None or place >= shown else sample.stream.push((token_id,))
+            texts.append(text)
+            sample.held += () if event.logprobs is None else event.logprobs[place : place + 1]
+            self._tell(sample, answer, answer.push(text))
+        return "".join(texts)
+
+    def _tell(self, sample: _Sample, answer: ParsedAnswer, deltas: list[AnswerDelta]) -> None:
+        """With the log-probabilities of the content's tokens; those of marks are nobody's."""
+        told = sum(one.tokens for one in deltas if isinstance(one, ContentDelta))
+        logprobs, sample.held = sample.held[:told], sample.held[max(0, len(sample.held) - answer.held_tokens) :]
+        self._keep_logprobs(sample, logprobs)
+        if sample.added is not None:
+            sample.added.deltas += deltas
+            sample.added.logprobs += logprobs
+
+    def _keep_logprobs(self, sample: _Sample, logprobs: Sequence[TokenLogprob] | None) -> None:
+        if self._keeps and logprobs is not None:
+            sample.logprobs = sample.logprobs or _Logprobs()
+            sample.logprobs.entries.extend(logprobs)
+
     def _visible(self, event: TokensEvent) -> tuple[int, ...]:
         """The token that ends an output is no part of its text (it stays among its token ids)."""
         finish = event.finish
@@ -181,7 +251,10 @@ class OutputCollector:
         if sample.finish is not None:
             return ""
         sample.finish = finish
-        return "" if sample.stream is None else sample.stream.finish()
+        text = "" if sample.stream is None else sample.stream.finish()
+        if sample.answer is not None:
+            self._tell(sample, sample.answer, sample.answer.finish(text))
+        return text
 
     def _completion(self, index: int, sample: _Sample) -> CompletionOutput:
         finish = sample.finish

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, SupportsIndex
 
 from inflight.core.stopping import StopText
+from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.text import ChatEncoder, ChatTemplate, Conversation, EncodedChat, RenderedChat, TextStream, Tokenizer
@@ -51,6 +53,24 @@ class PromptEncoder:
     @property
     def can_chat(self) -> bool:
         return self._tokenizer is not None and self._chat_template is not None and self._chat_template.is_available
+
+    @property
+    def template_source(self) -> str:
+        """Of all chat templates; empty where there are none."""
+        return "" if self._chat_template is None else self._chat_template.written
+
+    def template_reads(self, variable: str) -> bool:
+        """Whether a chat template names this variable, so that setting it may change a prompt."""
+        return re.search(rf"\b{variable}\b", self.template_source) is not None
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the chat template tells the model of tools."""
+        return self._chat_template is not None and self._chat_template.knows_tools()
+
+    def takes_arguments_as_text(self, has_tools: bool) -> bool:
+        """Whether arguments of tool calls in messages are to be JSON text, not objects. Raises ChatTemplateError."""
+        return self._chat_template is not None and self._chat_template.takes_arguments_as_text(has_tools)
 
     def tokens(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """A string, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}. add_special_tokens: around text."""
@@ -104,6 +124,8 @@ class PromptEncoder:
         tenant: str = "",
         priority: int = 0,
         slo: SLO = SLO(),  # noqa: B008  (frozen)
+        grammar: Grammar | None = None,
+        shown_token_ids: tuple[int, ...] = (),
     ) -> Request:
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
@@ -122,6 +144,8 @@ class PromptEncoder:
             priority=priority,
             slo=slo,
             forced_output_tokens=forced_output_tokens,
+            grammar=grammar,
+            shown_token_ids=shown_token_ids,
         )
 
     def _cut_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -189,6 +213,7 @@ def text_stream(tokenizer: Tokenizer, request: Request) -> TextStream:
         include_stop=params.include_stop_str_in_output,
         skip_special_tokens=params.skip_special_tokens,
         stops_from=params.min_tokens,
+        shown_token_ids=request.shown_token_ids,
     )
 
 

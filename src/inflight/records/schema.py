@@ -198,6 +198,7 @@ class RequestRecord(TypedDict):
     handed_tokens: NotRequired[Count]
     forced_output_tokens: NotRequired[Count]
     pooling: NotRequired[dict[str, Any]]  # PoolingParams, where a vector was asked for
+    grammar: NotRequired[dict[str, Any]]  # a Grammar, where the output was to follow one
     samples: Annotated[list[SampleRecord], msgspec.Meta(min_length=1)]
     timings: TimingsRecord
 

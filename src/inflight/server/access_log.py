@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
-from inflight.server.ingress.answering import REQUEST_ID_HEADER, header, request_id, state_of
+from inflight.server.ingress.answering import REQUEST_ID_HEADER, header, request_id, request_id_headers, state_of
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
 from inflight.server.metrics.requests import finish_reason
 from inflight.server.service import GONE, Ended
@@ -28,7 +29,7 @@ def log_call(ended: Ended, refused: Callable[[str], None]) -> None:
     line = RequestLine(
         request_id=call.call_id,
         tenant=request.tenant,
-        endpoint=call.endpoint.path,
+        endpoint=ENDPOINTS[call.kind].path,
         lane=request.lane,
         status=ended.status,
         error_code=None if error is None else error.code,
@@ -82,7 +83,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID_HEADER, known.encode("ascii"))]
+                message["headers"] = [*message.get("headers", ()), *request_id_headers(scope)]
             await send(message)
 
         try:

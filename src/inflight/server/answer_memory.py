@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Set
 from typing import Protocol
 
+from inflight.server.call import Call
 from inflight.server.errors import ApiError
-from inflight.server.translating import Call
 
 BYTES_PER_ENTRY = 160  # measured of a token with its log-probability, and of each alternative
 PERIOD = 0.25  # seconds between two looks; the engine makes less than a tenth of the budget in that time

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from inflight.records.timings import Timings
-from inflight.server.endpoints.registry import EndpointName
+from inflight.server.call import EndpointName
 
 
 class ErrorInside(BaseModel):
@@ -29,11 +29,16 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
@@ -68,17 +73,36 @@ class Completion(BaseModel):
     timings: Timings | list[Timings] | None = None
 
 
+class CalledFunction(BaseModel):
+    """arguments: JSON text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
+    """content: null where tools are called and nothing is said. reasoning: the same as reasoning_content."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: str | None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
 
 
 class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     logprobs: dict[str, Any] | None
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
 
@@ -96,6 +120,119 @@ class ChatCompletion(BaseModel):
     prompt_token_ids: list[int] | None = None
 
 
+class CachedTokens(BaseModel):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class ReasoningTokens(BaseModel):
+    reasoning_tokens: int
+
+
+class ResponseUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class ResponseOutputItem(BaseModel):
+    """What else it has depends on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    type: Literal["message", "function_call", "reasoning"]
+    status: Literal["completed", "incomplete"]
+
+
+class IncompleteDetails(BaseModel):
+    reason: Literal["max_output_tokens"]
+
+
+class Response(BaseModel):
+    """Repeats the body's instructions, tools, metadata and the like, too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[ResponseOutputItem]
+    service_tier: str
+    usage: ResponseUsage
+
+
+class MessageContent(BaseModel):
+    """What else it has depends on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["text", "thinking", "tool_use"]
+
+
+class ThinkingTokens(BaseModel):
+    thinking_tokens: int
+
+
+class MessageUsage(BaseModel):
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens
+    service_tier: Literal["standard", "batch"]
+
+
+class Message(BaseModel):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[MessageContent]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class CountedTokens(BaseModel):
+    input_tokens: int
+
+
+class MessagesErrorDetails(BaseModel):
+    error_code: str | None = None
+    param: str | None = None
+
+
+class MessagesErrorInside(BaseModel):
+    type: str
+    message: str
+    details: MessagesErrorDetails | None = None
+
+
+class MessagesError(BaseModel):
+    """Every error of /v1/messages, in answers and in streams."""
+
+    type: Literal["error"]
+    error: MessagesErrorInside
+    request_id: str | None
+
+
+class Capabilities(BaseModel):
+    """What a model's answers may be asked to be."""
+
+    chat: bool
+    tools: bool
+    reasoning: bool
+    structured_output: bool
+
+
 class Model(BaseModel):
     id: str
     object: Literal["model"]
@@ -103,6 +240,7 @@ class Model(BaseModel):
     owned_by: str
     root: str
     max_model_len: int
+    capabilities: Capabilities
 
 
 class Models(BaseModel):
@@ -136,6 +274,9 @@ class Detokenized(BaseModel):
 ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "completion": Completion,
     "chat": ChatCompletion,
+    "responses": Response,
+    "messages": Message,
+    "count_tokens": CountedTokens,
     "tokenize": Tokenized,
     "detokenize": Detokenized,
 }

@@ -29,7 +29,7 @@ from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.endpoints.state import Metrics, state_routes
 from inflight.server.errors import ApiError, invalid, without_frames
-from inflight.server.ingress.answering import REQUEST_ID_HEADER
+from inflight.server.ingress.answering import request_id_headers
 from inflight.server.ingress.authentication import Authentication
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.body_reader import BodyReader
@@ -40,6 +40,7 @@ from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
 from inflight.server.offload import offload
+from inflight.server.responses.endpoints import response_routes
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
@@ -57,8 +58,8 @@ def make_app(
     jobs: Kept | None = None,
     before: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> FastAPI:
-    """observe: told of every HTTP request. jobs: batch jobs, where there is a place to keep them. before: what stands
-    between the ingress and the routes."""
+    """observe: told of every HTTP request. jobs: batch jobs and stored responses, where there is a place to keep them.
+    before: what stands between the ingress and the routes."""
     app = FastAPIOffline(
         redoc_url=None,
         title="inflight",
@@ -67,11 +68,14 @@ def make_app(
         separate_input_output_schemas=False,
     )
     tenant_of = authenticated(tenants)
+    responses = jobs if service.settings.store_responses else None
+    kept = None if responses is None else lambda: responses.kept_responses
     routers = [
-        generation_routes(service, tenant_of),
+        generation_routes(service, tenant_of, kept),
         model_routes(service, tenant_of),
         state_routes(service, metrics, version),
         _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
+        _no_responses() if responses is None else response_routes(responses, tenant_of),
         _front_page(),
     ]
     for router in routers:
@@ -142,7 +146,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
             allow_origins=settings.cors_origin,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=("X-Request-Id", "Retry-After"),
+            expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
         )
     app.add_middleware(RequestTurns, turns=turns)
     app.add_middleware(AccessLog, observe=observe, template=table.template)
@@ -167,6 +171,17 @@ def _no_jobs() -> APIRouter:
 
     for path in ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}"):
         routes.add_api_route(path, nothing, methods=["GET", "POST", "DELETE"])
+    return routes
+
+
+def _no_responses() -> APIRouter:
+    """What is said where stored responses would be."""
+    routes = APIRouter(include_in_schema=False)
+
+    async def nothing() -> None:
+        raise ApiError(404, "This server stores no responses; start it with --store-responses.", code="not_found")
+
+    routes.add_api_route("/v1/responses/{rest:path}", nothing, methods=["GET", "DELETE"])
     return routes
 
 
@@ -216,11 +231,11 @@ async def _http_error(table: RouteTable, request: Request, error: Exception) -> 
 async def _fault(request: Request, error: Exception) -> Response:
     told = f"The server made a mistake ({type(error).__name__}); its log has the details."
     response = _told(request, ApiError(500, told, type="server_error", code="internal_error"))
-    response.headers[REQUEST_ID_HEADER.decode()] = request.state.request_id  # answered outside the ingress
+    response.raw_headers.extend(request_id_headers(request.scope))  # answered outside the ingress
     return response
 
 
 def _told(request: Request, error: ApiError) -> Response:
     """The answer; the log has it from the request's state."""
     request.state.error = without_frames(error)
-    return error_response(error)
+    return error_response(error, request.scope)

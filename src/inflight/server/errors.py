@@ -76,10 +76,10 @@ def without_frames(error: E) -> E:
     return error.with_traceback(None)
 
 
-def refused(refusal: RequestRefused, prompt_field: str = "prompt") -> ApiError:
+def refused(refusal: RequestRefused, prompt_field: str = "prompt", form_field: str | None = None) -> ApiError:
     """The engine's refusal: 429 where waiting helps, 400 where it never will.
 
-    prompt_field: what this endpoint calls the prompt.
+    prompt_field: what this endpoint calls the prompt. form_field: the field that the request's grammar is from.
     """
     if refusal.retry_after is not None:
         return ApiError(
@@ -89,5 +89,5 @@ def refused(refusal: RequestRefused, prompt_field: str = "prompt") -> ApiError:
             code="rate_limit_exceeded",
             retry_after=refusal.retry_after,
         )
-    param = prompt_field if refusal.field == "prompt" else refusal.field
-    return invalid(str(refusal), param, refusal.code)
+    fields = {"prompt": prompt_field, "grammar": form_field}
+    return invalid(str(refusal), fields.get(refusal.field or "", refusal.field), refusal.code)

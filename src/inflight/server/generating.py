@@ -7,7 +7,7 @@ fewer and larger frames, and costs nobody else anything.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
 from inflight.core.types.events import Event
@@ -16,27 +16,35 @@ from inflight.engine.bridge import MANY
 from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
+from inflight.server.call import Call
 from inflight.server.delivery import Delivery
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.logprobs import TokenNames
 from inflight.server.offload import offload
-from inflight.server.response_builder import ResponseBuilder, frame
-from inflight.server.translating import Call
+from inflight.server.response_builder import ResponseBuilder
 from inflight.text import Tokenizer
 
-DONE = b"data: [DONE]\n\n"
-ALIVE = b": waiting\n\n"  # a comment, which readers pass over
+Keep = Callable[[bytes], Awaitable[None]]  # stores an answer, as JSON; may raise ApiError
 
 
 class Generation(Delivery):
     """One call that the engine has accepted. Close it, or the engine goes on."""
 
-    def __init__(self, call: Call, stream: EventStream, response: ResponseBuilder, timeout: float | None):
-        """timeout: seconds from now after which the call is ended; None: never."""
+    def __init__(
+        self,
+        call: Call,
+        stream: EventStream,
+        response: ResponseBuilder,
+        timeout: float | None,
+        keep: Keep | None = None,
+    ):
+        """timeout: seconds from now after which the call is ended; None: never. keep: the answer, before its end is
+        told."""
         super().__init__(timeout)
         self.call = call
         self.response = response
-        self._stream = stream
+        self._stream, self._keep = stream, keep
         self._kept = 0  # of what was taken, tokens and log-probabilities that the response keeps
 
     @property
@@ -61,6 +69,8 @@ class Generation(Delivery):
             self._kept = self._stream.taken
         try:
             answer = await _put_together(self.response.answer, self._kept)
+            if self._keep is not None:
+                await self._keep(answer)
             if self.error is not None:  # meanwhile
                 raise self.error
         except ApiError as error:
@@ -77,16 +87,17 @@ class Generation(Delivery):
                 taken = self._stream.taken
                 events = await self._take(keep_alive)
                 size = self._stream.taken - taken + self._kept  # which the first of a choice shows
-                frames = await _put_together(partial(self.response.frames, events), size) if events else ALIVE
+                response = self.response
+                frames = await _put_together(partial(response.frames, events), size) if events else response.alive
                 self._kept = self.response.prompt_scores
                 if frames:
                     yield frames
-            if frames := self.response.last_frames():
-                yield frames
+            if self._keep is not None:
+                await self._keep(self.response.kept())
+            yield self.response.last_frames()
         except ApiError as error:
             self.error = error
-            yield frame(error.body)
-        yield DONE
+            yield self.response.failed(error)
 
     async def _take(self, patience: float | None) -> list[Event]:
         """What has happened since; nothing, when there is no news for so long. Raises ApiError."""
@@ -102,14 +113,20 @@ async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
 
 
 async def open_generation(
-    bridge: EngineClient, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
+    bridge: EngineClient,
+    call: Call,
+    tokenizer: Tokenizer | None,
+    names: TokenNames,
+    timeout: float | None,
+    keep: Keep | None = None,
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
 
     def collecting() -> dict[str, OutputCollector]:
         pairs = zip(call.requests, call.prompts, strict=True)
         return {
-            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream) for request, prompt in pairs
+            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
+            for request, prompt in pairs
         }
 
     many = sum(request.params.n for request in call.requests) > MANY
@@ -118,10 +135,10 @@ async def open_generation(
     try:
         stream = await bridge.open(*call.requests)
     except RequestRefused as refusal:
-        raise refused(refusal, call.endpoint.prompt_field) from None
+        raise refused(refusal, ENDPOINTS[call.kind].prompt_field, call.form_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
-    return Generation(call, stream, response, timeout)
+    return Generation(call, stream, response, timeout, keep)
 
 
 def _broken(fault: EngineStopped) -> ApiError:

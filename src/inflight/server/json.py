@@ -11,10 +11,14 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
-from inflight.server.answers import ANSWERS, Error
-from inflight.server.endpoints.registry import ENDPOINTS, EndpointName
+from inflight.server.answers import ANSWERS, Error, MessagesError
+from inflight.server.call import EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
+from inflight.server.messages.errors import body_of as messages_error
+from inflight.server.messages.errors import is_of_messages, status_of
 
 _SCHEMAS = "#/components/schemas/{name}"
 
@@ -32,19 +36,30 @@ async def body_bytes(request: Request) -> bytes:
     return content
 
 
-def error_response(error: ApiError) -> JsonResponse:
-    return JsonResponse(error.body, error.status, error.headers)
+def error_response(error: ApiError, scope: Scope) -> JsonResponse:
+    """scope: of the request that it answers."""
+    status, body = told(error, scope["path"], scope.get("state", {}).get("request_id"))
+    return JsonResponse(body, status, error.headers)
 
 
-def documented(model: type[BaseModel], more_content: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: its answer, and the one shape of errors."""
+def told(error: ApiError, path: str, request_id: str | None = None) -> tuple[int, dict[str, Any]]:
+    """Status and body, in the words of the API that the path belongs to."""
+    if is_of_messages(path):
+        return status_of(error), messages_error(error, request_id)
+    return error.status, error.body
+
+
+def documented(
+    model: type[BaseModel], more_content: dict[str, Any] | None = None, error: type[BaseModel] = Error
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: its answer, and the shape of its errors."""
     answer: dict[str, Any] = {"model": model, "description": "The answer"}
     if more_content:
         answer["content"] = more_content
     return {
         200: answer,
-        "4XX": {"model": Error, "description": "The request is to blame, or comes at the wrong time"},
-        "5XX": {"model": Error, "description": "The server is to blame, or is not ready"},
+        "4XX": {"model": error, "description": "The request is to blame, or comes at the wrong time"},
+        "5XX": {"model": error, "description": "The server is to blame, or is not ready"},
     }
 
 
@@ -59,7 +74,7 @@ def add_endpoint(
         answer,
         methods=["POST"],
         name=one.route,
-        responses=documented(ANSWERS[name], more_content),
+        responses=documented(ANSWERS[name], more_content, MessagesError if is_of_messages(one.path) else Error),
         response_class=JsonResponse,
         openapi_extra=body_of(one.body.kind),
     )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
+from inflight.server.call import Call
 from inflight.server.endpoints.registry import OF_LINES
 from inflight.server.errors import ApiError, invalid
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
-from inflight.server.translating import Call
 
 
 def of_a_line(call: Call) -> Call:

@@ -12,11 +12,13 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import EngineStopped
+from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.batch.service import BatchService
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.offload import offload
+from inflight.server.parsers import parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
@@ -33,7 +35,8 @@ READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
 class Described(Struct, frozen=True):
     """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
-    began, on the machine's monotonic clock, which is the same in all processes."""
+    began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
+    settled. keeps_grammars: it binds answers to schemas and grammars."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -42,6 +45,8 @@ class Described(Struct, frozen=True):
     defaults: SamplingParams
     seed: int
     clock_zero: float
+    parsers: ParserNames
+    keeps_grammars: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +83,37 @@ def make_served(
         max_model_len=engine.max_model_len,
         vocab_size=engine.vocab_size,
         parse_control_tokens=settings.parse_control_tokens,
+        parsers=engine.parsers,
+        keeps_grammars=engine.keeps_grammars,
         memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
     )
 
     def now() -> float:
         return time.monotonic() - engine.clock_zero
 
-    preprocessing.configure(limits, Preprocessor(prompts, tokenizer, limits))
+    parsers = parsers_of(prompts, tokenizer, engine.parsers)
+    preprocessing.configure(limits, Preprocessor(prompts, tokenizer, limits, parsers))
     return Served(
         bridge=client,
         preprocessing=preprocessing,
         translator=RequestTranslator(
-            encoder=prompts, models=engine.models, now=now, defaults=engine.defaults, isolate=settings.isolate_tenants
+            encoder=prompts,
+            models=engine.models,
+            now=now,
+            defaults=engine.defaults,
+            isolate=settings.isolate_tenants,
+            parsers=parsers,
+            shown_token_ids=shown_token_ids(parsers, tokenizer),
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,
+        keeps_grammars=engine.keeps_grammars,
     )
 
 
 def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
-    """Batch jobs, where there is a place to keep them. Takes the data directory; raises DataDirectoryError."""
+    """Batch jobs and stored responses, where there is a place to keep them. Takes the data directory; raises
+    DataDirectoryError."""
     settings = service.settings
     if settings.data_dir is None:
         return None
@@ -109,4 +125,6 @@ def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
         max_file_mb=settings.max_file_mb or 512,
         max_stored_mb=settings.max_stored_mb or 10_240,
         max_stored_files=settings.max_stored_files or 10_000,
+        max_responses_mb=settings.max_responses_mb or 1024,
+        response_days=settings.response_days or 30,
     )

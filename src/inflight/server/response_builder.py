@@ -1,23 +1,22 @@
 """The answer to a call, put together from the engine's events: whole, or frame by frame.
 
-Knows a call, its collectors and serializers; not where events come from, nor where frames go. The server follows a
-stream with it; the command line's OpenAI lines come from it too.
+Knows a call, its collectors, and what changed of which choice; not what an answer looks like, which its endpoint's
+serializer knows, nor where events come from or frames go. The server follows a stream with it; the command line's
+OpenAI lines come from it too.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-import msgspec
-
-from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
+from inflight.server.call import Call
+from inflight.server.endpoints.registry import serializer_of
 from inflight.server.errors import ApiError
-from inflight.server.logprobs import TokenNames, encode
-from inflight.server.serializers import SERIALIZERS, Change, ChoiceSerializer, chat_extras
-from inflight.server.translating import Call
+from inflight.server.logprobs import TokenNames
+from inflight.server.serializers.protocol import Change, Choice, KeepableSerializer, Usage
 
 
 class ResponseBuilder:
@@ -25,13 +24,11 @@ class ResponseBuilder:
         """collectors: of the call's requests, by id, in their order."""
         self._call = call
         self._collectors = collectors
-        self._names = names
         self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
-        self._serializers: dict[int, ChoiceSerializer] = {}  # of the choices that have a frame
+        self._begun: set[int] = set()  # choices that have a frame
         self._ended: set[int] = set()  # choices whose last frame is made
         self._prompt_tokens = sum(len(one.request.prompt_token_ids) for one in collectors.values())
-        self._kind = SERIALIZERS[call.kind]
-        self._frame_envelope = self._envelope(self._kind.frame_name)
+        self._serializer = serializer_of(call.kind)(call, list(collectors.values()), names)
 
     @property
     def output_tokens(self) -> int:
@@ -66,118 +63,89 @@ class ResponseBuilder:
 
     def answer(self) -> bytes:
         """As JSON, once all have finished. Raises ApiError where one of them failed."""
-        choices: list[msgspec.Raw] = []
+        choices: list[Choice] = []
         for collector in self._collectors.values():
             _check(collector)
             for one in _best(collector.completions(), self._call.n):
-                # One by one: what encodes lets nobody else run meanwhile.
-                choices.append(msgspec.Raw(encode(self._serializer(collector, len(choices)).whole(one))))
-        first = next(iter(self._collectors.values()))
-        answer = self._envelope(self._serializer(first, 0).name)
-        answer["choices"] = choices
-        answer["usage"] = self._usage(self.output_tokens, self._cached_tokens)
-        return encode(answer | chat_extras(self._call, first, self._names) | self._timings())
+                answer = None if self._call.parsing is None else collector.answer(one.index)
+                choices.append(Choice(len(choices), collector, one, answer))
+        return self._serializer.whole(choices, self._usage(self.output_tokens))
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
+    @property
+    def alive(self) -> bytes:
+        return self._serializer.alive
+
     def frames(self, events: Iterable[Event]) -> bytes:
         """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
-        call, before = self._call, self.output_tokens
-        choices: list[tuple[dict[str, Any], int]] = []  # and the output tokens so far
+        before = self._usage(self.output_tokens)
         changes = self._fold(events)
-        for collector in {collector for collector, _ in changes.values()}:
+        for collector in {change.collector for change in changes}:
             _check(collector)  # one that failed is told at once, and not as a choice
-        after, begun = self.output_tokens, len(self._serializers)
-        for index, (collector, change) in changes.items():
-            if index not in self._serializers:
-                serializer = self._serializers[index] = self._serializer(collector, index)
-                first = serializer.first()
-                choices += [] if first is None else [(first, before)]
-            if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
-                choices.append((self._serializers[index].part(change), after))
-        if begun < len(self._serializers) == len(self._collectors) * call.n:
+        begun = len(self._begun)
+        for change in changes:
+            change.begins = change.index not in self._begun
+            self._begun.add(change.index)
+        frames = self._serializer.frames(changes, before, self._usage(self.output_tokens), self.finished)
+        if begun < len(self._begun) == len(self._collectors) * self._call.n:
             self.forget()
-        last = len(choices) - 1 if self.finished else None
-        cached = self._cached_tokens if call.continuous_usage else 0
-        return b"".join([self._frame(*choice, cached, number == last) for number, choice in enumerate(choices)])
+        return frames
 
     def last_frames(self) -> bytes:
-        """What comes when all have finished: the usage, if it was asked for."""
-        if not self._call.include_usage:
-            return b""
-        usage = self._usage(self.output_tokens, self._cached_tokens)
-        return frame({**self._frame_envelope, "choices": [], "usage": usage, **self._timings()})
+        """What comes when all have finished."""
+        return self._serializer.end(self._usage(self.output_tokens))
 
-    def _frame(self, choice: dict[str, Any], output_tokens: int, cached: int, last: bool) -> bytes:
-        whole: dict[str, Any] = {**self._frame_envelope, "choices": [choice]}
-        if self._call.include_usage or self._call.continuous_usage:
-            whole["usage"] = self._usage(output_tokens, cached) if self._call.continuous_usage else None
-        if last and not self._call.include_usage:
-            whole |= self._timings()
-        return frame(whole)
+    def kept(self) -> bytes:
+        """What is stored of it, as JSON, when all have finished; before `last_frames`."""
+        assert isinstance(self._serializer, KeepableSerializer), "only such are stored"
+        return self._serializer.kept(self._usage(self.output_tokens))
 
-    def _fold(self, events: Iterable[Event]) -> dict[int, tuple[OutputCollector, Change]]:
+    def failed(self, error: ApiError) -> bytes:
+        """The stream ends in an error."""
+        return self._serializer.failed(error)
+
+    def _fold(self, events: Iterable[Event]) -> list[Change]:
         """By choice, what these events add to it."""
-        changes: dict[int, tuple[OutputCollector, Change]] = {}
+        changes: dict[int, Change] = {}
         for event in events:
             collector, first = self._collectors[event.request_id], self._first_index[event.request_id]
             sample, text = collector.take(event)
             if isinstance(event, FinishedEvent):
                 for index, finish in enumerate(event.finishes, first):
                     if index not in self._ended:  # it ended without a last token
-                        self._end(changes.setdefault(index, (collector, Change()))[1], index, finish)
+                        self._ended.add(index)
+                        self._add(changes.setdefault(index, Change(index, collector)), index - first)
+                        changes[index].finish = finish
             elif isinstance(event, TokensEvent):
-                change = changes.setdefault(first + sample, (collector, Change()))[1]
+                index = first + sample
+                change = changes.setdefault(index, Change(index, collector))
                 change.text += text
                 change.token_ids += event.token_ids
-                change.logprobs += event.logprobs or ()
+                if self._call.parsing is None:
+                    change.logprobs += event.logprobs or ()
+                self._add(change, sample)
                 if event.finish is not None:
-                    self._end(change, first + sample, event.finish)
-        return changes
+                    self._ended.add(index)
+                    change.finish = event.finish
+        return list(changes.values())
 
-    def _end(self, change: Change, index: int, finish: Finish) -> None:
-        self._ended.add(index)
-        change.finish_reason, change.stop_reason = finish.reason, finish.stopped_by
+    def _add(self, change: Change, sample: int) -> None:
+        if self._call.parsing is not None:
+            added = change.collector.added(sample)
+            change.deltas += added.deltas
+            change.logprobs += added.logprobs
 
     # -- both -----------------------------------------------------------------------------------------------------
 
-    def _serializer(self, collector: OutputCollector, index: int) -> ChoiceSerializer:
-        return self._kind(self._call, index, collector, self._names)
-
-    def _envelope(self, name: str) -> dict[str, Any]:
-        call = self._call
-        return {
-            "id": call.call_id,
-            "object": name,
-            "created": call.created,
-            "model": call.model,
-            "service_tier": call.tier,
-        }
-
-    @property
-    def _cached_tokens(self) -> int:
-        """Of the prompts that have finished."""
-        return sum(one.timings.cached_tokens for one in self._collectors.values() if one.timings is not None)
-
-    def _usage(self, output_tokens: int, cached: int) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": output_tokens,
-            "total_tokens": self._prompt_tokens + output_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
-
-    def _timings(self) -> dict[str, Any]:
-        """One account for one prompt; a list for several."""
-        if not self._call.timings:
-            return {}
-        timings = [one.timings.to_json() for one in self._collectors.values() if one.timings is not None]
-        return {"timings": timings[0] if len(self._collectors) == 1 else timings}
-
-
-def frame(content: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + encode(content) + b"\n\n"
+    def _usage(self, output_tokens: int) -> Usage:
+        collectors = self._collectors.values()
+        return Usage(
+            self._prompt_tokens,
+            output_tokens,
+            sum(one.timings.cached_tokens for one in collectors if one.timings is not None),
+            sum(one.reasoning_tokens for one in collectors) if self._call.parsing is not None else 0,
+        )
 
 
 def _check(collector: OutputCollector) -> None:

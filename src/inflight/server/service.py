@@ -16,15 +16,16 @@ from typing import Literal
 from inflight.counted import counted
 from inflight.engine.client import EngineClient
 from inflight.server.answer_memory import AnswerMemory
+from inflight.server.call import Call
 from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation, open_generation
+from inflight.server.generating import Generation, Keep, open_generation
 from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
-from inflight.server.translating import Call, RequestTranslator
+from inflight.server.translating import RequestTranslator
 from inflight.text import Tokenizer
 
 ANSWER_BYTES = 80 << 20  # of memory that answers may take, of all calls together
@@ -34,13 +35,15 @@ State = Literal["loading", "ready", "draining", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together."""
+    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
+    keeps_grammars: it binds answers to schemas and grammars."""
 
     bridge: EngineClient
     preprocessing: PreprocessingPool
     translator: RequestTranslator
     tokenizer: Tokenizer | None
     max_model_len: int
+    keeps_grammars: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +184,9 @@ class Service:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def open(self, call: Call, *, batch: bool = False) -> OpenCall:
-        """Hand the call to the engine. Raises ApiError when it is refused. What is opened must be closed."""
+    async def open(self, call: Call, *, batch: bool = False, keep: Keep | None = None) -> OpenCall:
+        """Hand the call to the engine. keep: stores its answer. Raises ApiError when it is refused. What is opened
+        must be closed."""
         started, entered = time.monotonic(), False
         try:
             served = self.served
@@ -191,7 +195,7 @@ class Service:
                 entered = True
             timeout = None if batch else self.settings.request_timeout  # a job has its completion window
             names = self._id_names if call.names_are_ids else self._names
-            generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout)
+            generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
         except BaseException as error:
             if entered:
                 self._leave(call.tenant)

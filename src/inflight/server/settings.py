@@ -32,9 +32,11 @@ class ServerSettings:
     isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that timing tells nobody of others'
     text.
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
+    tool_parser, reasoning_parser: of the model's answers: names, "none", or "auto" for what its template says.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
     at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
-    keep (10,240; 10,000).
+    keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
+    max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
 
     Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
     body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,
@@ -71,12 +73,17 @@ class ServerSettings:
     keep_alive: float = 10.0
     isolate_tenants: bool = False
     parse_control_tokens: bool = False
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
     metrics_names: Literal["inflight", "vllm"] = "inflight"
     data_dir: Path | None = None
     batch_concurrency: int | None = None
     max_file_mb: float | None = None
     max_stored_mb: float | None = None
     max_stored_files: int | None = None
+    store_responses: bool = False
+    max_responses_mb: float | None = None
+    response_days: float | None = None
 
     def connections_of_one(self, connections: int) -> int:
         """Of one address, and so many requests under way of one that a proxy names. connections: of all."""
@@ -91,12 +98,7 @@ class ServerSettings:
             value = getattr(self, name)
             if not 0 < value < 2**31:
                 raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
-        for name in ("batch_concurrency", "max_file_mb", "max_stored_mb", "max_stored_files"):
-            value = getattr(self, name)
-            if value is not None and self.data_dir is None:
-                raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")
-            if value is not None and not 0 < value < 2**31:
-                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
+        self._check_store()
         if not 0 <= self.drain_timeout < 2**31:
             raise SettingsError(f"--drain-timeout is {self.drain_timeout}; give seconds, 0 to end at once.")
         if self.metrics_names not in ("inflight", "vllm"):
@@ -104,6 +106,19 @@ class ServerSettings:
         if any(not name for name in self.served_model_name):
             raise SettingsError("--served-model-name is empty; give a name, or leave it out.")
         self._check_ingress()
+
+    def _check_store(self) -> None:
+        if self.store_responses and self.data_dir is None:
+            raise SettingsError("--store-responses needs --data-dir, which says where responses are stored.")
+        of_jobs = ("batch_concurrency", "max_file_mb", "max_stored_mb", "max_stored_files")
+        for name in (*of_jobs, "max_responses_mb", "response_days"):
+            value = getattr(self, name)
+            if value is not None and name in of_jobs and self.data_dir is None:
+                raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")
+            if value is not None and name not in of_jobs and not self.store_responses:
+                raise SettingsError(f"{option(name)} has no effect without --store-responses.")
+            if value is not None and not 0 < value < 2**31:
+                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
 
     def _check_ingress(self) -> None:
         own = self.max_connections_per_address

@@ -9,6 +9,7 @@ A keys file is TOML, one table a tenant:
     max_batch_jobs = 4        # batch jobs that are not ended
     max_stored_mb = 2048      # MiB of files, uploads and outputs; instead of --max-stored-mb
     max_stored_files = 500    # instead of --max-stored-files
+    max_responses_mb = 256    # MiB of stored responses; instead of --max-responses-mb
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class KeysError(ValueError):
 class Tenant:
     """Whose request it is. name "" is everybody, where the server has no keys.
 
-    None: no limit; for max_stored_mb and max_stored_files, the one that the server has for everybody.
+    None: no limit; for max_stored_mb, max_stored_files and max_responses_mb, the one that the server has for everybody.
     """
 
     name: str = ""
@@ -41,6 +42,7 @@ class Tenant:
     max_batch_jobs: int | None = None
     max_stored_mb: float | None = None
     max_stored_files: int | None = None
+    max_responses_mb: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < 1e9:
@@ -49,9 +51,11 @@ class Tenant:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise KeysError(f"The tenant {self.name!r} has {name} {value!r}; give a whole number above 0.")
-        most = self.max_stored_mb
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < 2**31):
-            raise KeysError(f"The tenant {self.name!r} has max_stored_mb {most!r}; give a number above 0.")
+        for name in ("max_stored_mb", "max_responses_mb"):
+            most = getattr(self, name)
+            fits = isinstance(most, int | float) and not isinstance(most, bool) and 0 < most < 2**31
+            if most is not None and not fits:
+                raise KeysError(f"The tenant {self.name!r} has {name} {most!r}; give a number above 0.")
 
 
 ANYONE = Tenant()
@@ -94,7 +98,9 @@ class Tenants:
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise ApiError(
-                401, "No API key was given; send the header `Authorization: Bearer KEY`.", code="missing_api_key"
+                401,
+                "No API key was given; send the header `Authorization: Bearer KEY` or `x-api-key: KEY`.",
+                code="missing_api_key",
             )
         given, found = digest(key.strip()), None
         for known, tenant in self._keys:  # every key is compared, so that the time says nothing about which one fits

@@ -12,18 +12,21 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET
 
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.fields import SAMPLING_FIELDS
+from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionSettings
-from inflight.server.endpoints.registry import ENDPOINTS, Endpoint
+from inflight.server.call import Call, EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.offload import offload
 from inflight.server.preprocessing.preprocessor import check_model, max_tokens_of
@@ -39,41 +42,9 @@ TIERS = {
     "default": "default",
     "scale": "default",
     "priority": "default",
+    "fast": "default",
     "flex": "flex",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call of an endpoint.
-
-    requests: one for each prompt; prompts: their texts, where they came as text. n: samples returned of each (the
-    requests may draw more: best_of). logprobs: whether the answer shows them. names_are_ids:
-    log-probabilities name tokens by their ids.
-    """
-
-    kind: Literal["completion", "chat"]
-    call_id: str
-    created: int
-    model: str
-    requests: tuple[Request, ...]
-    prompts: tuple[str | None, ...]
-    n: int
-    tier: str
-    tenant: Tenant
-    echo: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: bool = False
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    timings: bool = False
-    return_token_ids: bool = False
-    names_are_ids: bool = False
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return ENDPOINTS[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +53,8 @@ class RequestTranslator:
 
     encoder: makes requests, and draws the seeds of those that name none. defaults: sampling settings of bodies that
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
-    engine's clock. isolate: keep tenants' cached prefixes apart.
+    engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
+    special tokens that these must see.
     """
 
     encoder: PromptEncoder
@@ -90,6 +62,8 @@ class RequestTranslator:
     now: Callable[[], float]
     defaults: SamplingParams = field(default_factory=SamplingParams)
     isolate: bool = False
+    parsers: ParserChoice | None = None
+    shown_token_ids: tuple[int, ...] = ()
 
     def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
         """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier."""
@@ -122,7 +96,8 @@ class RequestTranslator:
         scores = body.logprobs if body.echo and body.logprobs is not None else None
         wanted = 0 if best_of > n and body.logprobs is None else body.logprobs
         params = self._params(body, n=best_of, logprobs=wanted, scores=scores)
-        return self._call("completion", prepared, params, n, tenant, batch, body.logprobs, echo=bool(body.echo))
+        call = self._call("completion", prepared, params, tenant, batch)
+        return replace(call, n=n, logprobs=body.logprobs, echo=bool(body.echo))
 
     def _chat(self, prepared: PreparedChat, tenant: Tenant, batch: bool) -> Call:
         body = prepared.settings
@@ -130,7 +105,16 @@ class RequestTranslator:
             raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
         shown = (body.top_logprobs or 0) if body.logprobs else None
         params = self._params(body, n=body.n or 1, logprobs=shown, scores=None)
-        return self._call("chat", prepared, params, body.n or 1, tenant, batch, shown)
+        call = self._call(prepared.kind, prepared, params, tenant, batch, self.shown_token_ids)
+        return replace(
+            call,
+            logprobs=shown,
+            parsing=AnswerParsing(self.parsers, prepared.tools, prepared.in_reasoning, prepared.parallel_calls),
+            include_reasoning=body.include_reasoning is not False,
+            old_functions=prepared.old_functions,
+            repeated=prepared.repeated,
+            kept_items=prepared.kept_items,
+        )
 
     def _params(self, body: Settings, *, n: int, logprobs: int | None, scores: int | None) -> SamplingParams:
         given = {
@@ -149,14 +133,12 @@ class RequestTranslator:
 
     def _call(
         self,
-        kind: Literal["completion", "chat"],
+        kind: EndpointName,
         prepared: Prepared,
         params: SamplingParams,
-        n: int,
         tenant: Tenant,
         batch: bool,
-        logprobs: int | None,
-        echo: bool = False,
+        shown_token_ids: tuple[int, ...] = (),
     ) -> Call:
         body = prepared.settings
         options = body.stream_options
@@ -170,22 +152,29 @@ class RequestTranslator:
         for index, prompt in enumerate(prepared.prompts):
 
             def make(name: str = f"{own_id}-{index}", tokens: tuple[int, ...] = prompt.ids()) -> Request:
-                return self.encoder.request(name, tokens, params, arrival, **placement)
+                return self.encoder.request(
+                    name,
+                    tokens,
+                    params,
+                    arrival,
+                    grammar=prepared.grammar,
+                    shown_token_ids=shown_token_ids,
+                    **placement,
+                )
 
             requests.append(clients_fault(make, "stop"))
         return Call(
             kind=kind,
             # A client may name its call, but not the engine's requests, among which names must differ.
-            call_id=f"{ENDPOINTS[kind].call_prefix}-{body.request_id or own_id}",
+            call_id=f"{ENDPOINTS[kind].call_prefix}{body.request_id or own_id}",
             created=int(time.time()),
             model=check_model(body.model, self.models),
             requests=tuple(requests),
             prompts=tuple(prompt.text for prompt in prepared.prompts),
-            n=n,
+            n=params.n,
             tier="flex" if batch else TIERS[body.service_tier],
             tenant=tenant,
-            echo=echo,
-            logprobs=logprobs,
+            form_field=prepared.form_field,
             prompt_logprobs=body.prompt_logprobs is not None,
             stream=bool(body.stream),
             include_usage=bool(options and options.include_usage),

@@ -69,6 +69,7 @@ class _Compiled(NamedTuple):
     asks_for_strings: bool
     looked_for: frozenset[str]
     changes_text: bool
+    arguments_as_text: bool
 
 
 class ChatTemplate:
@@ -123,6 +124,15 @@ class ChatTemplate:
         """Whether the templates may leave out or change parts of a text, such as `/no_think`. Raises
         ChatTemplateError."""
         return any(self._compile(name).changes_text for name in self._sources)
+
+    def takes_arguments_as_text(self, has_tools: bool) -> bool:
+        """Whether arguments of tool calls in messages are written as they come, and so must be JSON text, not objects.
+        has_tools: of the conversation. Raises ChatTemplateError."""
+        return self._compile(self._choose(has_tools)).arguments_as_text
+
+    def knows_tools(self) -> bool:
+        """Whether one of the templates shows tools to the model."""
+        return _WITH_TOOLS in self._sources or "tools" in self.written
 
     def render(self, conversation: Conversation) -> str:
         """Write a conversation as one prompt text, to be encoded without adding special tokens.
@@ -205,7 +215,12 @@ class ChatTemplate:
             from jinja2 import TemplateSyntaxError  # here, because it takes longer to import than all of this package
 
             from inflight.text.sandbox import chat_environment
-            from inflight.text.template_reading import changes_text, strings_looked_for, takes_parts
+            from inflight.text.template_reading import (
+                changes_text,
+                strings_looked_for,
+                takes_arguments_as_text,
+                takes_parts,
+            )
 
             environment, source = chat_environment(), self._sources[name]
             if len(source) > _LONGEST_SOURCE:
@@ -215,7 +230,12 @@ class ChatTemplate:
                 )
             try:
                 tree = environment.parse(source)
-                read = (*takes_parts(tree), strings_looked_for(tree), changes_text(tree))
+                read = (
+                    *takes_parts(tree),
+                    strings_looked_for(tree),
+                    changes_text(tree),
+                    takes_arguments_as_text(tree),
+                )
                 self._compiled[name] = _Compiled(environment.from_string(tree), *read)  # which rewrites the tree
             except TemplateSyntaxError as error:
                 raise ChatTemplateError(

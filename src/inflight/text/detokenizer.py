@@ -16,7 +16,7 @@ character.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,11 +35,18 @@ class IncrementalDetokenizer:
     __slots__ = ("_decoder", "_pieces", "_previous", "_prompt_marks", "_skipped")
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        shown_token_ids: Collection[int] = (),
     ) -> None:
-        """Begin after a prompt, which decides whether the first token keeps its leading space."""
+        """Begin after a prompt, which decides whether the first token keeps its leading space. shown_token_ids: special
+        tokens that are text all the same."""
         self._pieces = tokenizer.pieces
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        if shown_token_ids:
+            self._skipped = self._skipped.difference(shown_token_ids)
         self._previous: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(
             "surrogateescape" if self._pieces.marks_each_byte else "replace"

@@ -7,7 +7,7 @@ scheduler's stop checker only whether a stop string is complete. Both run this c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -137,6 +137,7 @@ class TextStream:
         include_stop: bool = False,
         skip_special_tokens: bool = True,
         stops_from: int = 0,
+        shown_token_ids: Collection[int] = (),
     ) -> None:
         """Begin after a prompt. Stop strings are looked for in the output alone.
 
@@ -148,11 +149,12 @@ class TextStream:
             skip_special_tokens: leave special tokens out of the text, and out of the search for stop strings.
             stops_from: number of the first output token, counted from 1, that may complete a stop string; one that
                 an earlier token completes is text like any other.
+            shown_token_ids: special tokens that are text all the same.
 
         Raises:
             ValueError: a stop string is empty.
         """
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, skip_special_tokens, shown_token_ids)
         self._finder = StopStringFinder(stops, include_stop)
         self._parts: list[str] = []
         self._stops_from = stops_from

@@ -34,6 +34,17 @@ def takes_parts(tree: nodes.Template) -> tuple[bool, bool]:
     return loops, asks
 
 
+def takes_arguments_as_text(tree: nodes.Template) -> bool:
+    """Whether a template writes the arguments of a tool call as they are, so that they must be JSON text; otherwise it
+    writes JSON of an object itself, or goes through it."""
+    uses = [node for kind in (nodes.Getattr, nodes.Getitem) for node in tree.find_all(kind) if _is_arguments(node)]
+    printing = [*tree.find_all(nodes.Add), *tree.find_all(nodes.Concat), *tree.find_all(nodes.Output)]
+    printed = [child for node in printing for child in node.iter_child_nodes() if _is_arguments(child)]
+    tested = [test.node for test in tree.find_all(nodes.Test) if _is_arguments(test.node)]
+    asks = any(test.name in ("string", "mapping") and _is_arguments(test.node) for test in tree.find_all(nodes.Test))
+    return bool(printed) and not asks and len(printed) + len(tested) == len(uses)
+
+
 def strings_looked_for(tree: nodes.Template) -> frozenset[str]:
     """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
     places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
@@ -70,3 +81,9 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
     if isinstance(node, nodes.Getitem):
         return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
     return isinstance(node, nodes.Name) and node.name in names
+
+
+def _is_arguments(node: nodes.Node) -> bool:
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "arguments"
+    return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "arguments"

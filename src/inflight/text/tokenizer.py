@@ -96,6 +96,11 @@ class Tokenizer:
         """The id of each token, added ones included, made anew each time."""
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
+    @property
+    def as_json(self) -> str:
+        """As tokenizer.json would have it, special tokens that the settings name included; made anew each time."""
+        return self._backend.to_str()
+
     @cached_property
     def longest_token(self) -> int | None:
         """Most characters of a text that one token stands for; None where that is not certain (see `longest`)."""

@@ -48,6 +48,29 @@ def stream_chat_with_helper(**fields: Any) -> Any:
         return {"kinds": kinds, "whole": stream.get_final_completion()}
 
 
+def respond(**fields: Any) -> Any:
+    answer = client.responses.create(**fields)
+    return {"text": answer.output_text, "whole": answer}
+
+
+def stream_response(**fields: Any) -> Any:
+    return list(client.responses.create(stream=True, **fields))
+
+
+def stream_response_with_helper(**fields: Any) -> Any:
+    """The helper that folds events, and raises where they are out of order."""
+    with client.responses.stream(**fields) as stream:
+        kinds = [event.type for event in stream]
+        return {"kinds": kinds, "text": stream.get_final_response().output_text}
+
+
+def go_on_with_its_items(question: str, **fields: Any) -> Any:
+    """The output of an answer goes back as the client's classes have it."""
+    first = client.responses.create(**fields)
+    said = [{"role": "user", "content": fields["input"]}, *first.output, {"role": "user", "content": question}]
+    return {"first": first.output_text, "second": client.responses.create(**{**fields, "input": said}).output_text}
+
+
 def raw_headers(**fields: Any) -> Any:
     answer = client.chat.completions.with_raw_response.create(**fields)
     return {"headers": dict(answer.headers), "request_id": answer.parse()._request_id}

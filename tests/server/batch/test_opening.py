@@ -208,7 +208,7 @@ def test_rubbish_and_databases_of_others(tmp_path: Path) -> None:
             make(folder / "batch.sqlite")  # type: ignore[no-untyped-call]
             told = refusal(folder)
         if name == "later":
-            assert "has the schema version 9, but this program knows 2; use the program that wrote it" in told
+            assert "has the schema version 9, but this program knows 3; use the program that wrote it" in told
         if name == "foreign":
             assert "is not a database of this program" in told
 
@@ -356,7 +356,8 @@ def as_version_1(folder: Path, *, stopped: bool) -> None:
     """The folder as the version before the marker left it."""
     with contextlib.closing(sqlite3.connect(folder / "batch.sqlite", isolation_level=None)) as database:
         database.executescript(
-            "DROP TABLE leftovers; DROP TABLE store; ALTER TABLE jobs DROP COLUMN due;"
+            "DROP TABLE leftovers; DROP TABLE store; DROP TABLE responses; DROP TABLE response_usage;"
+            "ALTER TABLE jobs DROP COLUMN due;"
             "ALTER TABLE jobs DROP COLUMN model; ALTER TABLE jobs DROP COLUMN input_tokens;"
             "ALTER TABLE jobs DROP COLUMN cached_tokens; ALTER TABLE jobs DROP COLUMN output_tokens;"
             "PRAGMA application_id = 0; PRAGMA user_version = 1;"

@@ -53,7 +53,7 @@ def test_what_changes_no_token_passes(more: dict[str, Any]) -> None:
     [
         (CHAT, {"length_penalty": 2}, "length_penalty", "beam search"),
         (CHAT, {"use_beam_search": True}, "use_beam_search", "beam search"),
-        (CHAT, {"tools": [{"type": "function"}]}, "tools", "not served"),
+        (CHAT, {"tools": [{"type": "function"}]}, "tools.0.function", "has no function"),
         (CHAT, {"echo": True}, "echo", "/v1/completions has echo"),
         (CHAT, {"best_of": 2}, "best_of", "use n"),
         (CHAT, {"temprature": 1}, "temprature", "Did you mean 'temperature'?"),

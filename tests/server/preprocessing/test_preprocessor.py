@@ -11,7 +11,7 @@ import pytest
 
 import inflight
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.endpoints.registry import EndpointName
+from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import preprocessor as preprocessing
 from inflight.server.preprocessing.preprocessor import Preprocessor

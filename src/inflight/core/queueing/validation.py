@@ -37,6 +37,7 @@ class RequestValidator:
         self._check_lane(request)
         self._check_lengths(request)
         self._check_pooling(request)
+        self._check_grammar(request)
         self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
         # One bad id in a step would break it for the whole batch.
         self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
@@ -147,6 +148,30 @@ class RequestValidator:
                 f"A pooled request samples nothing, but its output_tokens is {request.forced_output_tokens}; leave it "
                 "out.",
                 field="output_tokens",
+            )
+
+    def _check_grammar(self, request: Request) -> None:
+        """That it fits its request; what is wrong within it, whoever compiles it has said before."""
+        grammar = request.grammar
+        if grammar is None:
+            return
+        if request.pooling is not None:
+            raise RequestRefused(
+                "A pooled request samples 0 tokens, and has a grammar; leave that out.", field="grammar"
+            )
+        self._check_token_ids("grammar", "The end of the reasoning holds", grammar.after_token_ids)
+        if grammar.max_tokens_before is None:
+            return
+        if grammar.max_tokens_before < 0:
+            raise RequestRefused(
+                f"The reasoning's budget is {grammar.max_tokens_before} tokens; give a whole number from 0 on.",
+                field="grammar",
+            )
+        if not grammar.after_token_ids:
+            raise RequestRefused(
+                f"The reasoning may have {grammar.max_tokens_before} tokens, but no token is known that ends it; leave "
+                "its budget out.",
+                field="grammar",
             )
 
     def _check_token_ids(self, field: str, where: str, token_ids: Collection[int]) -> None:

@@ -10,6 +10,7 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.types.grammar_stats import GrammarStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Snapshot:
     rows that began from a snapshot, and state_missed_tokens that were computed again for want of one, though their
     blocks were found.
 
-    speculation: what it did since the engine began; None where there is none, or none that counts.
+    speculation: what it did since the engine began; None where there is none, or none that counts. grammars: what they
+    took, which the engine's loop adds; None where nothing is bound to any.
     """
 
     step: int
@@ -64,6 +66,7 @@ class Snapshot:
     state_hits: int
     state_missed_tokens: int
     speculation: SpeculationStats | None = None
+    grammars: GrammarStats | None = None
 
 
 def take_snapshot(

@@ -400,4 +400,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         banned_token_ids=sequence.banned,
         bad_token_ids=request.bad_token_ids,
         pooling=request.pooling,
+        grammar=request.grammar,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from inflight.core.types.grammar import Grammar
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.sampling import PoolingParams, SamplingParams
 
@@ -32,6 +33,7 @@ class NewRow:
     bad_token_ids: the last of each may not be drawn behind the others.
     pooling: what becomes of the hidden state that a chunk pools; None: none does.
     forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
+    grammar: what the output is to follow.
     snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts
         at the position that this was taken at. -1: with the state before any token.
     """
@@ -47,6 +49,7 @@ class NewRow:
     pooling: PoolingParams | None = None
     forced_token_ids: tuple[int, ...] = ()
     snapshot: int = -1
+    grammar: Grammar | None = None
 
 
 class Chunk(NamedTuple):

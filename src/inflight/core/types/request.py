@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inflight.core.types.grammar import Grammar
 from inflight.core.types.sampling import PoolingParams, SamplingParams
 from inflight.counted import counted
 
@@ -34,6 +35,8 @@ class Request:
     cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
     handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
         request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
+    grammar: what the output's text must be like.
+    shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
         policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
     """
@@ -51,6 +54,8 @@ class Request:
     cache_salt: str = ""
     handed_tokens: int = 0
     forced_output_tokens: int | None = None
+    grammar: Grammar | None = None
+    shown_token_ids: tuple[int, ...] = ()
     pooling: PoolingParams | None = None
 
 

@@ -44,11 +44,11 @@ class HostPass:
         self._pooled: list[Pooled] = []
         self._finished = 0.0
 
-    def sample(self, logits: Any, places: Sequence[int]) -> None:
+    def sample(self, logits: Any, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
         at = np.fromiter(places, np.int32, len(places))
         of = self._inputs.chunk_of[at]
         rows, positions = self._inputs.rows[of], self._inputs.metadata.positions[at]
-        batch = self._slots.sampling(rows, positions)
+        batch = self._slots.sampling(rows, positions, allowed)
         values = logits.array[: len(places)]
         drawn = self._backend.sample(values, batch)
         chosen = values[np.arange(len(rows)), drawn.token_ids]

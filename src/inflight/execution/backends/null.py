@@ -188,7 +188,7 @@ class NullPass:
     rope_and_write_kv = rope_and_write_latent = attention = compute
     convolve = convolve_gated = delta_rule = compute
 
-    def sample(self, logits: object, places: Sequence[int]) -> None:
+    def sample(self, logits: object, places: Sequence[int], allowed: object = None) -> None:
         for chunk, position in (self._places[place] for place in places):
             slot = self._slots[chunk.row]
             output = position + 1 - slot.new.prompt_length

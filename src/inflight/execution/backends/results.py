@@ -17,7 +17,8 @@ from inflight.core.types.plan import Chunk, Pooled, Sampled, Scored
 from inflight.execution.backends.protocol import Array, SampledBatch, SamplingBatch, ScoredBatch
 
 ALL_BANNED = (
-    "After {position} tokens, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more tokens."
+    "After {position} tokens, grammar, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more "
+    "tokens."
 )
 UNSOUND = (
     "The model's logits after {position} tokens are not finite (NaN or infinite), so they mean no token; its weights "

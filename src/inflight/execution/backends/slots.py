@@ -16,7 +16,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.pass_layout import StatePositions, laid_out
 from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateCache, StateMetadata
 from inflight.execution.backends.row_settings import FLOATS, RowSettings
-from inflight.execution.backends.token_bias import NO_BIAS
+from inflight.execution.backends.token_bias import NO_BIAS, both
 
 
 class PassInputs(NamedTuple):
@@ -116,8 +116,9 @@ class RequestSlots:
         self._block_tables[group, row, used:end] = blocks
         self._num_blocks[group, row] = end
 
-    def sampling(self, rows: Array, positions: Array) -> SamplingBatch:
-        """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known."""
+    def sampling(self, rows: Array, positions: Array, masks: Sequence[Array | None] | None = None) -> SamplingBatch:
+        """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known.
+        masks: bits of what may be drawn, beside what the settings allow."""
         settings, positions = self._settings, positions + self._ahead
         prompt_lengths, top_k, top_logprobs = settings.integers.take(rows, axis=1)
         num_tokens = np.maximum(positions + 1, prompt_lengths)  # of a row that was discarded there may be fewer
@@ -133,6 +134,8 @@ class RequestSlots:
                     biases.append(bias)
                     offsets[index + 1] = len(bias[0])
             np.cumsum(offsets, out=offsets)
+        if masks is not None:
+            allowed = [both(one, mask) for one, mask in zip(allowed, masks, strict=True)]
         bias_ids, bias_values = map(np.concatenate, zip(*biases, strict=True)) if len(biases) > 1 else NO_BIAS
         return SamplingBatch(
             **dict(zip(FLOATS, settings.floats.take(rows, axis=1), strict=True)),

@@ -91,6 +91,13 @@ def bits(token_ids: Iterable[int], vocab_size: int) -> Array:
     return words
 
 
+def both(first: Array | None, second: Array | None) -> Array | None:
+    """Bits of what two of them let be drawn; None: everything."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
 def _joined(first: Bias, second: Bias) -> Bias:
     return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 

@@ -19,6 +19,7 @@ from inflight.server.batch.marker import Identity
 from inflight.server.batch.models import Batch, FileObject
 from inflight.server.batch.records import FILE_ID, Job, StoredFile
 from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
+from inflight.server.responses.stored import StoredResponse
 
 _JOB_ID = re.compile(r"batch_[0-9a-f]{32}")
 _HEADER = b"SQLite format 3\0"
@@ -127,7 +128,7 @@ def _version(path: Path, connection: sqlite3.Connection) -> int:
 
 def _check_rows(path: Path, connection: sqlite3.Connection, version: int) -> None:
     connection.row_factory = sqlite3.Row
-    for table in ("files", "jobs") if version else ():
+    for table in (name for name in ("files", "jobs", "responses") if name in TABLES.get(version, ())):
         for row in connection.execute(f"SELECT * FROM {table} ORDER BY number"):
             try:
                 _check_row(table, row)
@@ -146,7 +147,10 @@ def _identity(path: Path, connection: sqlite3.Connection) -> Identity:
 def _check_row(table: str, row: sqlite3.Row) -> None:
     """Whether it can be served; SQLite's check sees its form, not its values. Raises ValueError, TypeError."""
     ids: tuple[str | None, ...]
-    if table == "files":
+    if table == "responses":
+        StoredResponse.of(row).check()
+        ids = ()
+    elif table == "files":
         file = StoredFile.of(row)
         FileObject.of(file)
         ids = (file.id,)

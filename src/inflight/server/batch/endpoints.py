@@ -24,6 +24,7 @@ from inflight.server.batch.models import (
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.upload import MultipartUpload, declared_bytes
 from inflight.server.json import body_of
+from inflight.server.responses.kept import KeptResponses, Responses
 from inflight.server.tenants import Tenant
 
 _FORM_BYTES = 1 << 14  # what a form may hold beside its file
@@ -54,6 +55,12 @@ class Kept(Protocol):
 
     @property
     def jobs(self) -> Jobs: ...
+
+    @property
+    def responses(self) -> Responses: ...
+
+    @property
+    def kept_responses(self) -> KeptResponses: ...
 
     @property
     def paused(self) -> Pause | None: ...

@@ -15,6 +15,7 @@ from inflight.server.batch.answering import Answer, Answerer, NotNow, StepFailed
 from inflight.server.batch.lines import BatchLine, line_id
 from inflight.server.batch.records import Job, LineAnswer, LineUsage
 from inflight.server.errors import ApiError
+from inflight.server.json import told
 from inflight.server.tenants import Tenant
 
 SHORTEST_WAIT, USUAL_WAIT, LONGEST_WAIT = 0.05, 1.0, 60.0  # seconds between two tries
@@ -45,9 +46,9 @@ class RetryPolicy:
             except StepFailed as failure:
                 failed_steps += 1
                 if failed_steps == MOST_FAILED_STEPS:
-                    return _line_answer(job, line, failure.answer.status, _json(failure.answer))
+                    return _refused(job, line, failure.answer)
             except ApiError as error:
-                return _line_answer(job, line, error.status, _json(error))
+                return _refused(job, line, error)
             except asyncio.CancelledError:
                 if _is_cancelled():
                     raise
@@ -56,7 +57,7 @@ class RetryPolicy:
             except BaseException:  # a panic of native code is no Exception, and is this line's alone as well
                 log.exception("line %d of batch job %s met a fault", line.number, job.id)
                 fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
-                return _line_answer(job, line, fault.status, _json(fault))
+                return _refused(job, line, fault)
             await asyncio.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
 
     async def _ask_alone(self, job: Job, line: BatchLine) -> Answer:
@@ -79,8 +80,10 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _json(error: ApiError) -> str:
-    return json.dumps(error.body, allow_nan=False)
+def _refused(job: Job, line: BatchLine, error: ApiError) -> LineAnswer:
+    """As the endpoint of the line would tell it."""
+    status, body = told(error, line.url)
+    return _line_answer(job, line, status, json.dumps(body, allow_nan=False))
 
 
 def _line_answer(job: Job, line: BatchLine, status: int, payload: str, usage: LineUsage | None = None) -> LineAnswer:

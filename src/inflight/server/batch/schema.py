@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import sqlite3
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x696E666C  # says in the file's header whose it is; version 1 did not have it
 TABLES = {
     1: ("answers", "files", "jobs"),
     2: ("answers", "files", "jobs", "leftovers", "store"),
+    3: ("answers", "files", "jobs", "leftovers", "response_usage", "responses", "store"),
 }
 _FIRST = """
 CREATE TABLE files (
@@ -80,19 +81,46 @@ ALTER TABLE jobs ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN output_tokens INTEGER NOT NULL DEFAULT 0;
 UPDATE jobs SET due = expires_at - created_at;
 PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {VERSION};
+"""
+# responses: see `responses.stored`. due: the store's clock when it goes. response_usage: bytes that each tenant keeps
+# of them, summed up as they come and go.
+_THIRD = """
+CREATE TABLE responses (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    due REAL NOT NULL,
+    bytes INTEGER NOT NULL,
+    response TEXT NOT NULL,
+    input_items TEXT NOT NULL,
+    UNIQUE (tenant, id)
+);
+CREATE INDEX responses_of_tenant ON responses (tenant, number);
+CREATE INDEX responses_by_due ON responses (due);
+CREATE TABLE response_usage (
+    tenant TEXT PRIMARY KEY,
+    bytes INTEGER NOT NULL
+);
+CREATE TRIGGER response_came AFTER INSERT ON responses BEGIN
+    INSERT INTO response_usage (tenant, bytes) VALUES (new.tenant, new.bytes)
+        ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER response_went AFTER DELETE ON responses BEGIN
+    UPDATE response_usage SET bytes = bytes - old.bytes WHERE tenant = old.tenant;
+END;
 """
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """Makes the tables in an empty database, and adds to those of version 1 what they lack; at once or not at all."""
+    """Makes the tables in an empty database, and adds to those of an earlier version what they lack; at once or not at
+    all."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == VERSION:
         return
     new_store = f"INSERT INTO store (id, generation) VALUES ('{secrets.token_hex(16)}', 0);"
-    script = f"{_FIRST if version == 0 else ''} {_SECOND} {new_store}"
+    script = "".join((_FIRST, f"{_SECOND} {new_store}", _THIRD)[version:])
     try:
-        connection.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
+        connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {VERSION}; COMMIT;")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

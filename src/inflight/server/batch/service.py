@@ -1,4 +1,5 @@
-"""Batch jobs as a whole: the parts put together on one data directory, started and stopped with the server."""
+"""Batch jobs and stored responses as a whole: the parts put together on one data directory, started and stopped with
+the server."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from inflight.server.batch.store import Store
 from inflight.server.batch.sweep import sweep
 from inflight.server.errors import ApiError
 from inflight.server.metrics.batch import BatchCounts
+from inflight.server.responses.kept import KeptResponses, Responses
+from inflight.server.responses.store import ResponseStore
 from inflight.server.tenants import Tenant
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ class BatchService:
         max_file_mb: float,
         max_stored_mb: float,
         max_stored_files: int,
+        max_responses_mb: float = 1024,
+        response_days: float = 30,
         retry_seconds: float = 5.0,
         clocks: Clocks | None = None,
     ):
@@ -43,12 +48,14 @@ class BatchService:
 
         tenant_of: the tenant of that name, as it is today; asked for each line. concurrency: lines under way at once,
         of all jobs. max_file_mb: MiB of one upload. max_stored_mb, max_stored_files: what each tenant may keep that has
-        no limits of its own. retry_seconds: between tries to write to a full disk. clocks: the machine's. Raises
-        DataDirectoryError; what is in the directory is as it was then.
+        no limits of its own; max_responses_mb: the same of stored responses, each of which is kept for response_days.
+        retry_seconds: between tries to write to a full disk. clocks: the machine's. Raises DataDirectoryError; what is
+        in the directory is as it was then.
         """
         self._data = DataDirectory(data_dir)
         self._answerer, self._tenant_of, self._concurrency = answerer, tenant_of, concurrency
         self._most_bytes, self._quotas = int(max_file_mb * 2**20), Quotas(max_stored_mb, max_stored_files)
+        self._response_bounds = max_responses_mb, response_days
         self._clocks = clocks or Clocks()
         self._storage = Persistence(retry_seconds=retry_seconds, now=self._clocks.wall)
         self._is_open = False
@@ -75,13 +82,15 @@ class BatchService:
             concurrency=self._concurrency,
             now=now,
         )
+        max_mb, days = self._response_bounds
+        self._responses = Responses(self._response_store, self._clock, max_mb=max_mb, days=days)
         self._jobs = Jobs(self._store, self._quotas, self._runner.notice, self._clock, now=now)
         self._is_open = True
 
     def _open_store(self) -> None:
         database = Database(self._data.database, self._data.reserve, self._data.mark)
         try:
-            self._store = Store(database)
+            self._store, self._response_store = Store(database), ResponseStore(database)
             self._sort()
             self._data.reserve.restore()
             self._clock = StoreClock(self._store.kept_time(), self._clocks)
@@ -109,6 +118,17 @@ class BatchService:
         self._refuse_unopened()
         return self._jobs
 
+    @property
+    def responses(self) -> Responses:
+        """Raises ApiError 503 until it is open."""
+        self._refuse_unopened()
+        return self._responses
+
+    @property
+    def kept_responses(self) -> KeptResponses:
+        """Raises ApiError 503 until it is open."""
+        return self.responses
+
     def _refuse_unopened(self) -> None:
         if not self._is_open:
             raise ApiError(
@@ -127,6 +147,7 @@ class BatchService:
     def start(self, counts: BatchCounts | None = None) -> None:
         """Take up the jobs that have not ended. Within the event loop of the server. counts: told of their fate."""
         self._runner.start(counts)
+        self._responses.start()
 
     async def stop(self) -> None:
         """Lines under way are abandoned, and run again after the next start. Lets go of the directory, unless it is
@@ -134,6 +155,7 @@ class BatchService:
         if not self._is_open:
             return
         await self._runner.stop()
+        await self._responses.stop()
         with contextlib.suppress(OSError):
             await self._store.keep_time(self._clock.to_keep())
         await self._store.close()

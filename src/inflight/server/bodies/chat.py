@@ -8,10 +8,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from inflight.server.bodies.common import COMMON_HINTS, COMMON_NEUTRAL, GenerationSettings
 from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.tools import CalledFunction, CalledTool, FunctionChoice, Functions, ToolChoiceSpec, Tools
 from inflight.server.bodies.types import (
     MOST_MESSAGES,
     Count,
-    JsonObject,
     Name,
     TemplateVariables,
     Text,
@@ -28,23 +28,20 @@ class TextPart(Struct):
 
 class Message(Struct, kw_only=True):
     """One message. What a template makes of name, tool_calls and the like is the model's; fields that no template
-    reads (annotations, refusal, …) come back with clients' histories and are passed over."""
+    reads (annotations, refusal, …) come back with clients' histories and are passed over. function_call, and the role
+    function: from before there were tools. reasoning: another name of reasoning_content."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Text | Annotated[list[TextPart], Meta(max_length=MOST_MESSAGES)] | None = None
     name: Name | None = None
-    tool_calls: Annotated[list[JsonObject], Meta(max_length=1024)] | None = None
+    tool_calls: Annotated[list[CalledTool], Meta(max_length=1024)] | None = None
     tool_call_id: Name | None = None
+    function_call: CalledFunction | None = None
     reasoning_content: Text | None = None
+    reasoning: Text | None = None
 
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
-
-
-class ResponseFormat(Struct, forbid_unknown_fields=True):
-    """Text; grammars and JSON schemas are not enforced."""
-
-    type: Literal["text"]
 
 
 class ChatSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +49,7 @@ class ChatSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True)
     max_tokens: Count | UnsetType | None = UNSET
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    response_format: ResponseFormat | None = None
+    include_reasoning: bool | None = None
     safety_identifier: Name | None = None
 
     @property
@@ -60,32 +57,40 @@ class ChatSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True)
         return self.safety_identifier if self.user is None else self.user
 
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class ChatBody(ChatSettings, kw_only=True, forbid_unknown_fields=True):
+    """thinking_token_budget: most tokens of the reasoning, which is ended then."""
+
     messages: Messages
+    tools: Tools | None = None
+    tool_choice: ToolChoiceSpec | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Functions | None = None
+    function_call: FunctionChoice | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    thinking_token_budget: Count | None = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
 
 _ONLY_TEXT = "only text is served."
-_NO_TOOLS = "tools are not served; describe them in a message if the model knows how to use them."
 CHAT = BodyDecoder(
     ChatBody,
     neutral={
         **COMMON_NEUTRAL,
-        "tools": (([],), _NO_TOOLS),
-        "tool_choice": (("none", "auto"), _NO_TOOLS),
-        "functions": (([],), _NO_TOOLS),
-        "function_call": (("none", "auto"), _NO_TOOLS),
         "modalities": ((["text"],), _ONLY_TEXT),
         "audio": ((), _ONLY_TEXT),
         "prediction": ((), "predicted outputs are not used."),
         "web_search_options": ((), "there is no search."),
+        "moderation": ((), "nothing is moderated."),
         "echo": ((False,), "a chat's answer does not repeat its prompt; /v1/completions has echo."),
         "best_of": ((1,), "use n, or best_of of /v1/completions."),
         "documents": (([],), "give them as chat_template_kwargs, if the model's template reads them."),
         "chat_template": ((), "the model's own template is used."),
         "chat_template_content_format": (("auto",), "the form is read from the template."),
     },
-    hints=COMMON_HINTS | {"parallel_tool_calls", "reasoning_effort", "verbosity"},
+    hints=COMMON_HINTS | {"verbosity"},
 )

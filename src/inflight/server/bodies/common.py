@@ -11,7 +11,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from inflight.core.types.sampling import LEAST_REPETITION_PENALTY
+from inflight.server.bodies.structured import (
+    Choices,
+    ResponseFormat,
+    Schema,
+    StructuredOutputs,
+)
 from inflight.server.bodies.types import (
     Count,
     FewTokenIds,
@@ -20,9 +25,11 @@ from inflight.server.bodies.types import (
     Milliseconds,
     Name,
     Positive,
+    RepetitionPenalty,
     Samples,
     Seed,
     Stops,
+    Text,
     TokenIds,
     TopLogprobs,
     Words,
@@ -55,7 +62,7 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=LEAST_REPETITION_PENALTY, le=100)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: LogitBias | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Words | None = None
@@ -69,7 +76,7 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Name | None = None
-    service_tier: Literal["auto", "default", "priority", "flex", "scale"] | None = None
+    service_tier: Literal["auto", "default", "priority", "fast", "flex", "scale"] | None = None
     priority: Int32 | None = None
     slo: Slo | None = None
     cache_salt: Name | None = None
@@ -80,6 +87,12 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     return_tokens_as_token_ids: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
     add_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: Text | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Text | None = None
     request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
 
     @property
@@ -98,10 +111,7 @@ COMMON_NEUTRAL: Neutral = {
     "return_hidden_states": ((False,), "hidden states are not returned."),
     "no_stop_trim": ((False,), "use include_stop_str_in_output."),
     "logits_processors": (([],), "no code is taken from clients."),
-    **dict.fromkeys(
-        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
-        ((), "grammars and schemas are not enforced; ask for the form in the prompt."),
-    ),
+    "guided_whitespace_pattern": ((), "where JSON may have spaces is not to be chosen."),
     "prompt_embeds": ((), "prompts are text or token ids."),
     "lora_path": ((), "there are no adapters."),
 }
@@ -109,7 +119,7 @@ COMMON_HINTS = frozenset(
     {
         *("metadata", "store", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
         *("kv_transfer_params", "vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
-        *("include_reasoning", "drop_params", "caching", "extra_body", "vllm_request_id"),
+        *("drop_params", "caching", "extra_body", "vllm_request_id", "guided_decoding_backend", "prompt_cache_options"),
         *("bootstrap_room", "rid", "session_id", "session_params", "return_cached_tokens_details"),
     }
 )

@@ -35,7 +35,6 @@ COMPLETION = BodyDecoder(
     neutral={
         **COMMON_NEUTRAL,
         "suffix": (("",), "this model continues text, it does not fill gaps; leave it out."),
-        "response_format": (({"type": "text"},), "only text is served."),
     },
     hints=COMMON_HINTS,
 )

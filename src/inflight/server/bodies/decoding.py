@@ -20,6 +20,7 @@ from msgspec.structs import fields as struct_fields
 from inflight.server.errors import ApiError, invalid
 
 B = TypeVar("B", bound=Struct)
+V = TypeVar("V")
 
 LONGEST_SHOWN = 60  # characters of a value or name in a sentence
 _LONGEST_NEUTRAL = 256  # bytes of a value that may mean "not used"
@@ -33,6 +34,7 @@ _UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _ANY = msgspec.json.Decoder()
 _ELSEWHERE = {"max_completion_tokens": "max_tokens", "max_new_tokens": "max_tokens", "n_predict": "max_tokens"}
+_ELSEWHERE |= dict.fromkeys(("thinking_budget", "max_reasoning_tokens", "max_thinking_tokens"), "thinking_token_budget")
 _WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -69,7 +71,7 @@ class BodyDecoder(Generic[B]):
         for name, raw in fields_of(body).items():
             decoder = self._decoders.get(name)
             if decoder is not None:
-                values[name] = self._value(name, decoder, raw)
+                values[name] = read_value(name, decoder, raw)
             elif name in self._neutral:
                 self._check_neutral(name, raw)
             elif name not in self._hints:
@@ -78,14 +80,6 @@ class BodyDecoder(Generic[B]):
             if name not in values:
                 raise invalid(f"The field {name!r} is missing.", name, "missing_field")
         return self.kind(**values)
-
-    def _value(self, name: str, decoder: msgspec.json.Decoder[Any], raw: Raw) -> Any:
-        try:
-            return decoder.decode(raw)
-        except ValidationError as error:
-            _raise_mistake(name, bytes(memoryview(raw)[: LONGEST_SHOWN + 1]), error)
-        except _UNREADABLE as error:
-            raise _not_json(error, bytes(memoryview(raw)), name) from None
 
     def _check_neutral(self, name: str, raw: Raw) -> None:
         unused, why = self._neutral[name]
@@ -105,6 +99,16 @@ class BodyDecoder(Generic[B]):
         hint = f" Did you mean {near!r}?" if near in self._decoders else ""
         name = shortened(name)
         return invalid(f"The field {name!r} is unknown here; leave it out.{hint}", name, "unknown_field")
+
+
+def read_value(name: str, decoder: msgspec.json.Decoder[V], raw: Raw) -> V:
+    """The value of a field, or of something in it that is read by itself. name: its place. Raises ApiError 400."""
+    try:
+        return decoder.decode(raw)
+    except ValidationError as error:
+        _raise_mistake(name, bytes(memoryview(raw)[: LONGEST_SHOWN + 1]), error)
+    except _UNREADABLE as error:
+        raise _not_json(error, bytes(memoryview(raw)), name) from None
 
 
 def fields_of(body: bytes | memoryview) -> dict[str, Raw]:

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from inflight.server.bodies.chat import Messages
 from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.tools import Tools
 from inflight.server.bodies.types import Name, TemplateVariables, TokenId
 
 LONGEST_TOKENIZED = 1 << 20  # characters
@@ -24,6 +25,7 @@ class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    tools: Tools | None = None
     return_token_strs: bool | None = None
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from inflight.core.types.sampling import LEAST_REPETITION_PENALTY
+
 LONGEST_TEXT = 1 << 24  # characters of a prompt or message; the limit of bodies is usually lower
 MOST_TOKEN_IDS = 1 << 20  # of one prompt
 MOST_MESSAGES = 4096
@@ -26,6 +28,7 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Meta(max_length=MOST_TOKEN_IDS)]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+RepetitionPenalty = Annotated[float, Meta(ge=LEAST_REPETITION_PENALTY, le=100)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 StopString = Annotated[str, Meta(max_length=LONGEST_STOP)]
 Stops = StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)]

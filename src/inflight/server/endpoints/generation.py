@@ -9,20 +9,28 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from inflight.server.endpoints.registry import GENERATION, EndpointName
+from inflight.server.call import Call, EndpointName
+from inflight.server.endpoints.registry import GENERATION
+from inflight.server.generating import Keep
+from inflight.server.ingress.body_budget import BodyLease
 from inflight.server.json import add_endpoint, body_bytes
+from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
+from inflight.server.responses.kept import NO_HISTORY, KeptResponses, previous_of, too_long
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
-from inflight.server.translating import Call
 
-_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
 
 
-def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:
+def generation_routes(
+    service: Service, tenant_of: Callable[..., Tenant], kept: Callable[[], KeptResponses] | None = None
+) -> APIRouter:
+    """kept: where responses are stored."""
     routes = APIRouter(tags=["generation"])
+    most_bytes = int(service.settings.max_body_mb * 2**20)
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         try:
@@ -31,7 +39,7 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
             return Response(status_code=GONE)
         request.state.body_lease.release()
         request.state.told = True  # from here on the service tells how it ended
-        opened = await service.open(call)
+        opened = await service.open(call, keep=keeping(call))
         return EventStreamResponse(opened, service.settings.keep_alive) if call.stream else WholeAnswer(opened)
 
     async def read(request: Request, name: EndpointName, tenant: Tenant) -> Call:
@@ -43,9 +51,29 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
 
     async def call_of(request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
         served = service.served
-        prepared = await served.preprocessing.prepare(name, body, request.state.body_lease.owner)
+        lease = request.state.body_lease
+        history = b"" if kept is None or GENERATION[name].continued is None else await history_of(body, tenant, lease)
+        prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         return await served.translator.call_offloaded(prepared, tenant)
+
+    async def history_of(body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
+        """It counts as the body does."""
+        assert kept is not None, "asked where responses are stored"
+        previous = previous_of(body) if len(body) <= SHORT_BYTES else await offload(partial(previous_of, body))
+        if previous is None:
+            return NO_HISTORY
+        history = await kept().history(tenant, previous)
+        if len(body) + len(history) > most_bytes:
+            raise too_long(len(body) + len(history), most_bytes)
+        await lease.grow(len(history))
+        return history
+
+    def keeping(call: Call) -> Keep | None:
+        if kept is None or not call.kept_items:
+            return None
+        responses = kept()
+        return lambda answer: responses.keep(call.tenant, call.call_id, answer, call.kept_items)
 
     for name in GENERATION:
         add_endpoint(routes, name, partial(respond, name), _STREAM)

@@ -10,7 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
-from inflight.server.endpoints.registry import ENDPOINTS, GENERATION, EndpointName
+from inflight.server.call import EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
 from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
 from inflight.server.preprocessing.preprocessor import check_model
@@ -32,6 +33,16 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
             "owned_by": "inflight",
             "root": served.translator.models[0],
             "max_model_len": served.max_model_len,
+            "capabilities": capabilities(served),
+        }
+
+    def capabilities(served: Served) -> dict[str, bool]:
+        parsers = served.translator.parsers
+        return {
+            "chat": served.translator.encoder.can_chat,
+            "tools": parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
+            "reasoning": parsers is not None and parsers.reasoning_end is not None,
+            "structured_output": served.keeps_grammars,
         }
 
     @routes.get("/v1/models", responses=documented(answers.Models))

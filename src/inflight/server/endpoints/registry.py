@@ -1,26 +1,49 @@
 """All endpoints that read a body about prompts or tokens, by name. A new one is its body's file, and an entry here.
 
-Knows where an endpoint is and how its bodies are read: HTTP, batch lines, the command line's lines, the preprocessing
-processes and the OpenAPI document take it from there. What is made of a body, `preprocessor` and `translating` know.
+Knows where an endpoint is, how its bodies are read and how its answers are written: HTTP, batch lines, the command
+line's lines, the preprocessing processes and the OpenAPI document take it from there. What is made of a body,
+`preprocessor` and `translating` know.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.chat import CHAT
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.messages import COUNT_TOKENS, MESSAGES
+from inflight.server.bodies.responses import RESPONSES
 from inflight.server.bodies.tokens import DETOKENIZE, TOKENIZE
-
-EndpointName = Literal["completion", "chat", "tokenize", "detokenize"]
+from inflight.server.call import EndpointName
+from inflight.server.messages.as_chat import FIELD_NAMES as MESSAGES_FIELD_NAMES
+from inflight.server.messages.as_chat import as_chat as messages_as_chat
+from inflight.server.messages.as_chat import counted_as_chat
+from inflight.server.messages.errors import PATH as MESSAGES_PATH
+from inflight.server.messages.serializer import PREFIX as MESSAGES_PREFIX
+from inflight.server.messages.serializer import MessagesSerializer
+from inflight.server.responses.as_chat import FIELD_NAMES as RESPONSES_FIELD_NAMES
+from inflight.server.responses.as_chat import as_chat as responses_as_chat
+from inflight.server.responses.as_chat import continued as responses_continued
+from inflight.server.responses.serializer import ResponsesSerializer
+from inflight.server.responses.stored import PREFIX as RESPONSES_PREFIX
+from inflight.server.serializers.chat import ChatSerializer
+from inflight.server.serializers.completions import CompletionSerializer
+from inflight.server.serializers.protocol import AnswerSerializer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
     """route: its name in the OpenAPI document, and about: what that says of it. prompt_field: what a body calls the
-    prompt that the engine continues, and call_prefix: begins the ids of calls; nothing where no engine is asked."""
+    prompt that the engine continues, call_prefix: begins the ids of calls, serializer: writes its answers; nothing
+    where no engine is asked.
+    as_chat: where bodies are conversations in words of their own: what they are as those of chat; may raise ApiError.
+    Without a prompt_field, its tokens are counted. continued: the same where answers are stored, behind items that are
+    JSON.
+    field_names: how such bodies call what chat calls otherwise, for sentences about mistakes."""
 
     path: str
     body: BodyDecoder[Any]
@@ -28,6 +51,10 @@ class Endpoint:
     about: str | None = None
     prompt_field: str = ""
     call_prefix: str = ""
+    serializer: type[AnswerSerializer] | None = None
+    as_chat: Callable[[Any], AsChat] | None = None
+    continued: Callable[[Any, bytes | memoryview], AsChat] | None = None
+    field_names: Mapping[str, str] = field(default_factory=dict)
 
 
 ENDPOINTS: dict[EndpointName, Endpoint] = {
@@ -37,7 +64,8 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         route="completions",
         about="Continue text. OpenAI's legacy endpoint, with vLLM's extra fields.",
         prompt_field="prompt",
-        call_prefix="cmpl",
+        call_prefix="cmpl-",
+        serializer=CompletionSerializer,
     ),
     "chat": Endpoint(
         path="/v1/chat/completions",
@@ -45,7 +73,39 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         route="chat",
         about="Answer a conversation.",
         prompt_field="messages",
-        call_prefix="chatcmpl",
+        call_prefix="chatcmpl-",
+        serializer=ChatSerializer,
+    ),
+    "responses": Endpoint(
+        path="/v1/responses",
+        body=RESPONSES,
+        route="responses",
+        about="Answer a conversation of items. OpenAI's Responses API.",
+        prompt_field="input",
+        call_prefix=RESPONSES_PREFIX,
+        serializer=ResponsesSerializer,
+        as_chat=responses_as_chat,
+        continued=responses_continued,
+        field_names=RESPONSES_FIELD_NAMES,
+    ),
+    "messages": Endpoint(
+        path=MESSAGES_PATH,
+        body=MESSAGES,
+        route="messages",
+        about="Answer a conversation of blocks. Anthropic's Messages API.",
+        prompt_field="messages",
+        call_prefix=MESSAGES_PREFIX,
+        serializer=MessagesSerializer,
+        as_chat=messages_as_chat,
+        field_names=MESSAGES_FIELD_NAMES,
+    ),
+    "count_tokens": Endpoint(
+        path=f"{MESSAGES_PATH}/count_tokens",
+        body=COUNT_TOKENS,
+        route="count_tokens",
+        about="How many tokens the prompt of such a conversation has.",
+        as_chat=counted_as_chat,
+        field_names=MESSAGES_FIELD_NAMES,
     ),
     "tokenize": Endpoint(
         path="/tokenize",
@@ -55,5 +115,13 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
     ),
     "detokenize": Endpoint(path="/detokenize", body=DETOKENIZE, route="detokenize"),
 }
+
+
+def serializer_of(name: EndpointName) -> type[AnswerSerializer]:
+    serializer = ENDPOINTS[name].serializer
+    assert serializer is not None, "the engine was asked"
+    return serializer
+
+
 GENERATION: dict[EndpointName, Endpoint] = {name: one for name, one in ENDPOINTS.items() if one.prompt_field}
 OF_LINES: dict[str, EndpointName] = {one.path: name for name, one in GENERATION.items()}  # by path, as lines name them

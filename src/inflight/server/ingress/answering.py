@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from inflight.server.errors import ApiError, without_frames
 from inflight.server.json import error_response
+from inflight.server.messages.errors import is_of_messages
 
 CLOSE = (b"connection", b"close")
 REQUEST_ID_HEADER = b"x-request-id"
@@ -27,6 +28,13 @@ def request_id(given: bytes | None) -> str:
     if given is not None and _SAFE.fullmatch(given):
         return given.decode("ascii")
     return f"req_{secrets.token_hex(16)}"
+
+
+def request_id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Of the answer: by the names under which clients look for it."""
+    value = state_of(scope)["request_id"].encode("ascii")
+    names = (REQUEST_ID_HEADER, b"request-id") if is_of_messages(scope["path"]) else (REQUEST_ID_HEADER,)
+    return [(name, value) for name in names]
 
 
 def has_body(scope: Scope) -> bool:
@@ -60,4 +68,4 @@ async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) ->
             message["headers"].append(CLOSE)
         await send(message)
 
-    await error_response(error)(scope, receive, closing)
+    await error_response(error, scope)(scope, receive, closing)

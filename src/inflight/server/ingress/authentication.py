@@ -8,6 +8,7 @@ from inflight.server.errors import ApiError
 from inflight.server.ingress.answering import header, refuse, state_of
 from inflight.server.tenants import Tenants
 
+CREDENTIALS = (b"authorization", b"x-api-key")  # headers, the first before the other
 _OPEN = frozenset(("/", "/health", "/version", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"))
 _OPEN_FOLDER = "/static-offline-docs/"  # what the page /docs is made of
 
@@ -21,13 +22,20 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_open(scope["path"]):
-            given = header(scope, b"authorization")
             try:
-                tenant = self._tenants.of(None if given is None else given.decode("latin-1"))
+                tenant = self._tenants.of(_authorization(scope))
             except ApiError as error:
                 return await refuse(error, scope, receive, send)
             state_of(scope)["tenant"] = tenant
         await self._app(scope, receive, send)
+
+
+def _authorization(scope: Scope) -> str | None:
+    """As Anthropic's clients have it, a key may also come alone."""
+    bearer, key = (header(scope, name) for name in CREDENTIALS)
+    if bearer is None and key is not None:
+        bearer = b"Bearer " + key
+    return None if bearer is None else bearer.decode("latin-1")
 
 
 def is_open(path: str) -> bool:

@@ -11,7 +11,7 @@ from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.metrics.definitions import kv_waste, occupancy
 from inflight.records.timings import QUEUE_REASONS
-from inflight.server.metrics import drafts
+from inflight.server.metrics import drafts, grammars
 from inflight.server.metrics.families import labelled
 
 
@@ -22,6 +22,8 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield from _recurrent_state(snapshot, capacity)
     if snapshot.speculation is not None:
         yield from drafts.collect(snapshot.speculation)
+    if snapshot.grammars is not None:
+        yield from grammars.collect(snapshot.grammars)
 
 
 def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:

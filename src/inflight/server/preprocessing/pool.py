@@ -22,14 +22,13 @@ from pathlib import Path
 
 from inflight.engine.event_stream import settle
 from inflight.server.bodies.completions import COMPLETION
-from inflight.server.endpoints.registry import EndpointName
+from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
 from inflight.server.fair_line import FairLine
 from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
 from inflight.server.preprocessing.wire import (
     LENGTH_BYTES,
     LONG,
-    NAMES,
     READY,
     RENEW,
     SHORT,
@@ -41,6 +40,7 @@ from inflight.server.preprocessing.wire import (
     Setup,
     decode_outcome,
     encode,
+    job_frame,
     receive,
     send,
 )
@@ -62,6 +62,7 @@ class _Waiting:
     owner: str
     endpoint: EndpointName
     body: bytes
+    history: bytes
     outcome: asyncio.Future[bytes]
     tried: bool = False
 
@@ -95,8 +96,11 @@ class PreprocessingPool:
         self._limits, self._in_place = limits, in_place
         self._wait_until_loaded()
 
-    async def prepare(self, endpoint: EndpointName, body: bytes, owner: str = "") -> Prepared | PreparedAnswer:
-        """owner: with whom the body takes turns. Raises ApiError."""
+    async def prepare(
+        self, endpoint: EndpointName, body: bytes, owner: str = "", history: bytes = b""
+    ) -> Prepared | PreparedAnswer:
+        """owner: with whom the body takes turns. history: where answers are stored, the items that come before it, as
+        JSON. Raises ApiError."""
         assert self._in_place is not None, "configured before it is asked"
         if endpoint == "completion" and len(body) <= INLINE:
             completion = COMPLETION.decode(body)
@@ -105,7 +109,8 @@ class PreprocessingPool:
         if not self._lanes:
             self._lanes = [_Lane(partial(self._child, role), self._is_gone) for role in (SHORT, LONG)]
         outcome = asyncio.get_running_loop().create_future()
-        self._lanes[len(body) > SHORT_BYTES].put(_Waiting(owner, endpoint, body, outcome))
+        is_long = len(body) + len(history) > SHORT_BYTES
+        self._lanes[is_long].put(_Waiting(owner, endpoint, body, history, outcome))
         try:
             answer: Outcome = decode_outcome(await outcome)
         except EOFError:
@@ -219,8 +224,8 @@ class _Lane:
 
 async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, job: _Waiting) -> bytes:
     """Raises EOFError where the process has ended."""
-    writer.write((1 + len(job.body)).to_bytes(LENGTH_BYTES, "big") + bytes([NAMES.index(job.endpoint)]))
-    writer.write(job.body)
+    for piece in job_frame(job.endpoint, job.body, job.history):
+        writer.write(piece)
     await writer.drain()
     length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
     return await reader.readexactly(length)

@@ -6,18 +6,31 @@ anywhere. What cannot fit is refused before it is cut into tokens.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UnsetType
 
+from inflight.core.types.grammar import Grammar
+from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder, PromptError
-from inflight.server.bodies.chat import ChatBody, ChatSettings, Message
+from inflight.server.bodies.as_chat import AsChat
+from inflight.server.bodies.chat import ChatBody, ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionSettings
+from inflight.server.bodies.structured import FIELDS as FORM_FIELDS
 from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
-from inflight.server.endpoints.registry import ENDPOINTS, EndpointName
+from inflight.server.call import EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError, clients_fault, invalid
+from inflight.server.preprocessing.conversation import template_messages
+from inflight.server.preprocessing.structured import grammar_of
+from inflight.server.preprocessing.tools import AskedTools, specs_of, template_tools, tools_of
+from inflight.server.preprocessing.truncation import fitting
 from inflight.server.preprocessing.wire import (
     Body,
     Limits,
@@ -32,18 +45,34 @@ from inflight.text import ChatTemplateError, Conversation, RenderedChat, Templat
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
 PART = 1 << 16  # characters of a text that are counted at once
 LITTLE_PROMPTS = 8  # that are cut in place
+_THINKING = ("enable_thinking", "thinking")  # variables by which templates are told whether the model is to think
 CUT_TOKENS = 8  # more than a cut between two words can add
 
 S = TypeVar("S", bound=GenerationSettings)
 
 
 class Preprocessor:
-    def __init__(self, encoder: PromptEncoder, tokenizer: Tokenizer | None, limits: Limits):
-        self._encoder, self._tokenizer, self._limits = encoder, tokenizer, limits
+    def __init__(
+        self,
+        encoder: PromptEncoder,
+        tokenizer: Tokenizer | None,
+        limits: Limits,
+        parsers: ParserChoice | None = None,
+    ):
+        """parsers: of the model's answers; None where nothing is known of them."""
+        self._encoder, self._tokenizer, self._limits, self._parsers = encoder, tokenizer, limits, parsers
 
-    def prepared(self, endpoint: EndpointName, body: Body) -> PreparedCompletion | PreparedChat | PreparedAnswer:
-        """Raises ApiError."""
-        match ENDPOINTS[endpoint].body.decode(body):
+    def prepared(
+        self, endpoint: EndpointName, body: Body, history: Body = b""
+    ) -> PreparedCompletion | PreparedChat | PreparedAnswer:
+        """history: where answers are stored, the items that come before it, as JSON. Raises ApiError."""
+        entry = ENDPOINTS[endpoint]
+        asked = entry.body.decode(body)
+        if entry.as_chat is not None:
+            with renamed_fields(entry.field_names):
+                chat = entry.continued(asked, history) if entry.continued and history else entry.as_chat(asked)
+                return self._conversation(chat, endpoint) if entry.prompt_field else self._counted(chat.body)
+        match asked:
             case CompletionBody() as asked:
                 return self.completion(asked)
             case ChatBody() as asked:
@@ -53,9 +82,20 @@ class Preprocessor:
             case asked:
                 return self._detokenized(asked)
 
+    def _conversation(self, asked: AsChat, endpoint: EndpointName) -> PreparedChat:
+        def prepare(body: ChatBody) -> PreparedChat:
+            return self.chat(body, endpoint, asked.repeated, asked.kept_items)
+
+        length = self._limits.max_model_len
+        if length is None or not asked.may_begin:
+            return prepare(asked.body)
+        return fitting(asked, length, max_tokens_of(asked.body) or 1, prepare)
+
     def _settings_of(self, body: GenerationSettings, kind: type[S]) -> S:
-        """The body without its prompt. Of allowed tokens each once: a list of a million may name a hundred."""
-        settings = kind(**{name: getattr(body, name) for name in kind.__struct_fields__})
+        """The body without its prompt and the form of its answer. Of allowed tokens each once: a list of a million may
+        name a hundred."""
+        names = [name for name in kind.__struct_fields__ if name not in FORM_FIELDS]
+        settings = kind(**{name: getattr(body, name) for name in names})
         if settings.allowed_token_ids:
             allowed, most = sorted(set(settings.allowed_token_ids)), self._limits.vocab_size
             if most is not None and allowed[-1] >= most:
@@ -80,16 +120,44 @@ class Preprocessor:
         scored = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
         tokens = sum(len(one.token_ids) // 4 for one in prepared)
         self._check_logprobs(shown, samples * len(prompts), body.logprobs, tokens, scored)
-        return PreparedCompletion(self._settings_of(body, CompletionSettings), tuple(prepared))
+        return PreparedCompletion(
+            self._settings_of(body, CompletionSettings), tuple(prepared), self._form(body), _form_field(body)
+        )
 
-    def chat(self, body: ChatBody) -> PreparedChat:
-        """Raises ApiError."""
+    def chat(
+        self, body: ChatBody, kind: EndpointName = "chat", repeated: bytes = b"", kept_items: bytes = b""
+    ) -> PreparedChat:
+        """kind: the endpoint that was asked; repeated: what its answer repeats of its body; kept_items: what it is
+        stored with. Raises ApiError."""
         self._check_model(body.model)
         self._check_samples(1, body.n or 1)
-        tokens = self._chat_tokens(body)
+        tools = self._tools(body)
+        rendered = self._rendered(body, tools.shown)
+        in_reasoning = self._parsers is not None and self._parsers.opens_in_prompt(rendered.text)
+        grammar = self._grammar(body, tools, rendered.text, in_reasoning)
+        tokens = self._chat_tokens(body, rendered)
         shown = max_tokens_of(body) if body.logprobs else None
         self._check_logprobs(shown, body.n or 1, body.top_logprobs or 0, len(tokens), body.prompt_logprobs)
-        return PreparedChat(self._settings_of(body, ChatSettings), (Prompt(packed(tokens)),))
+        return PreparedChat(
+            self._settings_of(body, ChatSettings),
+            (Prompt(packed(tokens)),),
+            kind,
+            grammar=grammar,
+            form_field=ENDPOINTS[kind].field_names.get(field := _form_field(body), field),
+            tools=tools.callable,
+            old_functions=tools.old,
+            parallel_calls=tools.choice.parallel,
+            in_reasoning=in_reasoning,
+            repeated=repeated,
+            kept_items=kept_items,
+        )
+
+    def _counted(self, body: ChatBody) -> PreparedAnswer:
+        """Tokens of the prompt that `chat` would make of it. As many as there are: who asks may want to shorten it."""
+        self._check_model(body.model)
+        rendered = self._rendered(body, self._tools(body).shown)
+        tokens = clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
+        return PreparedAnswer(msgspec.json.encode({"input_tokens": len(tokens)}))
 
     def _tokenized(self, body: TokenizeBody) -> PreparedAnswer:
         self._check_model(body.model)
@@ -100,7 +168,7 @@ class Preprocessor:
             added = True if body.add_special_tokens is None else body.add_special_tokens
             tokens = clients_fault(lambda: tokenizer.encode(body.prompt or "", add_special_tokens=added), "prompt")
         else:
-            tokens = list(self._chat_tokens(body))
+            tokens = list(self._chat_tokens(body, self._rendered(body, template_tools(specs_of(body.tools)))))
         answer: dict[str, Any] = {
             "count": len(tokens),
             "max_model_len": self._limits.max_model_len or 0,
@@ -159,16 +227,15 @@ class Preprocessor:
             text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
         return Prompt(packed(kept), text)
 
-    def _chat_tokens(self, body: ChatBody | TokenizeBody) -> tuple[int, ...]:
-        """Tokens of what the model's template makes of the messages."""
-        rendered = self._rendered(body)
+    def _chat_tokens(self, body: ChatBody | TokenizeBody, rendered: RenderedChat) -> tuple[int, ...]:
+        """Tokens of what the model's template has made of the messages."""
         truncated = body.truncate_prompt_tokens if isinstance(body, ChatBody) else None
         if isinstance(body, ChatBody):
             self._check_length(rendered.text, "messages", truncated)
         tokens = clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
         return self._truncated(self._surrounded(tokens) if body.add_special_tokens else tokens, truncated)
 
-    def _rendered(self, body: ChatBody | TokenizeBody) -> RenderedChat:
+    def _rendered(self, body: ChatBody | TokenizeBody, tools: tuple[dict[str, Any], ...]) -> RenderedChat:
         continues = bool(body.continue_final_message)
         if continues and body.add_generation_prompt:
             raise invalid(
@@ -177,18 +244,107 @@ class Preprocessor:
                 "continue_final_message",
             )
         begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
-        conversation = Conversation(
-            [_plain(message) for message in body.messages or ()],
-            body.chat_template_kwargs,
-            add_generation_prompt=begins,
-            continue_final_message=continues,
-        )
         try:
+            as_text = self._encoder.takes_arguments_as_text(bool(tools))
+            conversation = Conversation(
+                template_messages(body.messages or [], as_text),
+                self._variables(body),
+                tools or None,
+                add_generation_prompt=begins,
+                continue_final_message=continues,
+            )
             return self._encoder.render_chat(conversation)
         except TemplateVariableError as error:
             raise invalid(str(error), "chat_template_kwargs") from None
         except (PromptError, ChatTemplateError) as error:
             raise invalid(str(error), "messages") from None
+
+    def _variables(self, body: ChatBody | TokenizeBody) -> dict[str, Any]:
+        """Of the template. An effort of reasoning is one that some read; others can only be told whether to think."""
+        effort, reads = body.reasoning_effort if isinstance(body, ChatBody) else None, self._encoder.template_reads
+        ours: dict[str, Any] = {}
+        if effort is not None:
+            ours = {name: effort not in ("none", "minimal") for name in _THINKING if reads(name)}
+            if reads("reasoning_effort"):
+                ours["reasoning_effort"] = effort
+        return {**ours, **(body.chat_template_kwargs or {})}
+
+    # -- the form of answers ------------------------------------------------------------------------------------
+
+    def _tools(self, body: ChatBody) -> AskedTools:
+        tools = tools_of(body)
+        if not tools.callable:
+            return tools
+        field = "functions" if tools.old else "tools"
+        if not self._encoder.shows_tools:
+            raise invalid(
+                f"The field {field!r} is not served with this model: its chat template tells it of no tools; describe "
+                "them in a message if the model knows how to use them.",
+                field,
+                "unsupported_field",
+            )
+        if self._parsers is None or self._parsers.names.tools is None:
+            raise invalid(
+                f"The field {field!r} is not served with this model: how it writes calls of tools is not known; name a "
+                "--tool-parser at the server's start, or send tool_choice none.",
+                field,
+                "unsupported_field",
+            )
+        return tools
+
+    def _grammar(self, body: ChatBody, tools: AskedTools, prompt: str, in_reasoning: bool) -> Grammar | None:
+        """Of the answer, behind its reasoning, if it has any."""
+        parsers, grammar = self._parsers, self._form(body)
+        if parsers is None:
+            return grammar
+        if tools.callable:
+            content, grammar = grammar, self._form_of_calls(parsers, body, tools, grammar)
+            if grammar is not content and parsers.calls_cover_reasoning:
+                self._check_no_budget(body)
+                return grammar
+        end = parsers.reasoning_end
+        if end is None or not (in_reasoning or (parsers.reasons_unasked and not prompt.rstrip().endswith(end))):
+            return grammar
+        if grammar is None and body.thinking_token_budget is None:
+            return None
+        self._check_keeps_grammars("thinking_token_budget")
+        ending = tuple(self._with_tokenizer().encode(end, add_special_tokens=False))
+        return replace(grammar or Grammar("none"), after_token_ids=ending, max_tokens_before=body.thinking_token_budget)
+
+    def _check_no_budget(self, body: ChatBody) -> None:
+        if body.thinking_token_budget is not None:
+            raise invalid(
+                "thinking_token_budget cannot be kept here: this model writes forced calls and their reasoning in one "
+                "form; leave it out, or ask for no calls.",
+                "thinking_token_budget",
+            )
+
+    def _form(self, body: GenerationSettings) -> Grammar | None:
+        """What the body says that its answer must be like."""
+        grammar = grammar_of(body)
+        if grammar is not None:
+            self._check_keeps_grammars(_form_field(body))
+        return grammar
+
+    def _form_of_calls(
+        self, parsers: ParserChoice, body: ChatBody, tools: AskedTools, content: Grammar | None
+    ) -> Grammar | None:
+        try:
+            grammar = parsers.grammar_of_calls(tools.callable, tools.choice, content)
+        except ValueError as error:
+            raise invalid(str(error), "tool_choice") from None
+        if grammar is not None:
+            self._check_keeps_grammars(_form_field(body))
+        return grammar
+
+    def _check_keeps_grammars(self, field: str) -> None:
+        if not self._limits.keeps_grammars:
+            raise invalid(
+                f"The field {field!r} is not served: this engine binds no answers to schemas and grammars; ask for "
+                "the form in the prompt.",
+                field,
+                "unsupported_field",
+            )
 
     def _surrounded(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """With the special tokens that the tokenizer puts around a text of its own."""
@@ -319,9 +475,29 @@ def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
     return None
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    """A message as templates read it. A developer's is what templates call a system's."""
-    plain = {name: value for name, value in msgspec.to_builtins(message).items() if value is not None}
-    if plain["role"] == "developer":
-        plain["role"] = "system"
-    return plain
+def _form_field(body: GenerationSettings) -> str:
+    """The field that says most of what the answer must be like."""
+    named = next((name for name in FORM_FIELDS if getattr(body, name) is not None), None)
+    if named is not None or not isinstance(body, ChatBody):
+        return named or "response_format"
+    if body.thinking_token_budget is not None and not (body.tools or body.functions):
+        return "thinking_token_budget"
+    return "functions" if body.functions else "tools"
+
+
+@contextmanager
+def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Mistakes are told by the names that the endpoint's own body has. names: of chat's fields; what
+    begins with a dot stands within one."""
+    try:
+        yield
+    except ApiError as error:
+        first, *rest = re.split(r"(?=[.\[])", error.param or "", maxsplit=1)
+        inner = next((one for one in names if one.startswith(".") and one in "".join(rest)), None)
+        if inner is not None:
+            error.param = (error.param or "").replace(inner, names[inner], 1)
+            error.message = error.message.replace(inner, names[inner], 1)
+        if first in names:
+            error.param = names[first] + "".join(rest)
+            error.message = re.sub(rf"\b{re.escape(first)}\b", names[first], error.message, count=1)
+        raise

@@ -9,17 +9,21 @@ from __future__ import annotations
 import socket
 import threading
 from array import array
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from inflight.core.types.grammar import Grammar
+from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 
 Body = bytes | memoryview
-NAMES = tuple(ENDPOINTS)  # a job is a byte that says which, and the body as it came
+NAMES = tuple(ENDPOINTS)
 READY = b"ready"  # the first process has loaded what it needs
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
@@ -34,8 +38,9 @@ class Limits(Struct, frozen=True):
     models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
     tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
     log-probabilities of one answer.
-    parse_control_tokens: what messages spell as a control token is one. memory_bytes: that a process may take for one
-    long body, beyond what it has.
+    parse_control_tokens: what messages spell as a control token is one. parsers: of the model's answers.
+    keeps_grammars: whether the engine binds answers to schemas and grammars.
+    memory_bytes: that a process may take for one long body, beyond what it has.
     """
 
     models: tuple[str, ...] = ()
@@ -46,6 +51,8 @@ class Limits(Struct, frozen=True):
     vocab_size: int | None = None
     max_logprobs: int = 1 << 19
     parse_control_tokens: bool = False
+    parsers: ParserNames = ParserNames()
+    keeps_grammars: bool = False
     memory_bytes: int = LONG_MEMORY_BYTES
 
 
@@ -79,14 +86,54 @@ _SHARED: list[int] = []
 _GROWING = threading.Lock()
 
 
+class Job(NamedTuple):
+    """A body as it came. history: where answers are stored, the items that come before it, as JSON."""
+
+    endpoint: EndpointName
+    body: memoryview
+    history: memoryview
+
+
+def job_frame(endpoint: EndpointName, body: bytes, history: bytes) -> tuple[bytes, bytes, bytes]:
+    """A byte that says which endpoint, the length of the history, the history, and the body; in pieces, none of which
+    is copied."""
+    length = 1 + LENGTH_BYTES + len(history) + len(body)
+    head = bytes([NAMES.index(endpoint)]) + len(history).to_bytes(LENGTH_BYTES, "big")
+    return length.to_bytes(LENGTH_BYTES, "big") + head, history, body
+
+
+def job_of(frame: bytearray) -> Job:
+    """Without the length that stood before it."""
+    begin = 1 + LENGTH_BYTES
+    end = begin + int.from_bytes(frame[1:begin], "big")
+    view = memoryview(frame)
+    return Job(NAMES[frame[0]], view[end:], view[begin:end])
+
+
 class PreparedCompletion(Struct, frozen=True, tag_field="outcome", tag="completion"):
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
+    grammar: Grammar | None = None
+    form_field: str | None = None
 
 
 class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
+    """kind: the endpoint's name, of which the settings are those of chat. form_field: that the grammar is from. tools:
+    that may be called; old_functions: they came as `functions`. parallel_calls: an answer may call several.
+    in_reasoning: the prompt ends within it. repeated: JSON, what the endpoint's answer repeats of the body.
+    kept_items: JSON, the items that it is stored with."""
+
     settings: ChatSettings
     prompts: tuple[Prompt, ...]
+    kind: EndpointName = "chat"
+    grammar: Grammar | None = None
+    form_field: str | None = None
+    tools: tuple[Tool, ...] = ()
+    old_functions: bool = False
+    parallel_calls: bool = True
+    in_reasoning: bool = False
+    repeated: bytes = b""
+    kept_items: bytes = b""
 
 
 class PreparedAnswer(Struct, frozen=True, tag_field="outcome", tag="answer"):

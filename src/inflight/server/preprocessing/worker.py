@@ -21,11 +21,11 @@ from pathlib import Path
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
 from inflight.server.heap import memory_bytes, resident_bytes
+from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     KEEP,
     LONG,
-    NAMES,
     READY,
     RENEW,
     SHORT_MEMORY_BYTES,
@@ -34,6 +34,7 @@ from inflight.server.preprocessing.wire import (
     decode_limits,
     decode_setup,
     encode,
+    job_of,
     receive,
     send,
 )
@@ -65,7 +66,7 @@ def _fork_for(control: socket.socket) -> None:
     _spare_the_server()
     encoder = PromptEncoder(tokenizer, template, 0, parse_control_tokens=limits.parse_control_tokens)
     encoder.check_chat()
-    preprocessor = Preprocessor(encoder, tokenizer, limits)
+    preprocessor = Preprocessor(encoder, tokenizer, limits, parsers_of(encoder, tokenizer, limits.parsers))
     while True:
         role, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -107,7 +108,8 @@ def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_
 
 def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> Outcome:
     try:
-        return preprocessor.prepared(NAMES[frame[0]], memoryview(frame)[1:])
+        job = job_of(frame)
+        return preprocessor.prepared(job.endpoint, job.body, job.history)
     except ApiError as error:
         return Refused.of(error)
     except MemoryError:

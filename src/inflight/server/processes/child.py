@@ -98,7 +98,8 @@ class _Child:
         counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
         self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
-        self._owner = None if self._jobs is None else Owner(self._tenants.named)
+        jobs = self._jobs
+        self._owner = None if jobs is None else Owner(self._tenants.named, lambda: jobs.kept_responses)
         self._is_hopeless = False
         self._process = Process(
             self._service,

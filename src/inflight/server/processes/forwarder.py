@@ -1,4 +1,5 @@
-"""Files and batch jobs, in a process that does not have them: requests about them go to the one that does (`owner`).
+"""Files, batch jobs and stored responses, in a process that does not have them: what is asked about them goes to the
+one that does (`owner`).
 
 Stands between the ingress and the routes: who asks, limits and logs are this process's, what is answered is not. Keeps
 nothing: pieces of bodies pass as fast as the other side takes them.
@@ -17,8 +18,22 @@ from inflight.server.batch.files import Files
 from inflight.server.batch.jobs import Jobs
 from inflight.server.errors import ApiError
 from inflight.server.ingress.answering import refuse, state_of
-from inflight.server.processes.forwarded import Asked, Begun, Piece, decode_answer, encode, is_about_jobs
+from inflight.server.ingress.authentication import CREDENTIALS
+from inflight.server.processes.forwarded import (
+    Asked,
+    Begun,
+    Keep,
+    Piece,
+    Previous,
+    Settled,
+    decode_answer,
+    decode_settled,
+    encode,
+    is_about_stored,
+)
 from inflight.server.processes.frames import frame, next_frame
+from inflight.server.responses.kept import KeptResponses, Responses
+from inflight.server.tenants import Tenant
 
 
 class Forwarder:
@@ -30,7 +45,7 @@ class Forwarder:
         return partial(self._forward, routes)
 
     async def _forward(self, routes: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not is_about_jobs(scope["path"]):
+        if scope["type"] != "http" or not is_about_stored(scope["path"]):
             return await routes(scope, receive, send)
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._address))
@@ -55,8 +70,45 @@ class Forwarder:
         raise _away()
 
     @property
+    def responses(self) -> Responses:
+        raise _away()
+
+    @property
+    def kept_responses(self) -> KeptResponses:
+        """Asked by answers that are made here."""
+        return RemoteResponses(self._address)
+
+    @property
     def paused(self) -> None:
         raise _away()
+
+
+class RemoteResponses:
+    """`KeptResponses` that another process has."""
+
+    def __init__(self, address: Path):
+        self._address = address
+
+    async def keep(self, tenant: Tenant, response_id: str, response: bytes, input_items: bytes) -> None:
+        await self._ask(Keep(tenant.name, response_id, response, input_items))
+
+    async def history(self, tenant: Tenant, response_id: str) -> bytes:
+        return (await self._ask(Previous(tenant.name, response_id))).history
+
+    async def _ask(self, question: Keep | Previous) -> Settled:
+        """Raises ApiError."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._address))
+            try:
+                writer.write(frame(encode(question)))
+                settled = decode_settled(await next_frame(reader))
+            finally:
+                writer.close()
+        except (OSError, EOFError):
+            raise _away() from None
+        if settled.error is not None:
+            raise settled.error.error()
+        return settled
 
 
 class _Exchange:
@@ -91,7 +143,7 @@ class _Exchange:
     async def _ask(self) -> None:
         """Ends when the client goes away. Raises what becomes of a body that is late or too large (ApiError)."""
         scope, state = self._scope, state_of(self._scope)
-        headers = [one for one in scope["headers"] if one[0] != b"authorization"]
+        headers = [one for one in scope["headers"] if one[0] not in CREDENTIALS]
         asked = Asked(
             scope["method"], scope["path"], scope["query_string"], headers, state["tenant"].name, state["request_id"]
         )
@@ -122,7 +174,7 @@ class _Exchange:
 def _away() -> ApiError:
     return ApiError(
         503,
-        "The process that has files and batch jobs has ended; try again in a moment.",
+        "The process that has files, batch jobs and stored responses has ended; try again in a moment.",
         type="server_error",
         code="jobs_away",
         retry_after=1.0,

@@ -1,4 +1,4 @@
-"""Files and batch jobs, in the process that has them: requests about them that came to others (`forwarder`).
+"""Files, batch jobs and stored responses, in the process that has them: what others are asked of them (`forwarder`).
 
 Knows ASGI and frames. Who asks, those others have found out: nobody else can reach the socket.
 """
@@ -15,16 +15,28 @@ from starlette.types import ASGIApp, Message, Scope
 from inflight.server.errors import ApiError
 from inflight.server.json import error_response
 from inflight.server.preprocessing.wire import Refused
-from inflight.server.processes.forwarded import Asked, Begun, Piece, decode_asked, decode_piece, encode
+from inflight.server.processes.forwarded import (
+    Asked,
+    Begun,
+    Keep,
+    Piece,
+    Previous,
+    Settled,
+    decode_asked,
+    decode_piece,
+    encode,
+)
 from inflight.server.processes.frames import frame, next_frame
+from inflight.server.responses.kept import KeptResponses
 from inflight.server.tenants import Tenant
 
 log = logging.getLogger(__name__)
 
 
 class Owner:
-    def __init__(self, tenant_of: Callable[[str], Tenant]):
-        self._tenant_of = tenant_of
+    def __init__(self, tenant_of: Callable[[str], Tenant], responses: Callable[[], KeptResponses]):
+        """responses: those of this process; may raise ApiError."""
+        self._tenant_of, self._responses = tenant_of, responses
         self._routes: ASGIApp | None = None
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
@@ -55,13 +67,27 @@ class Owner:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             asked = decode_asked(await next_frame(reader))
-            await self._answer(asked, reader, writer)
+            if isinstance(asked, Asked):
+                await self._answer(asked, reader, writer)
+            else:
+                writer.write(frame(encode(await self._settled(asked))))
+                await writer.drain()
             while await reader.read(1 << 16):
                 """A socket that is closed with something unread in it takes the answer along."""
         except (OSError, EOFError):
             """Whoever forwarded it has ended, or its client went away."""
         finally:
             writer.close()
+
+    async def _settled(self, asked: Keep | Previous) -> Settled:
+        tenant = self._tenant_of(asked.tenant)
+        try:
+            if isinstance(asked, Previous):
+                return Settled(await self._responses().history(tenant, asked.response_id))
+            await self._responses().keep(tenant, asked.response_id, asked.response, asked.input_items)
+            return Settled()
+        except ApiError as error:
+            return Settled(error=Refused.of(error))
 
     async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._routes is not None, "they are asked as soon as there is a loop"
@@ -93,7 +119,7 @@ class Owner:
             told = f"The server made a mistake ({type(fault).__name__}); its log has the details."
             if not has_begun:
                 error = ApiError(500, told, type="server_error", code="internal_error")
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
 
 
 def _scope(asked: Asked, tenant: Tenant) -> Scope:

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from inflight.core.types.plan import Pooled, Sampled, Scored
 from inflight.execution.backends.protocol.handles import Activation
+from inflight.execution.backends.protocol.number_formats import Array
 from inflight.execution.backends.protocol.operations import (
     AttentionOperations,
     ProductOperations,
@@ -34,10 +35,11 @@ class Pass(Protocol):
 
     num_tokens: int
 
-    def sample(self, logits: Activation, places: Sequence[int]) -> None:
+    def sample(self, logits: Activation, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
         """Draws what follows the tokens at `places`, which rise, each as if all tokens before it were the slot's,
         drafts too; logits are the rows of float32[S, V], which may be overwritten. Of a chunk that has been drawn for
-        whole, the slot keeps what was drawn up to the first draft that was wrong."""
+        whole, the slot keeps what was drawn up to the first draft that was wrong. allowed: of each draw what may come
+        of it, beside what its slot says: bits as `SamplingBatch.allowed` has them."""
 
     def score(self, logits: Activation, places: Sequence[int]) -> None:
         """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""

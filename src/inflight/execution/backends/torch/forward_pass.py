@@ -63,9 +63,11 @@ class TorchPass:
         self.convolve, self.convolve_gated = recurrent.convolve, recurrent.convolve_gated
         self.delta_rule = recurrent.delta_rule
 
-    def sample(self, logits: DeviceActivation, places: Sequence[int]) -> None:
+    def sample(
+        self, logits: DeviceActivation, places: Sequence[int], allowed: Sequence[Array | None] | None = None
+    ) -> None:
         of, rows, positions = self._placed(places)
-        draws = self._slots.draws(rows, positions)
+        draws = self._slots.draws(rows, positions, allowed)
         drawn = self._operations.sample(logits.tensor[: len(places)], draws)
         self._slots.keep(draws, drawn.token_ids)
         settings = self._slots.settings  # as they are now: another may have the row when the result is asked for

@@ -19,7 +19,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.pass_layout import PassLayout, StatePositions, laid_out
 from inflight.execution.backends.protocol import Array, StateMetadata
 from inflight.execution.backends.row_settings import RowSettings
-from inflight.execution.backends.token_bias import TokenBias
+from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, both
 from inflight.execution.backends.torch.buckets import bucket_of, filled_up
 from inflight.execution.backends.torch.memory import DeviceStates
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Draws, DrawSettings
@@ -215,22 +215,23 @@ class DeviceSlots:
         return found
 
     # -- what is drawn ----------------------------------------------------------------------------------------------
-    def draws(self, rows: Array, positions: Array) -> Draws:
-        """Draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known."""
+    def draws(self, rows: Array, positions: Array, masks: Sequence[Array | None] | None = None) -> Draws:
+        """Draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known. masks: bits of
+        what may be drawn, beside what the settings allow."""
         settings = self.settings
         prompt_lengths, top_k, top_logprobs = settings.integers.take(rows, axis=1)
         temperature, top_p, min_p = settings.floats[:3].take(rows, axis=1)
         num_tokens = np.maximum(positions + 1, prompt_lengths)  # of a row that was discarded there may be fewer
         rules: list[TokenBias | None] = [settings.biases.get(row) for row in rows.tolist()]
-        arrays, has_allowed = [rows, num_tokens], False
-        if any(rules):
+        arrays, has_allowed, is_bound = [rows, num_tokens], False, masks is not None or any(rules)
+        if is_bound:
             counts = (num_tokens - prompt_lengths).tolist()
             arrays += _bias_arrays(rules, counts) + _bad_arrays(rules, counts)
-            has_allowed = len(allowed := _allowed(rules, counts, settings.vocab_size)) > 0
+            has_allowed = len(allowed := _allowed(rules, counts, masks, settings.vocab_size)) > 0
             arrays.append(allowed)
         sent = self._upload.send(arrays)
-        bias = Bias(sent[2], sent[3], sent[4].view(torch.float32)) if any(rules) and len(sent[3]) else None
-        bad = BadSequences(*sent[5:8]) if any(rules) and len(sent[7]) else None
+        bias = Bias(sent[2], sent[3], sent[4].view(torch.float32)) if is_bound and len(sent[3]) else None
+        bad = BadSequences(*sent[5:8]) if is_bound and len(sent[7]) else None
         drawn = temperature > 0
         wanted = settings.want_logprobs[rows]
         return Draws(
@@ -307,7 +308,7 @@ def _bias_arrays(rules: Sequence[TokenBias | None], counts: Sequence[int]) -> li
     lengths = iter([len(ids) for ids, _ in found])
     start = np.zeros(len(rules) + 1, np.int32)
     np.cumsum([0 if rule is None else next(lengths) for rule in rules], out=start[1:])
-    ids, values = (np.concatenate(one) for one in zip(*found, strict=True))
+    ids, values = (np.concatenate(one) for one in zip(*found, strict=True)) if found else NO_BIAS
     return [start, ids, bits(values)]
 
 
@@ -321,9 +322,13 @@ def _bad_arrays(rules: Sequence[TokenBias | None], counts: Sequence[int]) -> lis
     return [start, offsets, np.array([token for one in all_of for token in one], np.int32)]
 
 
-def _allowed(rules: Sequence[TokenBias | None], counts: Sequence[int], vocab_size: int) -> Array:
+def _allowed(
+    rules: Sequence[TokenBias | None], counts: Sequence[int], masks: Sequence[Array | None] | None, vocab_size: int
+) -> Array:
     """`Draws.allowed` of S draws, in one line; empty where all may draw everything."""
     found = [None if rule is None else rule.after(count)[1] for rule, count in zip(rules, counts, strict=True)]
+    if masks is not None:
+        found = [both(one, mask) for one, mask in zip(found, masks, strict=True)]
     if all(one is None for one in found):
         return np.zeros(0, np.int32)
     words = np.full((len(rules), -(-vocab_size // 32)), _ALL, np.int32)

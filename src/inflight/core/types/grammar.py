@@ -1,0 +1,26 @@
+"""What the text of an output must be like, as a client has said it: a schema, a regular expression, a grammar.
+
+Knows the words that came; what they mean, and which tokens may come next, `execution.grammars` knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Between the parts of a JSON text: nothing, a space, or a new line with its indentation. Without a bound a model that
+# is unsure writes spaces until its tokens are used up.
+JSON_WHITESPACE = r"( |\n[ \t]{0,32})"
+GrammarKind = Literal["none", "json_schema", "json_object", "regex", "choice", "lark", "structural_tag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """kind, source: of the output, or of what comes behind the first occurrence of `after_token_ids` (the end of
+    reasoning). A choice's source is a JSON list of texts; "none" has no source and binds nothing. max_tokens_before:
+    so many output tokens may come before those, then they are forced."""
+
+    kind: GrammarKind
+    source: str = ""
+    after_token_ids: tuple[int, ...] = ()
+    max_tokens_before: int | None = None

@@ -1,0 +1,122 @@
+"""One running output under a grammar: where it stands, and what that lets be drawn next.
+
+Knows its tokens so far, drafts that are taken for right, and the library's matcher; not passes. A mask depends on the
+tokens alone, however they came to be, so that a row that begins anew behind some output goes on as the old one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from inflight.core.types.grammar import Grammar
+from inflight.execution.backends.protocol import Array
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.prelude import Prelude
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class Demand(NamedTuple):
+    """Masks that a matcher is to fill, from line `first` on: behind its tokens, and behind each draft."""
+
+    matcher: LLMatcher
+    first: int
+    drafts: list[int]
+
+
+class GrammarRow:
+    """fault: why nothing can follow, in words, once that is known."""
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        compiled: CompiledGrammars,
+        prompt_length: int,
+        token_ids: Sequence[int],
+    ) -> None:
+        """token_ids: all that are known, of the prompt and behind it."""
+        self.num_tokens = len(token_ids)
+        self.fault: str | None = None
+        self._grammar, self._compiled = grammar, compiled
+        self._prelude = Prelude(grammar.after_token_ids, grammar.max_tokens_before)
+        self._matcher: LLMatcher | None = None
+        self._untaken = list(token_ids[prompt_length:])  # by the grammar
+        self._has_ended = False
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """These were drawn, and count."""
+        self.num_tokens += len(token_ids)
+        self._untaken += token_ids
+
+    def demand(self, lines: Array, first: int, drafts: Sequence[int]) -> Demand | None:
+        """What is left to be filled of the lines from `first` on, once those before the grammar's beginning are. lines
+        uint32[S, V / 32, rounded up], all bits set."""
+        self._catch_up()
+        prelude = self._prelude
+        if not prelude.is_over:
+            prelude, drafts = prelude.copy(), list(drafts)
+            while not prelude.is_over:
+                self._fill_before(lines[first], prelude.forced)
+                if not drafts:
+                    return None
+                prelude.take(drafts.pop(0))
+                first += 1
+        if self._grammar.kind == "none" or (matcher := self._matched()) is None:
+            return None
+        if self._has_ended:
+            self._fill_ended(lines[first : first + 1 + len(drafts)])
+            return None
+        ends = self._compiled.end_token_ids
+        before_end = next((place for place, token_id in enumerate(drafts) if token_id in ends), len(drafts))
+        self._fill_ended(lines[first + before_end + 1 : first + 1 + len(drafts)])
+        return Demand(matcher, first, list(drafts[:before_end]))
+
+    def filled(self, demand: Demand, line: Array) -> None:
+        """line: the first that was asked for. What is wrong behind a draft is no fault yet: it may not be drawn."""
+        if demand.matcher.is_error():
+            reason = demand.matcher.get_error().strip().split("\n", 1)[0]
+            self.fault = f"The grammar has come to a dead end ({reason}); allow more, or make it simpler."
+        elif not line.any():
+            self.fault = "The grammar has come to a dead end: no token can follow; allow more."
+
+    def _catch_up(self) -> None:
+        token_ids, self._untaken = self._untaken, []
+        before = 0
+        while before < len(token_ids) and not self._prelude.is_over:
+            self._prelude.take(token_ids[before])
+            before += 1
+        if before == len(token_ids) or self._has_ended or self._grammar.kind == "none":
+            return
+        ends = self._compiled.end_token_ids
+        end = next((place for place in range(before, len(token_ids)) if token_ids[place] in ends), None)
+        self._has_ended = end is not None
+        if matcher := self._matched():
+            matcher.consume_tokens(token_ids[before:end])
+
+    def _matched(self) -> LLMatcher | None:
+        if self._matcher is None and self.fault is None:
+            try:
+                self._matcher = self._compiled.new_matcher(self._grammar)
+            except GrammarError as error:  # it was compiled once, and could not be again
+                self.fault = f"The grammar {error}."
+        return self._matcher
+
+    def _fill_ended(self, lines: Array) -> None:
+        """Behind an end that is ignored nothing but ends may come."""
+        lines[:] = 0
+        for end in self._compiled.end_token_ids:
+            lines[:, end >> 5] |= np.uint32(1) << np.uint32(end & 31)
+
+    def _fill_before(self, line: Array, forced: int | None) -> None:
+        """Before the grammar begins an answer does not end: it would lack what was asked for."""
+        if forced is not None:
+            line[:] = 0
+            line[forced >> 5] = np.uint32(1) << np.uint32(forced & 31)
+        elif self._grammar.kind != "none":
+            for end in self._compiled.end_token_ids:
+                line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))

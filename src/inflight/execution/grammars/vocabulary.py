@@ -1,0 +1,29 @@
+"""The model's tokens, as grammars see them.
+
+Knows what llguidance is told of a tokenizer; not where it comes from. Nothing of this is kept in a file: of 150,000
+tokens the library makes its trie in 0.3 s, when the first grammar comes, so that a start pays nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """tokenizer: as tokenizer.json has it. size: of the model's logits, which may be padded. end_token_ids: may be
+    drawn where a grammar may end, and nowhere else; at least one."""
+
+    tokenizer: str
+    tokens: int
+    size: int
+    end_token_ids: tuple[int, ...]
+
+    def for_llguidance(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
+        return LLTokenizer(self.tokenizer, n_vocab=max(self.tokens, self.size), eos_token=list(self.end_token_ids))

@@ -1,0 +1,15 @@
+"""The parser of answers in which nothing is told apart: all is content."""
+
+from __future__ import annotations
+
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
+
+
+class ContentParser:
+    in_reasoning = False
+
+    def push(self, text: str) -> list[AnswerDelta]:
+        return [ContentDelta(text)] if text else []
+
+    def finish(self) -> list[AnswerDelta]:
+        return []

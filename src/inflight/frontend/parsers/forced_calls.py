@@ -1,0 +1,134 @@
+"""Grammars that force calls of tools, in Lark as llguidance reads it.
+
+Knows how a format writes a call (`CallSyntax`); not who asks for calls, how arguments are written that are no JSON, or
+what is computed of a grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inflight.core.types.grammar import Grammar
+from inflight.frontend.parsers.lark import Lark, no, regex, without
+from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
+from inflight.frontend.parsers.tool_format import AnswerGrammars
+from inflight.frontend.parsers.tool_schema import SchemaError, ToolSchema
+
+NAME = "{name}"  # replaced, never formatted: a name may hold braces
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_WHITE = regex(r"\n{1,2}")
+
+
+def json_arguments(lark: Lark, schema: ToolSchema) -> str:
+    return lark.json(schema.root)
+
+
+class CallSyntax(Struct, frozen=True):
+    """A forced call: `begin`, in which NAME stands for the tool's name, the arguments, `end`. opens, closes: around all
+    calls of an answer. separator: between two. arguments: an expression of what a schema allows; raises SchemaError.
+    triggers: all that a parser takes for the beginning of calls, first what one is made to write. at_begin, goes_on:
+    patterns of what it takes for one in front of all text, and behind a call. may_follow: a mark that may stand behind
+    calls. names: of tools that can be called."""
+
+    begin: str
+    end: str = ""
+    opens: str = ""
+    closes: str = ""
+    separator: str = ""
+    arguments: Callable[[Lark, ToolSchema], str] = json_arguments
+    triggers: tuple[str, ...] = ()
+    at_begin: str = ""
+    goes_on: str = ""
+    may_follow: str = ""
+    names: str = r"[\w.:-]+"
+
+
+def forced_by(syntax: CallSyntax) -> Callable[[Mapping[str, int]], AnswerGrammars]:
+    return partial(CallGrammars, syntax)
+
+
+class CallGrammars:
+    """Of one format. special: ids of the marks that are special tokens."""
+
+    def __init__(self, syntax: CallSyntax, special: Mapping[str, int]):
+        self._syntax = syntax
+        self._special = special
+
+    def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
+        lark = Lark(self._special)
+        return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? {self._calls(lark, tools, choice)}"))
+
+    def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
+        lark = Lark(self._special)
+        either = f"{self._calls(lark, tools, choice)} | {content_of(lark, content)}"
+        return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? ({either})"))
+
+    def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
+        syntax, lark = self._syntax, Lark(self._special)
+        trigger, text = syntax.triggers[0], without(*syntax.triggers)
+        first = f"{text} & {no(f'(?s:{syntax.at_begin}.*)')}" if syntax.at_begin else text
+        rest = f"{text} & {no(f'(?s:{syntax.goes_on}.*)')}" if syntax.goes_on else text
+        begun = self._calls(lark, tools, choice, trigger)
+        begun += f" ({lark.text(syntax.may_follow)})?" if syntax.may_follow else ""
+        behind = f"({lark.ended(rest, trigger)} {begun})*" if choice.parallel else ""
+        behind += " " + lark.terminal(rest)
+        either = [lark.terminal(first), f"{lark.ended(first, trigger)} {begun} {behind}"]
+        if not (syntax.opens + syntax.begin).startswith(trigger):  # which is no part of a call, and may be left out
+            either.append(f"{begun} {behind}")
+        return Grammar("lark", lark.grammar(" | ".join(either)))
+
+    def _calls(self, lark: Lark, tools: Sequence[Tool], choice: ToolChoice, written: str = "") -> str:
+        return calls_of(lark, self._syntax, tools, choice, written)
+
+
+def calls_of(lark: Lark, syntax: CallSyntax, tools: Sequence[Tool], choice: ToolChoice, written: str = "") -> str:
+    """A rule: one call or, where the choice lets there be, several. written: what the beginning of the first has
+    already. Raises SchemaError."""
+    forced, begins = choice.mode in ("required", "named"), syntax.opens + syntax.begin
+    firsts, others = [], []
+    for tool in tools:
+        if not re.fullmatch(syntax.names, tool.name):
+            raise SchemaError(f"The tool {tool.name!r} has a name that cannot be called in this format; rename it.")
+        behind = lark.rule(f"{_arguments(lark, syntax, tool, forced)} {lark.text(syntax.end)}")
+        firsts.append(f"{lark.text(begins.replace(NAME, tool.name).removeprefix(written))} {behind}")
+        others.append(f"{lark.text(syntax.begin.replace(NAME, tool.name))} {behind}")
+    first, closes = lark.rule(" | ".join(firsts)), lark.text(syntax.closes)
+    if not choice.parallel:
+        return lark.rule(f"{first} {closes}")
+    return lark.rule(f"{first} ({lark.text(syntax.separator)} {lark.rule(' | '.join(others))})* {closes}")
+
+
+def content_of(lark: Lark, schema: str) -> str:
+    """A rule: an answer that is JSON. Raises SchemaError."""
+    try:
+        return lark.json(msgspec.json.decode(schema, type=dict[str, Any]))
+    except (msgspec.MsgspecError, RecursionError):
+        raise SchemaError("The answer's schema is no JSON object that can be read.") from None
+
+
+def _arguments(lark: Lark, syntax: CallSyntax, tool: Tool, forced: bool) -> str:
+    schema = _schema_of(tool) if tool.strict or forced else _ANY_OBJECT
+    try:
+        return syntax.arguments(lark, ToolSchema(schema))
+    except (SchemaError, RecursionError) as error:
+        why = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise SchemaError(
+            f"The schema of the tool {tool.name!r} {why}; say it otherwise, or leave the call to the model."
+        ) from None
+
+
+def _schema_of(tool: Tool) -> Mapping[str, Any]:
+    """Arguments are an object, whatever is said of it."""
+    try:
+        schema = msgspec.json.decode(tool.parameters, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        raise SchemaError(f"The schema of the tool {tool.name!r} is no JSON object that can be read.") from None
+    if schema.get("type", "object") != "object":
+        raise SchemaError(f"The schema of the tool {tool.name!r} is not of the type object, as all arguments are.")
+    return schema if "$ref" in schema else {**schema, "type": "object"}

@@ -1,0 +1,92 @@
+"""Messages with channels: gpt-oss. Analysis is reasoning, messages to `functions.…` are calls, all else is content.
+
+Knows that a recipient may stand in front of the channel or behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from inflight.core.types.grammar import Grammar
+from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, calls_of, content_of
+from inflight.frontend.parsers.lark import Lark, without
+from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
+from inflight.frontend.parsers.pull_parser import PullParser, Steps
+from inflight.frontend.parsers.tool_format import ToolFormat
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", _START, _CHANNEL)
+_RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
+_ANALYSIS = re.compile(r"<\|channel\|>\s*analysis")
+
+
+class HarmonyParser(PullParser):
+    def walk(self) -> Steps[None]:
+        mark = yield from self.until((_START, _CHANNEL), self.content)
+        while mark:
+            header, mark = yield from self.collect_until((_MESSAGE,))
+            if not mark:
+                return  # a header that was cut off is nobody's text
+            yield from self._message(_CHANNEL + header)
+            mark = yield from self.until((_START, _CHANNEL), self.content)
+
+    def _message(self, header: str) -> Steps[None]:
+        called = _RECIPIENT.search(header)
+        if called is not None:
+            self.begin_call(called.group(1))
+        is_reasoning = called is None and _ANALYSIS.search(header) is not None
+        self.in_reasoning = is_reasoning
+        tell = self.reasoning if is_reasoning else self.content if called is None else self.arguments
+        if called is not None and (yield from self.next_character()) == "{":
+            yield from self.json_value(tell)  # a mark within a string is text
+        mark = yield from self.until(_ENDS, tell)
+        self.in_reasoning = False
+        if mark in (_START, _CHANNEL):
+            self.put_back(mark)
+
+
+class HarmonyGrammars:
+    """Of whole answers, their reasoning included: a call stands in another channel than an answer, so that no one mark
+    ends the reasoning of both. An answer has one call: its end is the answer's."""
+
+    def __init__(self, special: Mapping[str, int]):
+        self._special = special
+
+    def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
+        lark = Lark(self._special)
+        return Grammar("lark", lark.grammar(f"{self._before(lark)} {self._call(lark, tools, choice)}"))
+
+    def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
+        lark = Lark(self._special)
+        final = f"{lark.text(REASONING_END)} {content_of(lark, content)}"
+        return Grammar("lark", lark.grammar(f"{self._before(lark)} ({self._call(lark, tools, choice)} | {final})"))
+
+    def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
+        lark = Lark(self._special)
+        final = f"{lark.text(REASONING_END)} {lark.terminal(_TEXT)}"
+        return Grammar("lark", lark.grammar(f"{self._before(lark)} ({self._call(lark, tools, choice)} | {final})"))
+
+    def _before(self, lark: Lark) -> str:
+        """Reasoning, and what is said to the user in front of a call."""
+        # Each header is one text: no token of a grammar may be the beginning of another.
+        headers = [lark.text(f"{_CHANNEL}{channel}{_MESSAGE}") for channel in ("analysis", "commentary")]
+        return lark.rule(f"(({' | '.join(headers)}) {lark.ended(_TEXT, _NEXT)})*")
+
+    def _call(self, lark: Lark, tools: Sequence[Tool], choice: ToolChoice) -> str:
+        return calls_of(lark, _SYNTAX, tools, replace(choice, parallel=False))
+
+
+_NEXT = f"<|end|>{_START}assistant"
+_TEXT = without(*_ENDS)
+_SYNTAX = CallSyntax(f"{_CHANNEL}commentary to=functions.{NAME} <|constrain|>json{_MESSAGE}", names=r"[^\s<]+")
+REASONING_END = f"{_CHANNEL}final{_MESSAGE}"
+HARMONY = ToolFormat(
+    lambda tools: HarmonyParser(),
+    marks=(_START, _CHANNEL, _MESSAGE, "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),
+    grammars=HarmonyGrammars,
+    in_template=(_START, _CHANNEL, _MESSAGE),
+    reasons=True,
+)

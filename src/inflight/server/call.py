@@ -1,0 +1,54 @@
+"""A call of an endpoint: what the engine is asked, and what the answer must show.
+
+Knows no HTTP and no engine; `translating` makes it, serializers read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inflight.core.types.request import Request
+from inflight.frontend.answers import AnswerParsing
+from inflight.server.tenants import Tenant
+
+EndpointName = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an endpoint.
+
+    requests: one for each prompt; prompts: their texts, where they came as text. n: samples returned of each (the
+    requests may draw more: best_of). logprobs: whether the answer shows them. names_are_ids:
+    log-probabilities name tokens by their ids.
+    parsing: of a conversation's answers. include_reasoning: they are shown with it. old_functions: a call of a tool is
+    told as `function_call`, as it was before there were tools. repeated: JSON, what the answer repeats of the body.
+    kept_items: JSON, the items that the answer is stored with; none where it is not stored.
+    form_field: of the body, that says what answers must be like.
+    """
+
+    kind: EndpointName
+    call_id: str
+    created: int
+    model: str
+    requests: tuple[Request, ...]
+    prompts: tuple[str | None, ...]
+    n: int
+    tier: str
+    tenant: Tenant
+    echo: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    timings: bool = False
+    return_token_ids: bool = False
+    names_are_ids: bool = False
+    parsing: AnswerParsing | None = None
+    include_reasoning: bool = True
+    old_functions: bool = False
+    repeated: bytes = b""
+    kept_items: bytes = b""
+    form_field: str | None = None

@@ -1,0 +1,42 @@
+"""The parsers of a model's answers, as the server needs them: chosen once, made again in every process.
+
+Knows where a model's template and special tokens are told; which formats there are, `frontend.parsers` knows.
+"""
+
+from __future__ import annotations
+
+from inflight.frontend.parsers.parser_choice import ParserChoice, ParserNames
+from inflight.frontend.parsers.registry import NONE, choose
+from inflight.frontend.prompts import PromptEncoder
+from inflight.text import Tokenizer
+
+
+def parsers_of(
+    encoder: PromptEncoder, tokenizer: Tokenizer | None, asked: ParserNames, family: str | None = None
+) -> ParserChoice | None:
+    """None where nothing of its answers is known. family: of the model, where `asked` leaves something open. Raises
+    ParserError."""
+    if tokenizer is None or not encoder.can_chat:
+        return None
+    special = {token: token_id for token, token_id in tokenizer.token_ids.items() if _is_special(tokenizer, token_id)}
+    chosen = choose(encoder.template_source, family, asked, special)
+    return None if chosen.names == ParserNames() else chosen
+
+
+def settled(parsers: ParserChoice | None) -> ParserNames:
+    """Names that another process makes the same choice of."""
+    names = ParserNames() if parsers is None else parsers.names
+    return ParserNames(names.tools or NONE, names.reasoning or NONE)
+
+
+def shown_token_ids(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Special tokens that the parsers must see."""
+    if parsers is None or tokenizer is None:
+        return ()
+    known = tokenizer.token_ids
+    ids = [known[mark] for mark in parsers.visible_marks if mark in known]
+    return tuple(sorted({one for one in ids if _is_special(tokenizer, one)}))
+
+
+def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:
+    return token_id in tokenizer.special_token_ids

@@ -1,0 +1,258 @@
+"""A body of /v1/responses as one of /v1/chat/completions, which is what is computed.
+
+Knows what its fields are called there, and which of their values are not served; what chat's fields mean, others know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from inflight.server.bodies.as_chat import AsChat
+from inflight.server.bodies.chat import ChatBody, Message
+from inflight.server.bodies.decoding import read_value, shortened
+from inflight.server.bodies.responses import (
+    LOGPROBS,
+    SAME_IN_CHAT,
+    AllowedFunctions,
+    FunctionTool,
+    Item,
+    Kind,
+    NamedFunction,
+    ObjectFormat,
+    ReasoningField,
+    ResponsesBody,
+    SchemaFormat,
+    ToolChoiceField,
+)
+from inflight.server.bodies.structured import JsonObjectFormat, JsonSchemaFormat, JsonSchemaInside, ResponseFormat
+from inflight.server.bodies.tools import (
+    AllowedTool,
+    AllowedTools,
+    AllowedToolsInside,
+    FunctionName,
+    FunctionSpec,
+    NamedTool,
+    ToolChoiceSpec,
+    ToolSpec,
+)
+from inflight.server.bodies.types import MOST_MESSAGES
+from inflight.server.errors import invalid
+from inflight.server.responses.conversation import items_of, messages_of
+from inflight.server.responses.input_items import written
+from inflight.server.responses.repeated import Repeated, RepeatedReasoning, RepeatedText, encode_repeated
+
+FIELD_NAMES = {  # chat's → this endpoint's
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "n": "input",
+}
+_KIND = msgspec.json.Decoder(Kind)
+_TOOL = msgspec.json.Decoder(FunctionTool)
+_RAW_ITEMS = msgspec.json.Decoder(list[Raw])
+_INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
+_SAME = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key"),
+    *("previous_response_id", "safety_identifier", "top_logprobs", "truncation", "user"),
+)
+_encode = msgspec.json.Encoder().encode
+
+
+def as_chat(body: ResponsesBody) -> AsChat:
+    """Where no responses are stored. Raises ApiError."""
+    for name in ("previous_response_id", "store"):
+        if value := getattr(body, name):
+            shown = shortened(value) if isinstance(value, str) else "true"
+            raise invalid(
+                f"{name} is {shown}, but responses are stored by a server with --store-responses only, and never of a "
+                "job's lines; send the whole conversation as input, with the items of earlier answers.",
+                name,
+                "unsupported_value",
+            )
+    return _as_chat(body, items_of(body.input), (), stores=False)
+
+
+def continued(body: ResponsesBody, history: bytes | memoryview) -> AsChat:
+    """Where they are. history: items that come before the input, as JSON. Raises ApiError."""
+    before, items = _RAW_ITEMS.decode(history), items_of(body.input)
+    if len(before) + len(items) > MOST_MESSAGES:
+        raise invalid(
+            f"The conversation has {len(before) + len(items):,} items with those of the previous response, and "
+            f"{MOST_MESSAGES:,} are allowed; begin a new one.",
+            "previous_response_id",
+        )
+    return _as_chat(body, items, before, stores=body.store is not False)
+
+
+def _as_chat(body: ResponsesBody, items: list[Item], history: Sequence[Raw], *, stores: bool) -> AsChat:
+    _check(body)
+    shown = LOGPROBS in (body.include or ())
+    messages = messages_of(items, body.instructions, history)
+    tools = [_tool(raw, f"tools[{number}]") for number, raw in enumerate(body.tools or ())]
+    chat = ChatBody(
+        messages=messages,
+        tools=[_written(one) for one in tools] or None,
+        tool_choice=_tool_choice(body.tool_choice),
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        response_format=_format(body),
+        logprobs=shown or None,
+        max_completion_tokens=body.max_output_tokens,
+        **{name: getattr(body, name) for name in SAME_IN_CHAT},
+    )
+    may_begin = _beginnings(messages) if body.truncation == "auto" else ()
+    return AsChat(
+        body=chat,
+        repeated=encode_repeated(_repeated(body, tools, stores)),
+        kept_items=_encode([*history, *written(items)]) if stores else b"",
+        may_begin=may_begin,
+    )
+
+
+# -- what is not served -----------------------------------------------------------------------------------------------
+
+
+def _check(body: ResponsesBody) -> None:
+    if body.stream_options is not None and body.stream is None:
+        raise invalid("stream_options are set, but stream is not true; set it, or leave them out.", "stream_options")
+    for one in body.include or ():
+        if one not in _INCLUDES:
+            raise invalid(
+                f"include names {shortened(one)!r}, which no answer of this server has; known are "
+                f"{' and '.join(_INCLUDES)}.",
+                "include",
+                "unsupported_value",
+            )
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        raise invalid(
+            f"top_logprobs is {body.top_logprobs}, but log-probabilities are not included; add {LOGPROBS!r} to "
+            "include.",
+            "top_logprobs",
+        )
+    if body.reasoning is not None:
+        _check_reasoning(body.reasoning)
+
+
+def _check_reasoning(asked: ReasoningField) -> None:
+    for name in ("summary", "generate_summary"):
+        if getattr(asked, name) in ("concise", "detailed"):
+            raise invalid(
+                f"reasoning.{name} is {getattr(asked, name)!r}, but reasoning is told as it is, and not summed up; "
+                "give 'auto', or leave it out.",
+                f"reasoning.{name}",
+                "unsupported_value",
+            )
+    if asked.context not in (None, "auto"):
+        raise invalid(
+            f"reasoning.context is {asked.context!r}, but which reasoning is read again the model's chat template "
+            "says; give 'auto', or leave it out.",
+            "reasoning.context",
+            "unsupported_value",
+        )
+    if asked.mode not in (None, "standard"):
+        raise invalid(
+            f"reasoning.mode is {shortened(asked.mode)!r}, but there is only 'standard'; leave it out.",
+            "reasoning.mode",
+            "unsupported_value",
+        )
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tool(raw: Raw, place: str) -> FunctionTool:
+    kind = read_value(place, _KIND, raw).type
+    if kind is None:
+        raise invalid(f"{place} has no type; give 'function'.", f"{place}.type", "missing_field")
+    if kind != "function":
+        raise invalid(
+            f"{place} is of the type {shortened(kind)!r}, which is not served: nothing is run here; give functions, "
+            "which the client runs.",
+            f"{place}.type",
+            "unsupported_value",
+        )
+    tool = read_value(place, _TOOL, raw)
+    if tool.defer_loading:
+        raise invalid(f"{place}.defer_loading is true, but all tools are shown to the model.", f"{place}.defer_loading")
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+        raise invalid(
+            f"{place}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{place}.allowed_callers"
+        )
+    return tool
+
+
+def _written(tool: FunctionTool) -> ToolSpec:
+    function = FunctionSpec(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
+    return ToolSpec(type="function", function=function)
+
+
+def _tool_choice(asked: ToolChoiceField | None) -> ToolChoiceSpec | None:
+    match asked:
+        case NamedFunction():
+            return NamedTool(FunctionName(asked.name))
+        case AllowedFunctions():
+            allowed = [AllowedTool(FunctionName(one.name)) for one in asked.tools]
+            return AllowedTools(AllowedToolsInside(asked.mode, allowed))
+        case _:
+            return asked
+
+
+# -- the form of the answer -------------------------------------------------------------------------------------------
+
+
+def _format(body: ResponsesBody) -> ResponseFormat | None:
+    asked = None if body.text is None else body.text.format
+    match asked:
+        case ObjectFormat():
+            return JsonObjectFormat()
+        case SchemaFormat():
+            inside = JsonSchemaInside(
+                name=asked.name, description=asked.description, schema_=asked.schema_, strict=asked.strict
+            )
+            return JsonSchemaFormat(inside)
+        case _:
+            return None
+
+
+# -- a conversation that is too long ----------------------------------------------------------------------------------
+
+
+def _beginnings(messages: list[Message]) -> tuple[int, ...]:
+    """Where the conversation may begin instead, behind its system message: at a user's."""
+    return tuple(number for number, one in enumerate(messages) if one.role == "user")
+
+
+# -- what the answer repeats ------------------------------------------------------------------------------------------
+
+
+def _repeated(body: ResponsesBody, tools: list[FunctionTool], stores: bool) -> Repeated:
+    text, reasoning = body.text, body.reasoning
+    given = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    given["store"] = stores
+    if text is not None:
+        plain = RepeatedText()
+        shown = plain.format if text.format is None else Raw(_encode(text.format))
+        given["text"] = RepeatedText(shown, text.verbosity or plain.verbosity)
+    if reasoning is not None:
+        given["reasoning"] = RepeatedReasoning(reasoning.effort, reasoning.summary or reasoning.generate_summary)
+    if body.tool_choice is not None:
+        given["tool_choice"] = Raw(_encode(body.tool_choice))
+    if tools:
+        given["tools"] = Raw(_encode([_shown(one) for one in tools]))
+    return Repeated(**given)
+
+
+def _shown(tool: FunctionTool) -> dict[str, object]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": bool(tool.strict),
+    }

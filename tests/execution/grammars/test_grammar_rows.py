@@ -1,0 +1,256 @@
+"""Masks against the slow way: every token tried, one by one, on the text that it would make."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from text.builders import byte_level
+
+from inflight.core.types.grammar import Grammar
+from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
+from inflight.core.types.request import RequestRefused
+from inflight.core.types.sampling import SamplingParams
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.grammar_rows import GrammarRows
+from inflight.execution.grammars.vocabulary import Vocabulary
+from inflight.text import Tokenizer
+
+TOKENIZER = Tokenizer(byte_level())
+SIZE = 384  # as a model's embedding that is padded
+END = TOKENIZER.token_to_id("<|end|>")
+THINK_END = (5, 6, 5, 7)
+PROMPT = (1, 2, 3)
+assert END is not None
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[CompiledGrammars]:
+    vocabulary = Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, SIZE, (END,))
+    grammars = CompiledGrammars(lambda: vocabulary)
+    yield grammars
+    grammars.close()
+
+
+class Row:
+    """One row as a runner asks for it."""
+
+    def __init__(self, compiled: CompiledGrammars, grammar: Grammar, output: tuple[int, ...] = ()) -> None:
+        self.rows, self.known = GrammarRows(compiled, SIZE), len(PROMPT) + len(output)
+        params = SamplingParams()
+        new = NewRow(4, PROMPT + output, len(PROMPT), params, seed=0, sample_index=0, grammar=grammar)
+        self.rows.start((), [new])
+
+    def allowed(self, *drafts: int) -> list[list[int] | None]:
+        """Behind what is known, and behind each draft."""
+        chunk = self._chunk(drafts)
+        masks = self.rows.fill([chunk])
+        assert masks is not None
+        return [None if one is None else tokens_of(one) for one in masks.take(1 + len(drafts))]
+
+    def drawn(self, *token_ids: int) -> None:
+        plan = BatchPlan(0, (self._chunk(()),))
+        self.rows.sampled(plan, [Sampled(9, token_ids)])
+        self.known += len(token_ids)
+
+    def fault(self) -> str | None:
+        (told,) = self.rows.sampled(BatchPlan(0, (self._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
+        return told.error
+
+    def _chunk(self, drafts: tuple[int, ...]) -> Chunk:
+        count = 1 + len(drafts)
+        return Chunk(9, 4, self.known - 1, count, (), count, draft_token_ids=drafts, num_drafts=len(drafts))
+
+
+def tokens_of(bits: np.ndarray) -> list[int]:
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:SIZE]).tolist()
+
+
+def tried(pattern: str, output: bytes, partial: str) -> list[int]:
+    """Tokens behind which the text can still become one of the pattern (`partial`: its beginnings), and the end where
+    it is one."""
+    found = []
+    for token_id in range(TOKENIZER.vocab_size):
+        if token_id == END:
+            if re.fullmatch(pattern, output.decode()):
+                found.append(token_id)
+        elif token_id not in TOKENIZER.special_token_ids:
+            more = TOKENIZER.token_bytes(token_id)
+            if more and re.fullmatch(partial, (output + more).decode("latin-1")):
+                found.append(token_id)
+    return found
+
+
+def test_masks_are_those_of_trying_every_token(compiled: CompiledGrammars) -> None:
+    pattern, partial = (
+        "[a-f]{3,9}(,[0-9]{2}){1,3}",
+        "[a-f]{0,9}|[a-f]{3,9}(,[0-9]{2}){0,2},[0-9]{0,2}|[a-f]{3,9}(,[0-9]{2}){3}",
+    )
+    chance = random.Random(3)
+    for _ in range(6):
+        row, output = Row(compiled, Grammar("regex", pattern)), b""
+        for _ in range(30):
+            (allowed,) = row.allowed()
+            # The compiler leaves out what the tokenizer would spell otherwise; nothing that cannot follow comes in.
+            assert allowed and set(allowed) <= set(tried(pattern, output, partial))
+            assert (END in allowed) == (re.fullmatch(pattern, output.decode()) is not None)
+            assert any(len(TOKENIZER.token_bytes(one)) == 1 or one == END for one in allowed)
+            token_id = chance.choice(allowed)
+            if token_id == END:
+                break
+            output += TOKENIZER.token_bytes(token_id)
+            row.drawn(token_id)
+        assert re.fullmatch(pattern, output.decode())
+
+
+def test_behind_drafts_masks_are_those_of_the_tokens_drawn(compiled: CompiledGrammars) -> None:
+    grammar = Grammar("json_schema", '{"type":"array","items":{"enum":["ab","cd",12]},"maxItems":4}')
+    chance, drafted, output = random.Random(5), Row(compiled, grammar), list[int]()
+    while END not in output:
+        drafts: list[int] = []
+        for place in range(4):
+            behind = tuple(output + drafts)
+            told = drafted.allowed(*drafts)[place]
+            assert told and told == Row(compiled, grammar, behind).allowed()[0]
+            drafts.append(chance.choice(told))
+        assert drafted.allowed(300, *drafts)[0] == drafted.allowed()[0]  # a wrong one changes nothing
+        drafted.drawn(drafts[0])  # the others were wrong
+        output.append(drafts[0])
+    assert json.loads(TOKENIZER.decode(output)) is not None
+
+
+def test_a_row_that_begins_anew_goes_on_where_it_was(compiled: CompiledGrammars) -> None:
+    grammar = Grammar("regex", "[a-c]{4}")
+    row, output = Row(compiled, grammar), []
+    for _ in range(4):
+        token_id = row.allowed()[0][0]
+        row.drawn(token_id)
+        output.append(token_id)
+        assert Row(compiled, grammar, tuple(output)).allowed() == row.allowed()
+
+
+def test_behind_its_end_nothing_but_ends_may_come(compiled: CompiledGrammars) -> None:
+    row = Row(compiled, Grammar("choice", '["yes", "no"]'))
+    while (allowed := row.allowed()[0]) != [END]:
+        row.drawn(allowed[0])
+    row.drawn(END)
+    row.drawn(END)  # ignore_eos
+    assert row.allowed() == [[END]]
+
+
+def test_a_grammar_begins_behind_the_end_of_reasoning(compiled: CompiledGrammars) -> None:
+    row = Row(compiled, Grammar("regex", "[ab]{2}", after_token_ids=THINK_END))
+    free = [one for one in range(SIZE) if one != END]
+    assert row.allowed() == [free]
+    row.drawn(20, 5, 6, 5, 6)  # almost, and again from its second token on
+    told = row.allowed(5, 7, 300)
+    assert told[:2] == [free, free]
+    assert told[2] == Row(compiled, Grammar("regex", "[ab]{2}")).allowed()[0]
+    row.drawn(5, 7)
+    assert row.allowed()[0] == told[2]
+
+
+def test_reasoning_ends_where_its_budget_does(compiled: CompiledGrammars) -> None:
+    row = Row(compiled, Grammar("none", after_token_ids=THINK_END, max_tokens_before=3))
+    everything = list(range(SIZE))
+    assert row.allowed(30, 31) == [everything] * 3
+    row.drawn(30, 31, 5)  # which begins the end
+    for token_id in THINK_END[1:]:
+        assert row.allowed() == [[token_id]]
+        row.drawn(token_id)
+    assert row.allowed() == [everything]
+
+
+def test_rows_without_a_grammar_are_not_asked_for(compiled: CompiledGrammars) -> None:
+    rows = GrammarRows(compiled, SIZE)
+    rows.start((), [NewRow(1, PROMPT, 3, SamplingParams(), 0, 0)])
+    assert not rows and rows.fill([Chunk(1, 1, 0, 3, (), 1)]) is None
+    scripted = NewRow(2, PROMPT, 3, SamplingParams(), 0, 0, forced_token_ids=(7,), grammar=Grammar("json_object"))
+    rows.start((), [scripted])
+    assert not rows
+
+
+def test_masks_of_a_pass_stand_where_its_draws_do(compiled: CompiledGrammars) -> None:
+    rows = GrammarRows(compiled, SIZE)
+    bound = [
+        NewRow(row, PROMPT, 3, SamplingParams(), 0, 0, grammar=Grammar("choice", json.dumps([text])))
+        for row, text in ((1, "a"), (3, "b"))
+    ]
+    rows.start((), [*bound, NewRow(2, PROMPT, 3, SamplingParams(), 0, 0)])
+    masks = rows.fill(
+        [Chunk(7, 3, 0, 3, (), 1), Chunk(8, 2, 0, 3, (), 1), Chunk(9, 1, 0, 2, (), 0), Chunk(6, 1, 0, 3, (), 1)]
+    )
+    assert masks is not None
+    first, second = masks.take(2), masks.take(1)
+    assert first[1] is None
+    assert [tokens_of(one) for one in (first[0], second[0])] == [TOKENIZER.encode("b"), TOKENIZER.encode("a")]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (Grammar("json_schema", "{"), "not JSON"),
+        (Grammar("json_schema", "3"), "no schema"),
+        (Grammar("json_schema", "[" * 5000), "not JSON"),
+        (Grammar("json_schema", '{"items":' * 500 + "{}" + "}" * 500), "recursion"),
+        (Grammar("json_schema", '{"$ref":"https://example.org/s.json"}'), "https://example.org/s.json"),
+        (Grammar("json_schema", '{"type":"integer","minimum":5,"maximum":3}'), "minimum (5)"),
+        (Grammar("json_schema", '{"type":"array","uniqueItems":true}'), "uniqueItems"),
+        (Grammar("json_schema", '{"title":"' + "x" * 200_000 + '"}'), "200,"),
+        (Grammar("regex", "(" * 9000 + "a" + ")" * 9000), "regex"),
+        (Grammar("regex", "[a"), "regex"),
+        (Grammar("choice", "[]"), "no list"),
+        (Grammar("lark", "start: " + "(" * 20_000 + '"a"' + ")" * 20_000), "nested"),
+        (Grammar("lark", "start: missing"), "missing"),
+        (Grammar("structural_tag", '{"structures":[]}'), "structural tag"),
+        (Grammar("structural_tag", '{"structures":[{"begin":"<f>","schema":{}}],"triggers":["<g"]}'), "trigger"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_words(compiled: CompiledGrammars, grammar: Grammar, said: str) -> None:
+    for _ in range(2):  # the second time it is known already
+        with pytest.raises(RequestRefused, match=r"^The .*\.$") as refusal:
+            compiled.check(grammar)
+        assert said in str(refusal.value) and len(str(refusal.value)) < 600
+        assert refusal.value.field == "grammar"
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("regex", "(a|b)*a(a|b){25}c"),
+        Grammar("regex", "((a{1,1000}){1,1000}){1,1000}"),
+        Grammar("json_schema", '{"$ref":"#"}'),
+        Grammar("json_schema", '{"type":"object","properties":{"c":{"$ref":"#"}},"required":["c"]}'),
+        Grammar("json_schema", json.dumps({"enum": [f"v{n}" for n in range(5000)]})),
+    ],
+)
+def test_what_explodes_comes_to_an_end_in_words(compiled: CompiledGrammars, grammar: Grammar) -> None:
+    """It is refused, or answers, or ends its own request."""
+    try:
+        compiled.check(grammar)
+    except RequestRefused as refusal:
+        assert str(refusal).endswith(".")
+        return
+    row, chance = Row(compiled, grammar), random.Random(1)
+    for _ in range(60):
+        (allowed,) = row.allowed()
+        if not allowed:
+            assert "dead end" in (row.fault() or "")
+            return
+        row.drawn(chance.choice(allowed))
+
+
+def test_the_same_grammar_is_compiled_once(compiled: CompiledGrammars) -> None:
+    before, grammar = compiled.stats(), Grammar("regex", "once[0-9]")
+    told: list[str] = []
+    if compiled.prepare([grammar, grammar], lambda: told.append("ready")):
+        compiled.check(grammar)
+    assert not compiled.prepare([grammar], lambda: told.append("again"))
+    Row(compiled, grammar).allowed()
+    after = compiled.stats()
+    assert (after.compiled - before.compiled, told) == (1, ["ready"])
+    assert after.cache_hits >= before.cache_hits + 3 and after.masks == before.masks + 1

@@ -1,0 +1,144 @@
+"""Tools, reasoning and forms of answers over HTTP, through an unmodified client: a scripted model writes what a Qwen
+would, and the built-in one is bound to a schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from .conftest import Server
+from .scripted import ANSWERS
+
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+
+@pytest.fixture
+def client(scripted: Server) -> openai.OpenAI:
+    return scripted.client()
+
+
+def ask(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "qwenlike", "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_a_tool_is_called_and_its_result_comes_back(client: openai.OpenAI) -> None:
+    asked = ask("call the tool", tools=TOOLS)
+    first = client.chat.completions.create(**asked).choices[0]
+    assert first.finish_reason == "tool_calls" and first.message.content == "Let me see."
+    (call,) = first.message.tool_calls or ()
+    assert call.type == "function" and call.function.name == "weather"
+    assert json.loads(call.function.arguments) == {"city": "Zürich"}
+    history = [
+        *asked["messages"],
+        first.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "count"},
+    ]
+    last = client.chat.completions.create(model="qwenlike", messages=history, tools=TOOLS).choices[0]
+    assert (last.finish_reason, last.message.content) == ("stop", ANSWERS["count"])
+
+
+def test_streams_of_calls_are_put_together_by_the_client(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(**ask("call the tool", tools=TOOLS)) as stream:
+        pieces = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        choice = stream.get_final_completion().choices[0]
+    assert pieces and choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or ()
+    assert json.loads(call.function.arguments) == {"city": "Zürich"}
+
+
+def test_without_tools_a_call_is_text(client: openai.OpenAI) -> None:
+    choice = client.chat.completions.create(**ask("call the tool")).choices[0]
+    assert choice.finish_reason == "stop" and "<tool_call>" in (choice.message.content or "")
+
+
+def test_reasoning_stands_beside_the_answer(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(**ask("think of it"))
+    message = whole.choices[0].message.model_dump()
+    assert (message["content"], message["reasoning_content"], message["reasoning"]) == ("42", "Hm.", "Hm.")
+    details = whole.usage.completion_tokens_details if whole.usage is not None else None
+    assert details is not None and whole.usage is not None
+    assert 0 < (details.reasoning_tokens or 0) < whole.usage.completion_tokens
+    parts = [
+        part.choices[0].delta.model_dump() for part in client.chat.completions.create(**ask("think of it"), stream=True)
+    ]
+    assert "".join(part.get("reasoning_content") or "" for part in parts) == "Hm."
+    assert "".join(part["content"] or "" for part in parts) == "42"
+    hidden = client.chat.completions.create(**ask("think of it"), extra_body={"include_reasoning": False})
+    assert "reasoning_content" not in hidden.choices[0].message.model_dump()
+
+
+def test_the_model_says_what_it_can_do(scripted: Server, server: Server) -> None:
+    def told(of: Server) -> Any:
+        return of.get("/v1/models").json()["data"][0]["capabilities"]
+
+    assert told(scripted).items() >= {"chat": True, "tools": True, "reasoning": True}.items()
+    assert told(server) == {"chat": True, "tools": False, "reasoning": False, "structured_output": True}
+    refused = server.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "built-in"})
+    assert refused.status_code == 400 and "tells it of no tools" in refused.json()["error"]["message"]
+
+
+class City(BaseModel):
+    name: str
+    inhabitants: int
+
+
+def test_answers_are_bound_to_a_schema(server: Server) -> None:
+    client = server.client()
+    for stream in (False, True):
+        asked: Any = {
+            "model": "built-in",
+            "messages": [{"role": "user", "content": "Which city?"}],
+            "temperature": 1.5,
+            "seed": 1,
+            "max_tokens": 400,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "answer",
+                    "schema": {
+                        "type": "object",
+                        "properties": {"name": {"enum": ["Bern", "Zug"]}, "inhabitants": {"enum": [1, 22]}},
+                        "required": ["name", "inhabitants"],
+                        "additionalProperties": False,
+                    },
+                },
+            },
+        }
+        if stream:
+            parts = client.chat.completions.create(**asked, stream=True)
+            text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+        else:
+            text = client.chat.completions.create(**asked).choices[0].message.content or ""
+        assert City.model_validate_json(text).name in ("Bern", "Zug")
+
+
+def test_a_choice_is_kept_by_completions(server: Server) -> None:
+    answer = server.post(
+        "/v1/completions", {"prompt": "Is it?", "max_tokens": 20, "structured_outputs": {"choice": ["yes", "no"]}}
+    )
+    assert answer.json()["choices"][0]["text"] in ("yes", "no")
+
+
+def test_a_grammar_that_is_none_is_told_by_its_field(server: Server) -> None:
+    refused = server.post("/v1/completions", {"prompt": "x", "guided_regex": "("})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "guided_regex"
+
+
+def test_an_unknown_parser_ends_the_start_in_a_sentence(start: Callable[..., Server]) -> None:
+    server = start("--tool-parser", "sphinx", ready=False)
+    assert server.process.wait(60) == 1
+    assert server.settled(lambda: any("There is no tool parser 'sphinx'" in line for line in server.log))

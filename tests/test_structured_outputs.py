@@ -1,0 +1,246 @@
+"""Whole engines whose outputs follow grammars: what they say is what was asked for, in any company."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from execution.grammars.schemas import drawn_schema
+from execution.threaded import Threaded
+from models import write_model
+from text.builders import byte_level
+
+from inflight import LLM, AsyncEngine, SamplingParams, StructuredOutputsParams
+from inflight.build import build_engine
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.types.grammar import Grammar
+from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import InvalidSampling
+from inflight.core.types.sampling import SamplingParams as EngineParams
+from inflight.execution import computing
+from inflight.execution.backends.reference import ReferenceBackend
+from inflight.frontend.offline import Offline
+from inflight.text import Tokenizer
+
+WILD: dict[str, Any] = {"temperature": 1.5, "max_tokens": 220}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"]}
+SHAPES: dict[str, dict[str, Any]] = {
+    "one at a time": {"max_num_seqs": 1},
+    "crumbs": {"max_num_seqs": 5, "max_num_batched_tokens": 7},
+    "little memory": {"num_blocks": 14, "watermark": 0.0},
+    "swap": {"num_blocks": 14, "watermark": 0.0, "preemption": "swap", "swap_space": 0.001},
+    "drafts": {"speculation": "suffix"},
+    "static": {"strategy": "static", "batch_size": 5},
+}
+Said = dict[str, list[tuple[list[int], str | None]]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It ends its answers by a token, which the tiny one of other tests lacks."""
+    folder = write_model(tmp_path_factory.mktemp("ending"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 361}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llm(model: Path) -> Iterator[LLM]:
+    with LLM(str(model), threads=1) as llm:
+        yield llm
+
+
+def mixed(seed: int, count: int = 16) -> list[Request]:
+    """Some free, most under grammars, some of which begin behind some reasoning."""
+    chance, made = random.Random(seed), []
+    for n in range(count):
+        schema = json.dumps(drawn_schema(chance))
+        kinds = [
+            None,
+            Grammar("json_schema", schema),
+            Grammar("json_schema", schema, after_token_ids=(40, 41), max_tokens_before=chance.randrange(12)),
+            Grammar("regex", "(ab|cd){2,12}[0-9]{3}"),
+            Grammar("choice", '["yes", "no", "perhaps"]'),
+        ]
+        params = EngineParams(
+            temperature=chance.choice([0.0, 1.5]),
+            max_tokens=chance.choice([20, 60]),
+            n=chance.choice([1, 1, 2]),
+            logprobs=chance.choice([None, 2]),
+            repetition_penalty=chance.choice([1.0, 1.3]),
+            min_tokens=chance.choice([0, 1]),
+        )
+        prompt = tuple(chance.randrange(300) for _ in range(chance.randrange(1, 40)))
+        made.append(
+            Request(request_id=str(n), prompt_token_ids=prompt, params=params, seed=n, grammar=chance.choice(kinds))
+        )
+    return made
+
+
+def said(folder: Path, requests: Sequence[Request], **shape: Any) -> Said:
+    scheduling = SchedulingSettings.of(**{name: shape.pop(name) for name in tuple(shape) if name in SCHEDULING_NAMES})
+    engine = build_engine(EngineSettings(model=str(folder), threads=1, **shape), scheduling)
+    offline = Offline(engine.loop, engine.tokenizer)
+    collectors = [offline.add(one) for one in requests]
+    for _ in offline.run():
+        pass
+    engine.loop.close()
+    outputs = [one.output() for one in collectors]
+    return {one.request_id: [(out.token_ids, out.finish_reason) for out in one.outputs] for one in outputs}
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> dict[int, Said]:
+    """What each says in an engine of its own company, by seed."""
+    return {seed: said(model, mixed(seed)) for seed in (1, 2)}
+
+
+def test_noise_under_drawn_schemas_is_valid(llm: LLM) -> None:
+    chance = random.Random(11)
+    schemas = [drawn_schema(chance) for _ in range(200)]
+    params = [
+        SamplingParams(**WILD, seed=n, structured_outputs=StructuredOutputsParams(json=one))
+        for n, one in enumerate(schemas)
+    ]
+    ended = 0
+    for schema, output in zip(schemas, llm.generate(["x"] * len(schemas), params), strict=True):
+        (sample,) = output.outputs
+        assert sample.finish_reason in ("stop", "length"), sample
+        if sample.finish_reason == "stop":
+            ended += 1
+            jsonschema.validate(json.loads(sample.text), schema)
+    assert ended >= 190
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tokens_do_not_depend_on_the_company(model: Path, alone: dict[int, Said], shape: str, seed: int) -> None:
+    assert said(model, mixed(seed), **SHAPES[shape]) == alone[seed]
+
+
+def test_two_steps_in_flight_say_the_same(model: Path, alone: dict[int, Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = Threaded(ReferenceBackend("float32"))
+    monkeypatch.setattr(computing, "open_backend", lambda *given, **named: ReferenceBackend("float32"))
+    want = said(model, mixed(2, 9))
+    monkeypatch.setattr(computing, "open_backend", lambda *given, **named: reference)
+    assert said(model, mixed(2, 9)) == want
+    reference.end()
+
+
+def test_kernels_of_torch_follow_them_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", "torch")
+    want = said(model, mixed(3, 8))
+    assert said(model, mixed(3, 8), **SHAPES["crumbs"]) == want
+    assert said(model, mixed(3, 8), **SHAPES["drafts"]) == want
+    check(mixed(3, 8), want)
+
+
+def test_what_ends_by_itself_is_what_was_asked_for(alone: dict[int, Said]) -> None:
+    for seed, told in alone.items():
+        check(mixed(seed), told)
+
+
+def check(requests: Sequence[Request], told: Said) -> None:
+    tokenizer, checked = Tokenizer(byte_level()), 0
+    for request in requests:
+        grammar = request.grammar
+        for token_ids, reason in told[request.request_id]:
+            if grammar is None or reason != "stop":
+                continue
+            end = next(
+                (at for at in range(len(token_ids)) if tuple(token_ids[at - 2 : at]) == grammar.after_token_ids), 0
+            )
+            assert grammar.max_tokens_before is None or end <= grammar.max_tokens_before + 2
+            text = tokenizer.decode(token_ids[end:])
+            if grammar.kind == "json_schema":
+                jsonschema.validate(json.loads(text), json.loads(grammar.source))
+            elif grammar.kind == "choice":
+                assert text in json.loads(grammar.source)
+            else:
+                assert re.fullmatch(grammar.source, text)
+            checked += 1
+    assert checked
+
+
+def test_a_grammar_and_settings_that_leave_nothing_end_their_own_request(llm: LLM) -> None:
+    bound = SamplingParams(
+        max_tokens=9, allowed_token_ids=(70, 71), structured_outputs=StructuredOutputsParams(regex="[0-9]{4}")
+    )
+    failed, free = llm.generate(["x", "x"], [bound, SamplingParams(max_tokens=5, ignore_eos=True)])
+    assert failed.outputs[0].finish_reason == "error"
+    assert "grammar" in str(failed.outputs[0].detail)
+    assert len(free.outputs[0].token_ids) == 5
+
+
+def test_logit_bias_chooses_among_what_may_come(llm: LLM) -> None:
+    (plain,) = llm.generate(
+        "x", SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(regex="[ab]"))
+    )
+    token_id = plain.outputs[0].token_ids[0]
+    other = StructuredOutputsParams(regex="[ab]")
+    (turned,) = llm.generate("x", SamplingParams(temperature=0, logit_bias={token_id: -100}, structured_outputs=other))
+    assert {plain.outputs[0].text, turned.outputs[0].text} == {"a", "b"}
+
+
+def test_every_form_of_the_python_face(llm: LLM) -> None:
+    forms: list[tuple[StructuredOutputsParams, str]] = [
+        (StructuredOutputsParams(regex="x[0-9]{2}"), r"x\d\d"),
+        (StructuredOutputsParams(choice=["yes", "no"]), "yes|no"),
+        (StructuredOutputsParams(grammar='start: "a" ("b" | "c")'), "a[bc]"),
+        (StructuredOutputsParams(grammar='root ::= "a" [0-9]'), "a[0-9]"),
+    ]
+    params = [SamplingParams(**WILD, structured_outputs=form) for form, _ in forms]
+    for (_, pattern), output in zip(forms, llm.generate(["x"] * len(forms), params), strict=True):
+        assert re.fullmatch(pattern, output.outputs[0].text)
+    (any_object,) = llm.generate(
+        "x", SamplingParams(**WILD, structured_outputs=StructuredOutputsParams(json_object=True))
+    )
+    assert any_object.outputs[0].text.startswith("{")
+
+
+def test_what_is_wrong_is_said_before_anything_is_computed(llm: LLM) -> None:
+    with pytest.raises(InvalidSampling, match="regex, choice"):
+        StructuredOutputsParams(regex="a", choice=["b"])
+    with pytest.raises(InvalidSampling, match="nothing"):
+        StructuredOutputsParams()
+    with pytest.raises(RequestRefused, match="example"):
+        llm.generate(
+            "x", SamplingParams(structured_outputs=StructuredOutputsParams(json={"$ref": "http://example.org"}))
+        )
+
+
+async def _several(model: Path) -> tuple[list[str], list[BaseException]]:
+    texts: list[str] = []
+    faults: list[BaseException] = []
+    async with AsyncEngine(str(model), threads=1) as engine:
+        for form in ({"choice": ["only"]}, {"regex": "[a"}, {"json": SCHEMA}):
+            params = SamplingParams(**WILD, structured_outputs=StructuredOutputsParams(**form))
+            try:
+                async for output in engine.generate("x", params):
+                    last = output
+            except RequestRefused as refusal:
+                faults.append(refusal)
+            else:
+                texts.append(last.outputs[0].text)
+        left = engine.generate("x", replace(params, structured_outputs=StructuredOutputsParams(regex="[xy]{90}z")))
+        await anext(left)
+        await left.aclose()
+        snapshot = await engine.snapshot()
+        assert snapshot.grammars is not None and snapshot.grammars.refused == 1
+    return texts, faults
+
+
+def test_streams_wait_for_their_grammars(model: Path) -> None:
+    texts, faults = asyncio.run(_several(model))
+    assert texts[0] == "only"
+    jsonschema.validate(json.loads(texts[1]), SCHEMA)
+    assert len(faults) == 1 and "regular expression" in str(faults[0])
