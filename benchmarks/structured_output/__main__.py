@@ -52,6 +52,7 @@ def _on_models(asked: argparse.Namespace) -> str:
     size = int(str(QWEN25_05B["vocab_size"]))
     vocabulary = costs.vocabulary(size)
     compiled = CompiledGrammars(lambda: vocabulary)
+    compiled.warm_up()
     models = [Model("qwen", blocks(asked.rows, most), context(most), MODELS[one]) for one in asked.models]
     told = report(models, asked.rows, asked.legs, compiled)
     compiled.close()

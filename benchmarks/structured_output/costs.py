@@ -43,7 +43,7 @@ def _views(repeats: int) -> str:
     for size in VOCABULARIES:
         made = vocabulary(size)
         rows.append([f"{size:,}", spread((_seconds(made) for _ in range(repeats)), 2)])
-    about = "The library's view of a vocabulary, made when the first grammar comes."
+    about = "The library's view of a vocabulary, made once; meanwhile no other thread computes Python."
     return f"{about}\n\n{table(['tokens', 'seconds'], rows)}"
 
 
