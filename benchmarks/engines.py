@@ -18,12 +18,15 @@ from inflight.config.engine import LOGIT_ROWS, EngineSettings, resolve_rows, res
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
+from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.memory import kv_shape, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights
@@ -81,17 +84,23 @@ class Model:
         scheduling: SchedulingSettings | None = None,
         observer: Observer | None = None,
         pass_tokens: int | None = None,
+        compiled: CompiledGrammars | None = None,
     ) -> EngineLoop:
         """An engine that has served nothing yet. `settings` must say max_model_len and num_blocks.
 
-        pass_tokens: of one forward pass, where a strategy's steps are larger and the budget is not theirs.
+        pass_tokens: of one forward pass, where a strategy's steps are larger and the budget is not theirs. compiled:
+        grammars that its outputs may follow.
         """
         scheduling = scheduling or SchedulingSettings()
-        executor = self.executor(settings, scheduling, pass_tokens)
-        return assemble(executor, MonotonicClock(), settings, scheduling, observer)
+        executor = self.executor(settings, scheduling, pass_tokens, compiled)
+        return assemble(executor, MonotonicClock(), settings, scheduling, observer, compiled)
 
     def executor(
-        self, settings: EngineSettings, scheduling: SchedulingSettings, pass_tokens: int | None = None
+        self,
+        settings: EngineSettings,
+        scheduling: SchedulingSettings,
+        pass_tokens: int | None = None,
+        compiled: CompiledGrammars | None = None,
     ) -> ModelRunner:
         """Its device alone; arguments as for `loop`."""
         assert settings.max_model_len is not None and settings.num_blocks is not None
@@ -108,7 +117,8 @@ class Model:
         )
         tokens = pass_tokens or budget(settings, scheduling)
         decoder = Decoder(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
-        return ModelRunner(decoder, self._backend, self._kv_cache, capacity)
+        grammars = None if compiled is None else GrammarRows(compiled, capacity.vocab_size)
+        return ModelRunner(decoder, self._backend, self._kv_cache, capacity, grammars=grammars)
 
 
 def simulated_loop(
@@ -128,8 +138,9 @@ def assemble(
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     observer: Observer | None = None,
+    grammars: GrammarGate | None = None,
 ) -> EngineLoop:
     """A scheduler and its loop around an executor."""
     scheduler = scheduler_for(executor.capacity, settings, scheduling)
     watched = executor if observer is None else Watched(executor, observer)
-    return EngineLoop(scheduler, watched, clock)
+    return EngineLoop(scheduler, watched, clock, grammars=grammars)

@@ -34,6 +34,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "family_error",
             "neighbour",
             "scheduler_cost",
+            "structured_output",
             "suffix_index",
             "light",
             "start",

@@ -68,6 +68,8 @@ class AsyncBridge:
         self._streams: dict[str, Consumer] = {}
         self._preparing: set[Consumer] = set()  # whose grammars are being compiled: the engine has not heard of them
         self._stopped: str | None = None
+        if loop.grammars is not None:
+            loop.grammars.warm_up()
         self._thread = threading.Thread(target=self._main, name="inflight-engine", daemon=True)
         self._thread.start()
 

@@ -13,6 +13,9 @@ from inflight.core.types.grammar_stats import GrammarStats
 
 
 class GrammarGate(Protocol):
+    def warm_up(self) -> None:
+        """Begins with what every grammar needs, before the first has come."""
+
     def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None]) -> bool:
         """Compiles them beside the engine, and calls `then`, in any thread, when that is done, whatever came of it.
         False: it was done before, and nobody is called."""

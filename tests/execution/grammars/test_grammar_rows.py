@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,7 @@ from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer
@@ -254,3 +256,24 @@ def test_the_same_grammar_is_compiled_once(compiled: CompiledGrammars) -> None:
     after = compiled.stats()
     assert (after.compiled - before.compiled, told) == (1, ["ready"])
     assert after.cache_hits >= before.cache_hits + 3 and after.masks == before.masks + 1
+
+
+def test_what_every_grammar_needs_is_made_before_the_first_one_comes() -> None:
+    grammars = CompiledGrammars(lambda: Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, SIZE, (END or 0,)))
+    assert grammars.mask_words == 0
+    grammars.warm_up()
+    while not grammars.mask_words:
+        time.sleep(0.001)
+    assert grammars.stats().compiled == 0
+    grammars.close()
+
+
+def test_a_model_without_a_tokenizer_says_so_at_the_first_grammar_and_not_before() -> None:
+    def none() -> Vocabulary:
+        raise GrammarError("cannot be used, since this model has no tokenizer that tells what its tokens mean")
+
+    grammars = CompiledGrammars(none)
+    grammars.warm_up()
+    with pytest.raises(RequestRefused, match="no tokenizer"):
+        grammars.check(Grammar("regex", "a"))
+    grammars.close()

@@ -65,6 +65,11 @@ class CompiledGrammars:
         """Words of 32 bits of a mask; 0 before the first grammar was compiled."""
         return -(-self._tokenizer.vocab_size // 32) if self._tokenizer is not None else 0
 
+    def warm_up(self) -> None:
+        """Makes the view of the tokenizer, in a thread: the library lets nobody else compute Python meanwhile, for half
+        a second with 150,000 tokens, which later would be taken from whoever is being answered."""
+        self._pool.submit(self._made_tokenizer)  # where there is none, the first grammar is told why
+
     def check(self, grammar: Grammar) -> None:
         """Raises RequestRefused for what cannot be compiled; waits where nobody has prepared it."""
         if grammar.kind == "none":

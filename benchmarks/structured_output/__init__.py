@@ -1,0 +1,1 @@
+"""What binding outputs to grammars costs: `python -m benchmarks.structured_output`."""

@@ -1,0 +1,63 @@
+"""The command: which part is measured, on which models, and the section of docs/results.md that it makes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from benchmarks.engines import Model
+from benchmarks.results import write_section
+from benchmarks.shapes import QWEN25_05B
+from benchmarks.structured_output import arrivals, costs, steps
+from benchmarks.structured_output.engine import blocks, context
+from inflight.execution.backends.protocol import Quantization
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+
+MODELS: dict[str, Quantization] = {"bf16": "none", "int8": "int8", "int4": "int4"}
+TITLES = {
+    "steps": "Structured output: steps whose rows follow a schema",
+    "arrivals": "Structured output: schemas that nobody has seen before",
+    "costs": "Structured output: vocabularies, compiling and masks",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = _parser().parse_args(arguments)
+    body = costs.report(asked.repeats) if asked.part == "costs" else _on_models(asked)
+    print(body)
+    if asked.write:
+        given = [one for one in (sys.argv[1:] if arguments is None else arguments) if one != "--write"]
+        command = " ".join(["python -m benchmarks.structured_output", *given])
+        write_section(f"structured_output {asked.part}", TITLES[asked.part], command, body)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.structured_output", description=__doc__)
+    parser.add_argument("--part", choices=list(TITLES), default="steps")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["bf16"], help="Qwen2.5-0.5B's shape")
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--legs", type=int, default=40, help="of steps and arrivals: turns of 16 steps (default 40)")
+    parser.add_argument("--repeats", type=int, default=5, help="of costs (default 5)")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
+    return parser
+
+
+def _on_models(asked: argparse.Namespace) -> str:
+    is_steps = asked.part == "steps"
+    leg, settling, report = (
+        (steps.LEG, steps.SETTLING, steps.report) if is_steps else (arrivals.LEG, arrivals.SETTLING, arrivals.report)
+    )
+    most = (1 if is_steps else 2) * (asked.legs * leg + settling)
+    size = int(str(QWEN25_05B["vocab_size"]))
+    vocabulary = costs.vocabulary(size)
+    compiled = CompiledGrammars(lambda: vocabulary)
+    compiled.warm_up()
+    models = [Model("qwen", blocks(asked.rows, most), context(most), MODELS[one]) for one in asked.models]
+    told = report(models, asked.rows, asked.legs, compiled)
+    compiled.close()
+    return told
+
+
+if __name__ == "__main__":
+    main()
