@@ -25,11 +25,13 @@ WARM = "How warm is it in Zürich?"
 WARM_AND_LARGE = "How warm is Zürich, and how large?"
 MEASURE = "Measure Zürich and report."
 REPORT = "Report on Zürich at once."
+REPORT_AGAIN = "Report on Atlantis at once."
 DESK = "Somebody at the desk shall tell how warm and how large Zürich is."
 THINK = "Think about six times seven."
 THINK_AND_CALL = "Think first: how warm is it there?"
 # What the flows' tools return.
 DEGREES, PEOPLE, MEASURED = "21 degrees", "440 thousand people", "measured: 21"
+NO_CITY = "Atlantis is no city"  # what a flow's own check says of an answer
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -47,6 +49,8 @@ ANSWERS = {
     MEASURE: call("measure", city="Zürich"),
     MEASURED: call("final_result", city="Zürich", degrees=21),
     REPORT: call("Report", city="Zürich", degrees=21),
+    REPORT_AGAIN: call("Report", city="Atlantis", degrees=21),
+    NO_CITY: call("Report", city="Zürich", degrees=21),
     DESK: call("transfer_to_weather_desk"),
     '"Weather desk"': BOTH,  # whom a handoff hands over to, as the client tells the model
     DEGREES: IS_WARM,
