@@ -9,6 +9,7 @@ from server.conftest import Server
 
 KEY = "sk-foreign"
 MODEL = "built-in"
+SCRIPTED_MODEL = "scripted"
 QUESTION = "What is a KV block?"
 USER = {"role": "user", "content": QUESTION}
 MESSAGES = [{"role": "system", "content": "You are brief."}, USER]

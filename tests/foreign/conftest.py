@@ -1,19 +1,22 @@
-"""A server with a key, a tap before it, and the client of the test file in an environment of its own.
+"""Servers with a key, a tap before each, and the client of the test file in an environment of its own.
 
-A test file names its client: `CLIENT = "folder"`. With `-rA` or after a failure, what passed the tap is shown.
+`client` asks the built-in model, `agent` a scripted one that calls tools. A test file names its client:
+`CLIENT = "folder"`. With `-rA` or after a failure, what passed the taps is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from server.conftest import Server, start
 
-from .cases import KEY
+from .cases import KEY, SCRIPTED_MODEL
 from .clients import ForeignClient
 from .environments import Environment
-from .tap import Tap
+from .scripted import PROGRAM, write_model
+from .tap import Seen, Tap
 
 __all__ = ["start"]  # a fixture for tests that need a server of their own
 
@@ -35,19 +38,52 @@ def foreign_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
     assert running.stop() == 0, "".join(running.log)
 
 
+@pytest.fixture(scope="session")
+def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = write_model(tmp_path_factory.mktemp("model") / SCRIPTED_MODEL)
+    env = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    asked = (str(folder), "--served-model-name", SCRIPTED_MODEL, "--api-key", KEY)
+    running = Server(*asked, program=PROGRAM, env=env).ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+
+
 @pytest.fixture(scope="module")
 def environment(request: pytest.FixtureRequest) -> Environment:
     return Environment(request.module.CLIENT).make()
 
 
 @pytest.fixture(scope="module")
-def tap(foreign_server: Server, environment: Environment, request: pytest.FixtureRequest) -> Iterator[Tap]:
-    opened = Tap(foreign_server.url)
+def taps() -> Iterator[list[Tap]]:
+    """Those that are open."""
+    opened: list[Tap] = []
     yield opened
-    opened.close()
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def open_tap(
+    taps: list[Tap], environment: Environment, request: pytest.FixtureRequest
+) -> Iterator[Callable[[Server], Tap]]:
+    def open_one(server: Server) -> Tap:
+        taps.append(Tap(server.url))
+        return taps[-1]
+
+    yield open_one
     fields = request.config.stash.setdefault(SENT, {}).setdefault(environment.name, {})
-    for seen in opened.seen:
+    for seen in _all_seen(taps):
         fields.setdefault(f"{seen.method} {seen.path.partition('?')[0]}", set()).update(seen.fields)
+
+
+@pytest.fixture(scope="module")
+def tap(foreign_server: Server, open_tap: Callable[[Server], Tap]) -> Tap:
+    return open_tap(foreign_server)
+
+
+@pytest.fixture(scope="module")
+def agent_tap(scripted_server: Server, open_tap: Callable[[Server], Tap]) -> Tap:
+    return open_tap(scripted_server)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +93,25 @@ def client(environment: Environment, tap: Tap) -> Iterator[ForeignClient]:
     started.close()
 
 
+@pytest.fixture(scope="module")
+def agent(environment: Environment, agent_tap: Tap) -> Iterator[ForeignClient]:
+    """The same client in a process of its own, over the scripted model."""
+    started = ForeignClient(environment, BASE_URL=f"{agent_tap.url}/v1", API_KEY=KEY)
+    yield started
+    started.close()
+
+
 @pytest.fixture(autouse=True)
-def what_was_sent(tap: Tap) -> Iterator[None]:
-    before = len(tap.seen)
+def what_was_sent(taps: list[Tap]) -> Iterator[None]:
+    before = {id(seen) for seen in _all_seen(taps)}
     yield
-    for seen in tap.seen[before:]:
-        print(seen)
+    for seen in _all_seen(taps):
+        if id(seen) not in before:
+            print(seen)
+
+
+def _all_seen(taps: list[Tap]) -> list[Seen]:
+    return [seen for tap in taps for seen in tap.seen]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

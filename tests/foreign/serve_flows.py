@@ -33,6 +33,7 @@ def _load(path: str) -> Any:
     spec = importlib.util.spec_from_file_location("flows", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where classes look for the names in their annotations
     spec.loader.exec_module(module)
     return module
 

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from server.conftest import Server
 
-from .cases import MESSAGES, MODEL, QUESTION, TEXT, TOO_LONG, USER, plain_chat, plain_completion
+from .cases import MESSAGES, MODEL, QUESTION, SCRIPTED_MODEL, TEXT, TOO_LONG, USER, plain_chat, plain_completion
 from .clients import ForeignClient
+from .scripted import IS_WARM, IS_WARM_AND_LARGE, REPORT, WARM, WARM_AND_LARGE
 
 pytestmark = pytest.mark.foreign
 CLIENT = "langchain"
+apis = pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+WEATHER, INHABITANTS = ["weather", {"city": "Zürich"}], ["inhabitants", {"city": "Zürich"}]
 SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 
 
@@ -82,3 +85,36 @@ def test_errors(client: ForeignClient) -> None:
     assert "APITimeoutError" in client.fail("invoke", messages=MESSAGES, **late).types
     long = client.fail("invoke", messages=[{"role": "user", "content": TOO_LONG}], **SETTINGS)
     assert "ContextOverflowError" in long.types  # told by the code, which the words of this exception must hold
+
+
+@apis
+@pytest.mark.parametrize("streams", [False, True])
+def test_tools_are_run_until_the_answer(agent: ForeignClient, responses: bool, streams: bool) -> None:
+    asked = {"model": SCRIPTED_MODEL, "streams": streams, "use_responses_api": responses}
+    assert agent.call("run_tools", question=WARM, **asked) == {"called": [WEATHER], "text": IS_WARM}
+    told = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
+    assert told == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
+
+
+@apis
+def test_a_call_that_must_come_comes(agent: ForeignClient, responses: bool) -> None:
+    asked = {"question": WARM_AND_LARGE, "model": SCRIPTED_MODEL, "use_responses_api": responses}
+    assert agent.call("forced", choice="any", **asked) == [WEATHER, INHABITANTS]
+    assert agent.call("forced", choice="weather", **asked) == [WEATHER]
+    assert agent.call("forced", choice="none", **asked) == []
+
+
+@apis
+def test_the_answer_is_a_call_of_the_callers_class(agent: ForeignClient, responses: bool) -> None:
+    asked = {"question": REPORT, "kind": "Report", "model": SCRIPTED_MODEL, "use_responses_api": responses}
+    told = agent.call("structured", method="function_calling", **asked)
+    assert told["whole"] == told["streamed"] == {"city": "Zürich", "degrees": 21}
+
+
+@apis
+@pytest.mark.parametrize("seed", range(2))
+def test_the_form_of_the_answer_is_the_callers_class(client: ForeignClient, responses: bool, seed: int) -> None:
+    """At a temperature at which nothing but the schema can make it so."""
+    asked = {"question": QUESTION, "kind": "City", "model": MODEL, "use_responses_api": responses}
+    told = client.call("structured", method="json_schema", temperature=1.5, extra_body={"seed": seed}, **asked)
+    assert told["whole"]["name"] in ("Bern", "Zug") and told["whole"] == told["streamed"]

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from server.conftest import Server
 
-from .cases import MESSAGES, MODEL, QUESTION, TEXT, TOO_LONG, USER, plain_chat, plain_completion
+from .cases import MESSAGES, MODEL, QUESTION, SCRIPTED_MODEL, TEXT, TOO_LONG, USER, plain_chat, plain_completion
 from .clients import ForeignClient
+from .scripted import IS_WARM, IS_WARM_AND_LARGE, REPORT, WARM, WARM_AND_LARGE
 
 pytestmark = pytest.mark.foreign
 CLIENT = "llama_index"
+WEATHER, INHABITANTS = ["weather", {"city": "Zürich"}], ["inhabitants", {"city": "Zürich"}]
 SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 
 
@@ -61,3 +63,24 @@ def test_errors(client: ForeignClient) -> None:
     assert "AuthenticationError" in client.fail("chat", messages=MESSAGES, **SETTINGS, api_key="sk-wrong").types
     long = client.fail("chat", messages=[{"role": "user", "content": TOO_LONG}], **SETTINGS)
     assert "BadRequestError" in long.types and long.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("flow", ["run_tools", "run_agent"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_tools_are_run_until_the_answer(agent: ForeignClient, flow: str, streams: bool) -> None:
+    asked = {"model": SCRIPTED_MODEL, "streams": streams}
+    assert agent.call(flow, question=WARM, **asked) == {"called": [WEATHER], "text": IS_WARM}
+    told = agent.call(flow, question=WARM_AND_LARGE, **asked)
+    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"] == IS_WARM_AND_LARGE
+
+
+def test_the_answer_is_a_call_of_the_callers_class(agent: ForeignClient) -> None:
+    told = agent.call("report", question=REPORT, model=SCRIPTED_MODEL)
+    assert told["made"] == told["streamed"] == {"city": "Zürich", "degrees": 21}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_form_of_the_answer_is_the_callers_class(client: ForeignClient, seed: int) -> None:
+    """At a temperature at which nothing but the schema can make it so."""
+    asked = {"model": MODEL, "temperature": 1.5, "additional_kwargs": {"seed": seed}, "max_tokens": 400}
+    assert client.call("guess", question=QUESTION, **asked)["name"] in ("Bern", "Zug")

@@ -9,13 +9,26 @@ from typing import Any
 import pytest
 from server.conftest import Server
 
-from .cases import MESSAGES, MODEL, QUESTION, TEXT, TOO_LONG, USER, batch_lines, plain_chat, plain_completion
+from .cases import (
+    MESSAGES,
+    MODEL,
+    QUESTION,
+    SCRIPTED_MODEL,
+    TEXT,
+    TOO_LONG,
+    USER,
+    batch_lines,
+    plain_chat,
+    plain_completion,
+)
 from .clients import ForeignClient
+from .scripted import IS_WARM, IS_WARM_AND_LARGE, THINK, THINK_AND_CALL, WARM, WARM_AND_LARGE
 
 pytestmark = pytest.mark.foreign
 CLIENT = "openai_python"
 ASK: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_completion_tokens": 16}
 CONTINUE: dict[str, Any] = {"model": MODEL, "prompt": TEXT, "temperature": 0, "max_tokens": 16}
+WEATHER, INHABITANTS = ["weather", {"city": "Zürich"}], ["inhabitants", {"city": "Zürich"}]
 
 
 def test_models(client: ForeignClient) -> None:
@@ -137,6 +150,66 @@ def test_responses_whole_streamed_and_gone_on_with(client: ForeignClient, foreig
     assert told == {"first": text, "second": plain_chat(foreign_server, history, max_tokens=400)}
     refused = client.fail("respond", **asked, previous_response_id="resp_1")
     assert "BadRequestError" in refused.types and "keeps no responses" in refused.message
+
+
+@pytest.mark.parametrize("flow", ["run_tools", "run_parsed_tools", "run_streamed_tools"])
+def test_tools_are_run_until_the_answer(agent: ForeignClient, flow: str) -> None:
+    told = agent.call(flow, question=WARM, model=SCRIPTED_MODEL)
+    assert (told["called"], told["text"], told["messages"]) == ([WEATHER], IS_WARM, 4)
+    if flow == "run_streamed_tools":
+        assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= {*told["kinds"]}
+
+
+def test_two_calls_at_once(agent: ForeignClient) -> None:
+    told = agent.call("run_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL)
+    assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_of_responses(agent: ForeignClient, stream: bool) -> None:
+    told = agent.call("run_response_tools", question=WARM_AND_LARGE, stream=stream, model=SCRIPTED_MODEL)
+    assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+    assert not stream or "response.function_call_arguments.done" in told["kinds"]
+
+
+def test_a_call_that_must_come_comes(agent: ForeignClient) -> None:
+    """What the model writes is bound to the tools; the script writes what is allowed anyway."""
+    asked = {"model": SCRIPTED_MODEL, "messages": [{"role": "user", "content": WARM_AND_LARGE}]}
+    assert agent.call("forced", choice="required", **asked) == [WEATHER, INHABITANTS]
+    assert agent.call("forced", choice="none", **asked) == []
+    assert agent.call("forced", choice={"type": "function", "function": {"name": "weather"}}, **asked) == [WEATHER]
+
+
+def test_reasoning_beside_the_answer(agent: ForeignClient) -> None:
+    asked: dict[str, Any] = {"model": SCRIPTED_MODEL, "messages": [{"role": "user", "content": THINK}]}
+    message = agent.call("chat", **asked)["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("42", "Seven sixes.")
+    deltas = [frame["choices"][0]["delta"] for frame in agent.call("stream_chat", **asked)]
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Seven sixes."
+    assert "".join(delta.get("content") or "" for delta in deltas) == "42"
+    both = agent.call("run_tools", question=THINK_AND_CALL, model=SCRIPTED_MODEL, reasoning_effort="high")
+    assert both["called"] == [WEATHER] and both["text"] == IS_WARM
+    answer = agent.call("respond", model=SCRIPTED_MODEL, input=THINK)
+    assert answer["text"] == "42" and answer["whole"]["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    thought, said = answer["whole"]["output"]
+    assert (thought["type"], said["type"]) == ("reasoning", "message")
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Seven sixes."}]
+    events = agent.call("stream_response_with_helper", model=SCRIPTED_MODEL, input=THINK)
+    assert events["text"] == "42" and "response.reasoning_text.done" in events["kinds"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_are_the_callers_classes(client: ForeignClient, seed: int) -> None:
+    """At a temperature at which nothing but the schema can make them so."""
+    asked: dict[str, Any] = {"model": MODEL, "temperature": 1.5, "extra_body": {"seed": seed}}
+    told = client.call("parse_chat", messages=MESSAGES, **asked)
+    assert told["parsed"] == json.loads(told["content"]) and told["ended"] == "stop"
+    streamed = client.call("stream_parsed_chat", messages=MESSAGES, **asked)
+    assert streamed["parsed"] == told["parsed"] and streamed["grown"][-1] == told["parsed"]
+    told = client.call("parse_response", input=QUESTION, **asked)
+    assert told["parsed"] == json.loads(told["content"])
+    streamed = client.call("stream_parsed_response", input=QUESTION, **asked)
+    assert streamed["parsed"] == told["parsed"] and streamed["kinds"][-1] == "response.completed"
 
 
 def test_many_at_once(client: ForeignClient, foreign_server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Pydantic AI, with plain text answers: OpenAI's provider and vLLM's."""
+"""Pydantic AI: OpenAI's provider and vLLM's; tools and typed answers over chat and over Responses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from server.conftest import Server
 
-from .cases import MESSAGES, MODEL, QUESTION, TOO_LONG, USER, plain_chat
+from .cases import MESSAGES, MODEL, QUESTION, SCRIPTED_MODEL, TOO_LONG, USER, plain_chat
 from .clients import ForeignClient
+from .scripted import IS_WARM, IS_WARM_AND_LARGE, MEASURE, WARM, WARM_AND_LARGE
 
 pytestmark = pytest.mark.foreign
 CLIENT = "pydantic_ai"
 both = pytest.mark.parametrize("provider", ["openai", "vllm"])
+apis = pytest.mark.parametrize("api", ["chat", "responses"])
+WEATHER, INHABITANTS = ["weather", {"city": "Zürich"}], ["inhabitants", {"city": "Zürich"}]
 SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 
 
@@ -61,3 +64,32 @@ def test_errors(client: ForeignClient, provider: str) -> None:
     assert "ModelNotFoundError" in unknown.types and unknown.status == 404
     assert "ModelAuthenticationError" in client.fail("ask", **asked, key="sk-wrong").types
     assert "ModelContextWindowExceededError" in client.fail("ask", **{**asked, "question": TOO_LONG}).types
+
+
+@apis
+def test_tools_are_run_until_the_answer(agent: ForeignClient, api: str) -> None:
+    told = agent.call("run_tools", question=WARM, model=SCRIPTED_MODEL, api=api)
+    assert told == {"called": [WEATHER], "text": IS_WARM}
+    told = agent.call("run_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, api=api)
+    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"] == IS_WARM_AND_LARGE
+
+
+@apis
+def test_tools_in_streams(agent: ForeignClient, api: str) -> None:
+    told = agent.call("stream_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, api=api)
+    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"] == IS_WARM_AND_LARGE
+
+
+@apis
+def test_a_tool_and_then_the_answer_as_a_call(agent: ForeignClient, api: str) -> None:
+    told = agent.call("report", question=MEASURE, model=SCRIPTED_MODEL, api=api)
+    assert told == {"called": [["measure", {"city": "Zürich"}]], "made": {"city": "Zürich", "degrees": 21}}
+
+
+@apis
+@pytest.mark.parametrize("seed", range(2))
+def test_the_form_of_the_answer_is_the_callers_class(client: ForeignClient, api: str, seed: int) -> None:
+    """At a temperature at which nothing but the schema can make it so."""
+    extra = {"temperature": 1.5, "extra_body": {"seed": seed}}
+    told = client.call("guess", question=QUESTION, model=MODEL, api=api, **extra)
+    assert told["made"]["name"] in ("Bern", "Zug") and told["made"] == told["streamed"]

@@ -135,6 +135,14 @@ def test_errors_are_told_in_anthropics_words(
     assert told["request_id"] == refused.headers["request-id"]
 
 
+def test_who_asks_for_a_thread_is_told_so_in_its_clients_code(server: Server) -> None:
+    """Anthropic's tool runner asks for one first, and goes on without at this code."""
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        told = ask(server, thread=thread).json()["error"]
+        assert told["details"] == {"error_code": "thread_unsupported_request", "param": "thread"}
+    assert ask(server, thread=None).status_code == 200
+
+
 def test_other_paths_and_methods_below_it(server: Server) -> None:
     for answer in (server.post("/v1/messages/batches", {}), server.get("/v1/messages")):
         assert answer.json()["type"] == "error" and answer.headers["request-id"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
-from typing import Any
+from typing import Any, Literal
 
 import openai
+from pydantic import BaseModel, Field
 
 URL, KEY = os.environ["BASE_URL"], os.environ["API_KEY"]
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
@@ -69,6 +71,129 @@ def go_on_with_its_items(question: str, **fields: Any) -> Any:
     first = client.responses.create(**fields)
     said = [{"role": "user", "content": fields["input"]}, *first.output, {"role": "user", "content": question}]
     return {"first": first.output_text, "second": client.responses.create(**{**fields, "input": said}).output_text}
+
+
+class City(BaseModel):
+    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+
+    name: Literal["Bern", "Zug"]
+    inhabitants: int = Field(ge=1, le=999)
+    rivers: list[Literal["Aare", "Lorze"]] = Field(max_length=2)
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    city: str
+
+
+TOOLS: list[Any] = [
+    openai.pydantic_function_tool(Weather, name="weather"),
+    {
+        "type": "function",
+        "function": {
+            "name": "inhabitants",
+            "description": "How many live in a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    },
+]
+RESULTS = {"weather": "21 degrees", "inhabitants": "440 thousand people"}
+
+
+def parse_chat(**fields: Any) -> Any:
+    choice = client.chat.completions.parse(response_format=City, **fields).choices[0]
+    return {"parsed": choice.message.parsed, "content": choice.message.content, "ended": choice.finish_reason}
+
+
+def parse_response(**fields: Any) -> Any:
+    answer = client.responses.parse(text_format=City, **fields)
+    return {"parsed": answer.output_parsed, "content": answer.output_text}
+
+
+def stream_parsed_chat(**fields: Any) -> Any:
+    """The helper tells the object while it grows."""
+    with client.chat.completions.stream(response_format=City, **fields) as stream:
+        grown = [event.parsed for event in stream if event.type == "content.delta"]
+        return {"grown": grown, "parsed": stream.get_final_completion().choices[0].message.parsed}
+
+
+def stream_parsed_response(**fields: Any) -> Any:
+    with client.responses.stream(text_format=City, **fields) as stream:
+        kinds = [event.type for event in stream]
+        return {"kinds": kinds, "parsed": stream.get_final_response().output_parsed}
+
+
+def _run_tools(ask: Any, question: str, **fields: Any) -> Any:
+    """Until the model calls nothing more. ask: a message of an answer to messages."""
+    messages: list[Any] = [{"role": "user", "content": question}]
+    called = []
+    while True:
+        message = ask(messages=messages, tools=TOOLS, **fields)
+        messages.append(message)
+        if not message.tool_calls:
+            return {"called": called, "text": message.content, "messages": len(messages)}
+        for call in message.tool_calls:
+            called.append([call.function.name, json.loads(call.function.arguments)])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": RESULTS[call.function.name]})
+
+
+def run_tools(question: str, **fields: Any) -> Any:
+    return _run_tools(lambda **asked: client.chat.completions.create(**asked).choices[0].message, question, **fields)
+
+
+def run_parsed_tools(question: str, **fields: Any) -> Any:
+    """`parse` makes arguments the tool's own class."""
+
+    def ask(tools: Any, **asked: Any) -> Any:
+        message = client.chat.completions.parse(tools=tools[:1], **asked).choices[0].message
+        for call in message.tool_calls or ():
+            assert isinstance(call.function.parsed_arguments, Weather)
+        return message
+
+    return _run_tools(ask, question, **fields)
+
+
+def run_streamed_tools(question: str, **fields: Any) -> Any:
+    """Frames are folded by the client's helper."""
+    kinds = set()
+
+    def ask(**asked: Any) -> Any:
+        with client.chat.completions.stream(**{**asked, "tools": asked["tools"][:1]}) as stream:
+            kinds.update(event.type for event in stream)
+            return stream.get_final_completion().choices[0].message
+
+    return {**_run_tools(ask, question, **fields), "kinds": sorted(kinds)}
+
+
+def run_response_tools(question: str, stream: bool, **fields: Any) -> Any:
+    """The same over items: an answer's output goes back as it came."""
+    tools = [
+        openai.pydantic_function_tool(Weather, name="weather")["function"] | {"type": "function"},
+        {"type": "function", **TOOLS[1]["function"], "strict": False},
+    ]
+    said: list[Any] = [{"role": "user", "content": question}]
+    called, kinds = [], set()
+    while True:
+        if stream:
+            with client.responses.stream(input=said, tools=tools, **fields) as events:
+                kinds.update(event.type for event in events)
+                answer = events.get_final_response()
+        else:
+            answer = client.responses.create(input=said, tools=tools, **fields)
+        said += answer.output
+        calls = [item for item in answer.output if item.type == "function_call"]
+        if not calls:
+            return {"called": called, "text": answer.output_text, "kinds": sorted(kinds)}
+        for call in calls:
+            called.append([call.name, json.loads(call.arguments)])
+            output = {"type": "function_call_output", "call_id": call.call_id, "output": RESULTS[call.name]}
+            said.append(output)
+
+
+def forced(choice: Any, **fields: Any) -> Any:
+    message = client.chat.completions.create(tools=TOOLS, tool_choice=choice, **fields).choices[0].message
+    return [[call.function.name, json.loads(call.function.arguments)] for call in message.tool_calls or ()]
 
 
 def raw_headers(**fields: Any) -> Any:

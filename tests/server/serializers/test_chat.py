@@ -109,10 +109,19 @@ def test_streams_say_what_whole_answers_say_however_steps_fall() -> None:
         assert (one["name"], one["arguments"], len(one["ids"])) == ("f", "{}", 1)
 
 
+def test_the_reason_comes_behind_the_last_call() -> None:
+    for more in ({}, {"old_functions": True}):
+        frames = streamed(call(ANSWER, **more), [events(len(ANSWER), each=9), [end()]])
+        *_, called, last = (frame["choices"][0] for frame in frames if frame["choices"])
+        assert called["delta"] and called["finish_reason"] is None
+        assert last["delta"] == {} and last["finish_reason"] in ("tool_calls", "function_call")
+
+
 def test_a_step_of_many_tokens_makes_a_frame_for_each_kind() -> None:
     frames = streamed(call(ANSWER), [[*events(len(ANSWER), each=9), end()]])
     kinds = [set(frame["choices"][0]["delta"]) for frame in frames]
-    assert kinds == [{"role", "content", "refusal"}, {"reasoning_content", "reasoning"}, {"content"}, {"tool_calls"}]
+    parts = [{"reasoning_content", "reasoning"}, {"content"}, {"tool_calls"}]
+    assert kinds == [{"role", "content", "refusal"}, *parts, set()]
 
 
 def test_hidden_reasoning_is_counted_but_not_shown() -> None:

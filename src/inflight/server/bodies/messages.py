@@ -214,6 +214,7 @@ _NEUTRAL = {
     "diagnostics": ((), "requests are not compared; usage tells how many tokens were cached."),
     "inference_geo": ((), "there is one place, where this server runs."),
     "speed": (("standard",), "there is one speed."),
+    "thread": ((), "no conversation is kept; send all its messages."),
     "n": ((1,), "there is one message to a call; /v1/chat/completions has n."),
     "stop": ((), "it is given as stop_sequences."),
     "max_completion_tokens": ((), "the limit is max_tokens."),

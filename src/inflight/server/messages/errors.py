@@ -20,6 +20,7 @@ _TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_CODES = {"thread": "thread_unsupported_request"}  # at which clients' tool runners send the whole conversation instead
 
 
 def is_of_messages(path: str) -> bool:
@@ -41,7 +42,8 @@ def body_of(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
         "type": _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error"),
         "message": error.message,
     }
-    details = {"error_code": error.code, "param": error.param}
+    code = _CODES.get(error.param or "", error.code) if error.code == "unsupported_field" else error.code
+    details = {"error_code": code, "param": error.param}
     if any(details.values()):
         inside["details"] = {name: value for name, value in details.items() if value is not None}
     return {"type": "error", "error": inside, "request_id": request_id}

@@ -79,6 +79,8 @@ class ChatSerializer(OpenAISerializer):
         shows_tokens = (call.logprobs is not None and change.logprobs) or call.return_token_ids
         if not deltas and (change.finish is not None or shows_tokens):
             deltas = [{} if change.finish is not None else {"content": ""}]
+        if change.finish is not None and not deltas[-1].keys().isdisjoint(("tool_calls", "function_call")):
+            deltas.append({})  # clients' helpers take a call for ended at a reason that comes behind it
         choices = [_choice(change.index, delta) for delta in deltas]
         if choices:
             self._tell_tokens(choices[-1], change)
