@@ -29,7 +29,7 @@ from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.offload import offload
-from inflight.server.preprocessing.preprocessor import check_model, max_tokens_of
+from inflight.server.preprocessing.bounds import check_model, max_tokens_of
 from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion
 from inflight.server.tenants import Tenant
 

@@ -14,7 +14,7 @@ from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
 from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
-from inflight.server.preprocessing.preprocessor import check_model
+from inflight.server.preprocessing.bounds import check_model
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.sending import PreparedResponse
 from inflight.server.service import Served, Service

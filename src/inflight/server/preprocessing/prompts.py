@@ -1,0 +1,184 @@
+"""Prompts: what a body gives the model to read, as token ids.
+
+Knows the tokenizer, the chat template and how long a prompt may be. What cannot fit is refused before it is cut into
+tokens, since megabytes would take seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inflight.frontend.prompts import PromptEncoder, PromptError
+from inflight.server.bodies.chat import ChatBody
+from inflight.server.bodies.completions import CompletionBody
+from inflight.server.bodies.tokens import TokenizeBody
+from inflight.server.errors import clients_fault, invalid
+from inflight.server.preprocessing.conversation import template_messages
+from inflight.server.preprocessing.wire import Limits, Prompt, packed
+from inflight.text import ChatTemplateError, Conversation, RenderedChat, TemplateVariableError, Tokenizer
+
+LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
+PART = 1 << 16  # characters of a text that are counted at once
+CUT_TOKENS = 8  # more than a cut between two words can add
+_THINKING = ("enable_thinking", "thinking")  # variables by which templates are told whether the model is to think
+_NAMES: dict[type, str] = {str: "text", int: "a token id", list: "a list of token ids"}
+
+
+class Prompts:
+    def __init__(self, encoder: PromptEncoder, tokenizer: Tokenizer | None, limits: Limits):
+        self._encoder, self._tokenizer, self._limits = encoder, tokenizer, limits
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises ApiError where there is none."""
+        if self._tokenizer is None:
+            raise invalid("This model has no tokenizer; use token ids.")
+        return self._tokenizer
+
+    @property
+    def template_shows_tools(self) -> bool:
+        return self._encoder.shows_tools
+
+    def listed(self, given: str | list[Any]) -> list[str | list[int]]:
+        """One prompt, or several. A list holds texts, token ids, or lists of token ids, and one kind only."""
+        if isinstance(given, str) or not given:
+            return [given]
+        kind = type(given[0])
+        wrong = next((place for place, one in enumerate(given) if type(one) is not kind), None)
+        if wrong is not None:
+            raise invalid(
+                f"prompt holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.",
+                "prompt",
+            )
+        if kind is int:
+            return [given]
+        if len(given) > self._limits.max_prompts:
+            raise invalid(
+                f"There are {len(given)} prompts, but a call may have {self._limits.max_prompts}; send several calls.",
+                "prompt",
+            )
+        return given
+
+    def of_completion(self, given: str | list[int], body: CompletionBody) -> Prompt:
+        if isinstance(given, str):
+            self._check_length(given, "prompt", body.truncate_prompt_tokens)
+            added = body.add_special_tokens is not False
+            tokens = clients_fault(lambda: self._encoder.tokens(given, add_special_tokens=added), "prompt")
+        else:
+            tokens = clients_fault(lambda: self._encoder.tokens(given), "prompt")
+        kept = self._truncated(tokens, body.truncate_prompt_tokens)
+        length = self._limits.max_model_len
+        if length is not None and len(kept) > length:
+            raise invalid(
+                f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
+                f"{len(kept)} tokens; shorten it.",
+                "prompt",
+                "context_length_exceeded",
+            )
+        text = None
+        if body.echo:
+            text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
+        return Prompt(packed(kept), text)
+
+    def rendered(self, body: ChatBody | TokenizeBody, tools: tuple[dict[str, Any], ...]) -> RenderedChat:
+        continues = bool(body.continue_final_message)
+        if continues and body.add_generation_prompt:
+            raise invalid(
+                "continue_final_message and add_generation_prompt are both true, but a message is either continued or "
+                "begun; set one.",
+                "continue_final_message",
+            )
+        begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+        try:
+            as_text = self._encoder.takes_arguments_as_text(bool(tools))
+            conversation = Conversation(
+                template_messages(body.messages or [], as_text),
+                self._variables(body),
+                tools or None,
+                add_generation_prompt=begins,
+                continue_final_message=continues,
+            )
+            return self._encoder.render_chat(conversation)
+        except TemplateVariableError as error:
+            raise invalid(str(error), "chat_template_kwargs") from None
+        except (PromptError, ChatTemplateError) as error:
+            raise invalid(str(error), "messages") from None
+
+    def of_chat(self, body: ChatBody | TokenizeBody, rendered: RenderedChat) -> tuple[int, ...]:
+        """Tokens of what the model's template has made of the messages."""
+        truncated = body.truncate_prompt_tokens if isinstance(body, ChatBody) else None
+        if isinstance(body, ChatBody):
+            self._check_length(rendered.text, "messages", truncated)
+        tokens = clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
+        return self._truncated(self._surrounded(tokens) if body.add_special_tokens else tokens, truncated)
+
+    def counted(self, rendered: RenderedChat) -> tuple[int, ...]:
+        """Its tokens, as many as there are: who asks how many may want to shorten it."""
+        return clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
+
+    def _variables(self, body: ChatBody | TokenizeBody) -> dict[str, Any]:
+        """Of the template. An effort of reasoning is one that some read; others can only be told whether to think."""
+        effort, reads = body.reasoning_effort if isinstance(body, ChatBody) else None, self._encoder.template_reads
+        ours: dict[str, Any] = {}
+        if effort is not None:
+            ours = {name: effort not in ("none", "minimal") for name in _THINKING if reads(name)}
+            if reads("reasoning_effort"):
+                ours["reasoning_effort"] = effort
+        return {**ours, **(body.chat_template_kwargs or {})}
+
+    def _surrounded(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """With the special tokens that the tokenizer puts around a text of its own."""
+        tokenizer = self.tokenizer
+        alone, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
+        begin = next(n for n in range(len(whole)) if whole[n : n + len(alone)] == alone)
+        return (*whole[:begin], *tokens, *whole[begin + len(alone) :])
+
+    def _truncated(self, tokens: tuple[int, ...], most: int | None) -> tuple[int, ...]:
+        """The last `most` tokens; -1: as many as the model takes."""
+        if most is None:
+            return tokens
+        most = (self._limits.max_model_len or len(tokens)) if most < 0 else most
+        if most == 0:
+            raise invalid(
+                "truncate_prompt_tokens is 0, which leaves no prompt; give 1 or more.", "truncate_prompt_tokens"
+            )
+        return tokens[-most:]
+
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        """Token ids as text, for echo."""
+        if self._tokenizer is None:
+            raise invalid("echo needs text, but this model has no tokenizer; leave it out.", "echo")
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _check_length(self, text: str, field: str, truncated: int | None) -> None:
+        """Text that cannot fit, however it is cut into tokens, is not cut: megabytes would take seconds."""
+        length = self._limits.max_model_len
+        if self._tokenizer is None or length is None or truncated is not None or len(text) <= length:
+            return
+        longest = self._tokenizer.longest_token
+        if longest is not None and len(text) > (most := length * longest):
+            raise invalid(
+                f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
+                f"{len(text)} characters, and a token stands for at most {longest}; shorten it to well below {most}.",
+                field,
+                "context_length_exceeded",
+            )
+        if len(text) > length * LONG_FOR_ITS_TOKENS:
+            self._check_in_parts(self._tokenizer, text, length, field)
+
+    def _check_in_parts(self, tokenizer: Tokenizer, text: str, length: int, field: str) -> None:
+        """Text that hardly fits is counted part by part until it does not: cut whole, it would need memory for every
+        token of it."""
+        tokens = start = 0
+        while start < len(text):
+            end = text.find(" ", start + PART) if len(text) - start > 2 * PART else len(text)
+            end = len(text) if end < 0 or end > start + 2 * PART else end
+            tokens += len(clients_fault(lambda part=text[start:end]: tokenizer.encode(part, False), field))  # type: ignore[misc]
+            start, tokens = end, tokens - CUT_TOKENS
+            if tokens > length:
+                raise invalid(
+                    f"This model's maximum context length is {length} tokens, and the prompt is too long: the first "
+                    f"{end} of its {len(text)} characters are {tokens} tokens or more; shorten it.",
+                    field,
+                    "context_length_exceeded",
+                )
