@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from models import write_model
 
+from inflight import api
 from inflight.api import LLM
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
 from inflight.core.types.sampling import SamplingParams
@@ -131,7 +132,7 @@ def test_the_null_backend_counts_states_and_keeps_none() -> None:
 def test_an_engine_finds_a_prefix_by_its_snapshot(tmp_path: Path, family: str) -> None:
     llm = LLM(str(write_model(tmp_path / family, family)), num_blocks=30, max_model_len=160)
     prompts = [list(range(40, 110)), list(range(40, 104))]
-    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    params = api.SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     first, second = (llm.generate(prompts, params) for _ in range(2))
     assert [one.outputs[0].token_ids for one in first] == [one.outputs[0].token_ids for one in second]
     assert {one.outputs[0].finish_reason for one in (*first, *second)} == {"length"}
@@ -144,7 +145,7 @@ def test_a_prefix_that_is_found_changes_no_token(tmp_path: Path, family: str) ->
     """Prompts that begin alike, several samples, and few blocks, so that some are preempted, in a whole engine."""
     folder = write_model(tmp_path / family, family)
     prompts = [list(range(40, 40 + length)) for length in (70, 64, 100, 70)]
-    params = SamplingParams(temperature=1, seed=5, n=2, max_tokens=30, ignore_eos=True)
+    params = api.SamplingParams(temperature=1, seed=5, n=2, max_tokens=30, ignore_eos=True)
 
     def answers(**settings: object) -> list[list[object]]:
         llm = LLM(str(folder), max_model_len=160, **settings)

@@ -115,7 +115,7 @@ def test_a_body_is_gone_when_its_call_is_opened(size: int, no_collector: None) -
     async def prepare(*_: Any) -> Any:
         return SimpleNamespace(settings=SimpleNamespace(bad_words=None, allowed_token_ids=None), prompts=())
 
-    async def opening(call: Any) -> Any:
+    async def opening(call: Any, **_: Any) -> Any:
         kept.append(bench.mark is not None and bench.mark())
         kept.extend(one for one in tracemalloc.take_snapshot().traces if one.size >= size)  # copies
         raise invalid("Enough.")

@@ -6,7 +6,8 @@ commits that they came between, also while a step is computed; answers end where
 plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of waiting is not: at
 which moments an engine looked and found that it had to wait, or at depth 2 that it had nothing to plan ahead, a record
 does not hold. For the same reason the borders of dynamic batching's buckets may differ where requests were aborted
-while they waited.)
+while they waited, and at depth 2 plans with drafts where nothing else was to be planned beside those who waited for
+theirs.)
 """
 
 from __future__ import annotations

@@ -26,4 +26,4 @@ def test_steps_of_a_device_are_measured_and_fitted(tiny: Path, monkeypatch: pyte
     assert str(model.provenance.settings["kernels"]).startswith("torch ")
     for features in (Features(64, 1, 0, 0, 2048.0), Features(1, 1, 1, 64, 0.0)):
         assert 0 < model.seconds(features) < float("inf")
-    assert not model.on_gpu, "the CPU computed"
+    assert model.device == "cpu", "that computed"
