@@ -155,12 +155,14 @@ class Sampled(NamedTuple):
     the token that follows them.
 
     error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
+    by_request: it is what the request asks (a grammar, bans) that lets nothing be drawn.
     """
 
     sequence_id: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    by_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from inflight.server.errors import invalid
 
 DEEPEST_SCHEMA = 64  # values within one another
 LONGEST_REGEX = 1 << 14
+_NO_FORM = (None, False)
 _OPTIONS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 
 
@@ -106,7 +107,7 @@ def _structured_outputs(asked: StructuredOutputs) -> Grammar | None:
                 f"structured_outputs.{option}",
                 "unsupported_field",
             )
-    forms = [name for name in asked.__struct_fields__ if name not in _OPTIONS and getattr(asked, name)]
+    forms = [name for name in asked.__struct_fields__ if name not in _OPTIONS and getattr(asked, name) not in _NO_FORM]
     if len(forms) != 1:
         raise invalid(
             f"structured_outputs has {' and '.join(forms) or 'no form'}; give exactly one of json, regex, choice, "

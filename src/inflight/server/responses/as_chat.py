@@ -48,9 +48,12 @@ FIELD_NAMES = {  # chat's → this endpoint's
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "n": "input",
+    ".function.": ".",
+    ".function": "",
 }
 _KIND = msgspec.json.Decoder(Kind)
 _TOOL = msgspec.json.Decoder(FunctionTool)
