@@ -11,8 +11,8 @@ from .conftest import Server
 HI = [{"role": "user", "content": "Hi"}]
 REMOTE = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a.json"}}}
 ENDLESS = {"$ref": "#"}
-COUNTED = {"type": "object", "properties": {f"k{number}": {"type": "integer"} for number in range(20)}}
-WIDE: dict[str, Any] = {"anyOf": [{"anyOf": [{"anyOf": [COUNTED] * 20}] * 10}] * 5}
+ONE_KEY = [{"type": "object", "properties": {f"k{number}": {"type": "integer"}}} for number in range(20)]
+WIDE: dict[str, Any] = {"anyOf": [{"anyOf": [{"anyOf": ONE_KEY}] * 10}] * 5}
 ONE_OF = {"oneOf": [{"type": "object"}, {"type": "object"}]}
 
 
