@@ -115,3 +115,16 @@ def test_two_forms_are_two_even_where_one_is_empty(server: Server) -> None:
     assert param == "structured_outputs" and "json and regex" in sentence
     answer = server.post("/v1/completions", {**asked, "structured_outputs": {"json": {}}})
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(("field", "value"), [("output_schema", {"type": "object"}), ("async", True)])
+def test_what_a_tool_cannot_be_is_refused_by_name(server: Server, field: str, value: Any) -> None:
+    tool = {"type": "function", "name": "f", field: value}
+    param, sentence = refusal(server, "/v1/responses", {"input": "Hi", "tools": [tool]})
+    assert param == f"tools[0].{field}" and sentence.startswith(param)
+
+
+def test_a_spoken_answer_does_not_come_back(server: Server) -> None:
+    messages = [*HI, {"role": "assistant", "content": "Hello", "audio": {"id": "audio_1"}}, *HI]
+    param, _ = refusal(server, "/v1/chat/completions", {"messages": messages})
+    assert param == "messages.1.audio"

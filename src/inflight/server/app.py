@@ -211,7 +211,8 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _wrong_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    name, given = str(first["loc"][-1])[:60], repr(first.get("input"))[:60]
+    place = [one for one in first["loc"] if isinstance(one, str)]  # a list's index names nothing
+    name, given = place[-1][:60], repr(first.get("input"))[:60]
     message = str(first["msg"])
     return _told(request, invalid(f"{name} is {given}; {message[:1].lower()}{message[1:]}.", name, "invalid_value"))
 

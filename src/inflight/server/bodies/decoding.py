@@ -214,6 +214,6 @@ def _explained(message: str) -> str:
         return "give text of the form that GET /docs shows"
     if found := re.fullmatch(r"Expected `([^`]*)` (.*)", message):
         return f"give {_WORDS.get(found[1], found[1])} {found[2]}"
-    if found := re.fullmatch(r"Invalid enum value (.*)", message, re.DOTALL):
+    if found := re.fullmatch(r"Invalid (?:enum )?value (.*)", message, re.DOTALL):
         return f"{shortened(found[1])} is not known here"
     return message[:1].lower() + message[1:]

@@ -185,6 +185,16 @@ def _tool(raw: Raw, place: str) -> FunctionTool:
         raise invalid(
             f"{place}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{place}.allowed_callers"
         )
+    if tool.output_schema:
+        raise invalid(
+            f"{place}.output_schema is given, which no chat template shows to the model; put it into the description.",
+            f"{place}.output_schema",
+        )
+    if tool.async_:
+        raise invalid(
+            f"{place}.async is true, but an answer ends with its calls; send what came of them in the next.",
+            f"{place}.async",
+        )
     return tool
 
 
