@@ -65,6 +65,11 @@ class BodyDecoder(Generic[B]):
             one.name for one in struct_fields(kind) if one.default is NODEFAULT and one.default_factory is NODEFAULT
         ]
 
+    @property
+    def names(self) -> Set[str]:
+        """Of all fields that are known here, those that are refused among them."""
+        return self._decoders.keys() | self._neutral.keys() | self._hints
+
     def decode(self, body: bytes | memoryview) -> B:
         """Raises ApiError 400."""
         values: dict[str, Any] = {}
