@@ -68,6 +68,19 @@ WITHIN: list[Inner] = [
     ("openai_python", f"{OPENAI}.responses:FunctionToolParam", responses.FunctionTool, "responses-api"),
     ("openai_python", f"{OPENAI}.shared_params:Reasoning", responses.ReasoningField, "responses-api"),
     ("openai_python", f"{OPENAI}.responses:ResponseTextConfigParam", responses.TextField, "responses-api"),
+    *(
+        ("openai_python", f"{OPENAI}.responses{name}", kind, "responses-api")
+        for name, kind in (
+            (":EasyInputMessageParam", responses.MessageItem),
+            (":ResponseOutputMessageParam", responses.MessageItem),
+            (".response_input_param:Message", responses.MessageItem),
+            (":ResponseFunctionToolCallParam", responses.FunctionCallItem),
+            (".response_input_param:FunctionCallOutput", responses.FunctionCallOutputItem),
+            (":ResponseReasoningItemParam", responses.ReasoningItem),
+            (":ResponseInputTextParam", responses.Part),
+            (":ResponseOutputTextParam", responses.Part),
+        )
+    ),
     (
         "openai_python",
         f"{OPENAI}.responses:ResponseFormatTextJSONSchemaConfigParam",
