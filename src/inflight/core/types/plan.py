@@ -118,6 +118,9 @@ class BatchPlan:
 
     transfers: begun with the step. An executor whose transfers are not asynchronous does them before it computes, in
     this order: what is stored may make room for what is loaded, and for what the step writes.
+
+    held_back: numbers of sequences that are left out, although a step in flight samples their last token: they are
+    drafted for behind it. A record tells them; an executor does not look.
     """
 
     step: int
@@ -126,6 +129,7 @@ class BatchPlan:
     freed_rows: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    held_back: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
