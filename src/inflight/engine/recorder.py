@@ -53,6 +53,7 @@ class Recorder:
         """created: ISO 8601; None: now."""
         self._file = file
         self._next_step = 0
+        self._before_commit: dict[int, int] = {}  # of the steps in flight, the first one committed after its plan
         self._next_commit = 0
         self._next_sequence = 0
         self._commands = 0  # adds, ends and those of transfers so far, which may bear the same time
@@ -85,6 +86,7 @@ class Recorder:
 
     def planned(self, plan: BatchPlan) -> None:
         self._next_step = plan.step + 1
+        self._before_commit[plan.step] = self._next_commit
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._next_commit = plan.step + 1
@@ -92,10 +94,13 @@ class Recorder:
             "kind": "step",
             **plan_record(plan),
             "planned": planned,
+            "before_commit": self._before_commit.pop(plan.step),
             "committed": committed,
             "seconds": result.seconds,
             "features": asdict(features(plan)),
         }
+        if plan.held_back:
+            record["held_back"] = list(plan.held_back)
         if accepted := _accepted(plan, result):
             record["accepted"] = accepted
         if result.draft_seconds:

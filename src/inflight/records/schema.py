@@ -121,6 +121,8 @@ class StepRecord(TypedDict):
     padding: list[Count]  # lengths of runs of padded token slots
     moves: MovesRecord
     features: FeaturesRecord  # of the plan
+    before_commit: NotRequired[Count]  # first step committed after it was planned; records of older versions lack it
+    held_back: NotRequired[list[Count]]  # sequences left out of it, to be drafted for behind the step in flight
     draft_seconds: NotRequired[Seconds]  # of them, what making drafts took
     accepted: NotRequired[list[Pair]]  # sequence, and how many of its drafts were right; of each that had any
     error: NotRequired[str]

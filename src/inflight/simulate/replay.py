@@ -6,8 +6,7 @@ commits that they came between, also while a step is computed; answers end where
 plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of waiting is not: at
 which moments an engine looked and found that it had to wait, or at depth 2 that it had nothing to plan ahead, a record
 does not hold. For the same reason the borders of dynamic batching's buckets may differ where requests were aborted
-while they waited, and at depth 2 plans with drafts where nothing else was to be planned beside those who waited for
-theirs.)
+while they waited, and at depth 2 with drafts the numbers of blocks where windows slide at such a look.)
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -140,14 +139,8 @@ class RecordedDrafts:
             for chunk in step["chunks"]
             if num_drafts(chunk)
         }
-        self._begins = [step["planned"] for step in steps]
-        self._ends = [step["committed"] for step in steps]
-        members = [{chunk["sequence"] for chunk in step["chunks"]} for step in steps]
-        # Whoever has a token in flight, sits out a step and goes on with the next was held back to be drafted for.
-        self._held = {
-            place + 1: (before - now) & behind
-            for place, (before, now, behind) in enumerate(zip(members, members[1:], members[2:], strict=False))
-        }
+        self._ahead = [_was_ahead(before, step) for before, step in pairwise(steps)]
+        self._held = {step["step"]: set(step.get("held_back", ())) for step in steps}
 
     def __bool__(self) -> bool:
         return bool(self._drafts)
@@ -156,10 +149,10 @@ class RecordedDrafts:
         """Who was drafted for, the record says."""
 
     def waits(self, step: int) -> bool:
-        return self._begins[step] >= self._ends[step - 1]
+        return not self._ahead[step - 1]
 
     def turns(self, step: int, running: int, ahead: bool) -> set[int] | None:
-        return self._held.get(step, set()) if ahead else None
+        return self._held[step] if ahead else None
 
     def holds(self, step: int, view: SequenceView) -> bool:
         return True
@@ -179,6 +172,13 @@ class RecordedDrafts:
 
     def stats(self) -> None:
         return None
+
+
+def _was_ahead(before: StepRecord, step: StepRecord) -> bool:
+    """Whether a step was planned while the one before it was computed."""
+    if "before_commit" in step:
+        return step["before_commit"] < step["step"]
+    return step["planned"] < before["committed"]
 
 
 # -- requests of a record -------------------------------------------------------------------------------------------

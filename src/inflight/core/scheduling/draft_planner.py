@@ -34,8 +34,6 @@ class DraftPlanner:
         """Whose turn it is in this step, and numbers of the sequences that are not planned ahead: these are drafted for
         behind the result of what is in flight. ahead: the step before this one is still being computed."""
         self._turns = turns = self._speculation.turns(step, len(self._running), ahead)
-        if self._full == step:  # it was looked at before, and nothing was planned
-            self._full = -1
         if not ahead or not turns or self._full == step - 1:  # a long prompt fills several steps
             return ()
         waiting = [one for one in self._running.sequences if one.in_flight and one.number in turns]
@@ -45,7 +43,7 @@ class DraftPlanner:
         """Each decode whose next token no plan in flight samples may have its part of what is left. Background work is
         drafted for while no other runs, within the target of its steps."""
         turns = self._turns
-        if turns is not None and not turns:
+        if (turns is not None and not turns) or not draft.chunks:
             return
         budget = self._budget(draft, now)
         if budget <= 0:

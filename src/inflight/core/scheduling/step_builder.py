@@ -52,7 +52,8 @@ class StepBuilder:
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
         self.running.sort(now)
-        self._find_uncomputed(draft, () if drafts is None else drafts.held_back(step, ahead))
+        held = () if drafts is None else drafts.held_back(step, ahead)
+        self._find_uncomputed(draft, held)
         if self._has_windows:
             self._slide(draft, now)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
@@ -71,7 +72,9 @@ class StepBuilder:
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
         padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
         freed = self.running.drain_freed_rows()
-        return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers)
+        return BatchPlan(
+            step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers, tuple(sorted(held))
+        )
 
     def _find_uncomputed(self, draft: StepDraft, held: Collection[int]) -> None:
         """Who needs tokens computed. Those that are `held` are not planned ahead: they are drafted for behind what is

@@ -118,6 +118,9 @@ class BatchPlan:
 
     transfers: begun with the step. An executor whose transfers are not asynchronous does them before it computes, in
     this order: what is stored may make room for what is loaded, and for what the step writes.
+
+    held_back: numbers of sequences that are left out, although a step in flight samples their last token: they are
+    drafted for behind it. A record tells them; an executor does not look.
     """
 
     step: int
@@ -126,6 +129,7 @@ class BatchPlan:
     freed_rows: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    held_back: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -155,12 +159,14 @@ class Sampled(NamedTuple):
     the token that follows them.
 
     error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
+    by_request: it is what the request asks (a grammar, bans) that lets nothing be drawn.
     """
 
     sequence_id: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    by_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
