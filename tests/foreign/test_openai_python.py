@@ -149,7 +149,7 @@ def test_responses_whole_streamed_and_gone_on_with(client: ForeignClient, foreig
     history = [USER, {"role": "assistant", "content": text}, {"role": "user", "content": TEXT}]
     assert told == {"first": text, "second": plain_chat(foreign_server, history, max_tokens=400)}
     refused = client.fail("respond", **asked, previous_response_id="resp_1")
-    assert "BadRequestError" in refused.types and "keeps no responses" in refused.message
+    assert "BadRequestError" in refused.types and "stored by a server with --store-responses only" in refused.message
 
 
 @pytest.mark.parametrize("flow", ["run_tools", "run_parsed_tools", "run_streamed_tools"])

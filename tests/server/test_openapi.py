@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import tempfile
 import threading
 from pathlib import Path
@@ -22,6 +23,7 @@ from inflight.server.app import BODIES, make_app
 from inflight.server.batch.answering import Answer
 from inflight.server.batch.service import BatchService
 from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
+from inflight.server.ingress.authentication import CREDENTIALS
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
@@ -51,7 +53,10 @@ limits: dict[str, Any] = {"concurrency": 1, "max_file_mb": 1, "max_stored_mb": 1
 jobs = BatchService(folder, NoAnswerer(), Tenants().named, **limits)
 storing = ServerSettings(data_dir=folder, store_responses=True)
 app = make_app(Service(storing, lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
-schema = schemathesis.openapi.from_dict(app.openapi())
+# What breaks a bound may break the bound of bodies, too, which is told first: 413.
+refused = {"expected-statuses": [400, 401, 403, 404, 405, 413, 429, "5xx"]}
+config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refused}})
+schema = schemathesis.openapi.from_dict(app.openapi(), config=config)
 
 
 @schema.parametrize()
@@ -82,6 +87,18 @@ def test_the_document_is_made_when_it_is_asked_for_and_beside_the_event_loop() -
 
     asyncio.run(main())
     assert made_in == ["inflight-aside_0"]
+
+
+def test_keys_are_asked_for_in_either_header_where_there_are_keys() -> None:
+    keys = Tenants([(hashlib.sha256(b"sk").digest(), Tenant(name="one"))])
+    asking = make_app(Service(ServerSettings(), lambda ended: None), keys, no_metrics, "0").openapi()
+    schemes = asking["components"]["securitySchemes"]
+    bearer, key = schemes["HTTPBearer"], schemes["APIKeyHeader"]
+    assert (bearer["type"], bearer["scheme"]) == ("http", "bearer")
+    assert (key["type"], key["in"], key["name"]) == ("apiKey", "header", CREDENTIALS[1].decode())
+    either = [{"HTTPBearer": []}, {"APIKeyHeader": []}]
+    assert all(asking["paths"][one.path]["post"]["security"] == either for one in ENDPOINTS.values())
+    assert "security" not in asking["paths"]["/health"]["get"] and "securitySchemes" not in app.openapi()["components"]
 
 
 def test_wrong_parameters_are_400_in_the_document_as_they_are_in_life(server: Server) -> None:

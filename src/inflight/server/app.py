@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from msgspec import Struct
 from starlette.exceptions import HTTPException
@@ -46,7 +46,12 @@ from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
 
 BODIES: tuple[type[Struct], ...] = (*(one.body.kind for one in ENDPOINTS.values()), BatchBody)
-_SCHEME = HTTPBearer(auto_error=False, description="The key that names the tenant.")
+_BEARER = HTTPBearer(auto_error=False, description="The key that names the tenant.")
+_KEY = APIKeyHeader(
+    name="x-api-key",
+    auto_error=False,
+    description="The same key, as Anthropic's clients send it.",
+)
 
 
 def make_app(
@@ -192,7 +197,7 @@ def authenticated(tenants: Tenants) -> Any:
         tenant: Tenant = request.state.tenant
         return tenant
 
-    async def tenant_of_key(request: Request, _: Any = Depends(_SCHEME)) -> Tenant:
+    async def tenant_of_key(request: Request, _: Any = Depends(_BEARER), __: Any = Depends(_KEY)) -> Tenant:
         return await tenant_of(request)
 
     return tenant_of_key if tenants.required else tenant_of  # the document asks for keys where the server does
@@ -206,7 +211,8 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _wrong_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    name, given = str(first["loc"][-1])[:60], repr(first.get("input"))[:60]
+    place = [one for one in first["loc"] if isinstance(one, str)]  # a list's index names nothing
+    name, given = place[-1][:60], repr(first.get("input"))[:60]
     message = str(first["msg"])
     return _told(request, invalid(f"{name} is {given}; {message[:1].lower()}{message[1:]}.", name, "invalid_value"))
 

@@ -14,7 +14,7 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.call import Call
 from inflight.server.endpoints.registry import serializer_of
-from inflight.server.errors import ApiError
+from inflight.server.errors import ApiError, invalid
 from inflight.server.logprobs import TokenNames
 from inflight.server.serializers.protocol import Change, Choice, KeepableSerializer, Usage
 
@@ -150,6 +150,8 @@ class ResponseBuilder:
 
 def _check(collector: OutputCollector) -> None:
     for finish in collector.finishes:
+        if finish is not None and finish.reason == "error" and finish.by_request:
+            raise invalid(finish.detail or "What was asked for leaves nothing to draw.", code="nothing_to_draw")
         if finish is not None and finish.reason == "error":
             raise ApiError(500, finish.detail or "The step failed.", type="server_error", code="step_failed")
         if finish is not None and finish.reason == "abort":

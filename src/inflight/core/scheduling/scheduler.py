@@ -351,7 +351,7 @@ class Scheduler:
         if sequence.finish is not None or sequence.recomputes:
             return []
         if sampled.error is not None:
-            sequence.finish = Finish("error", detail=sampled.error)
+            sequence.finish = Finish("error", detail=sampled.error, by_request=sampled.by_request)
             self._end_sequence(sequence, now)
             return self._finished(sequence.request, now)
         if sequence.num_drafts:

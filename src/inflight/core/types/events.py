@@ -13,11 +13,13 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a sample ended. stopped_by: the stop string or stop token id that ended it; detail: a sentence, if any."""
+    """How a sample ended. stopped_by: the stop string or stop token id that ended it; detail: a sentence, if any.
+    by_request: of an error, that the request itself left nothing to draw."""
 
     reason: FinishReason
     stopped_by: str | int | None = None
     detail: str | None = None
+    by_request: bool = False
 
 
 class TokensEvent(NamedTuple):

@@ -73,7 +73,8 @@ class ChunkDraws:
 
 def unsound(sequence_id: int, position: int, was_banned: bool) -> Sampled:
     """was_banned: nothing was left to draw."""
-    return Sampled(sequence_id, (), error=(ALL_BANNED if was_banned else UNSOUND).format(position=position))
+    sentence = (ALL_BANNED if was_banned else UNSOUND).format(position=position)
+    return Sampled(sequence_id, (), error=sentence, by_request=was_banned)
 
 
 def was_banned(batch: SamplingBatch, row: int, logit: float) -> bool:

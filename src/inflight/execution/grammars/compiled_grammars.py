@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.request import RequestRefused
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.errors import GrammarError, told
 from inflight.execution.grammars.tally import GrammarTally
 from inflight.execution.grammars.vocabulary import Vocabulary
 
@@ -151,10 +151,10 @@ class CompiledGrammars:
             limits = LLParserLimits(max_lexer_states=_MOST_STATES, max_grammar_size=_MOST_SYMBOLS, verbose_errors=False)
             matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
             if matcher.is_error():
-                raise GrammarError(f"cannot be used: {_first_line(matcher.get_error())}")
+                raise GrammarError(f"cannot be used: {told(matcher.get_error())}")
             matcher.compute_bitmask()  # what a row's first mask needs is found once
             if matcher.is_error():
-                raise GrammarError(f"is too much to compute: {_first_line(matcher.get_error())}")
+                raise GrammarError(f"cannot be computed: {told(matcher.get_error())}")
             is_sound = True
             return matcher
         finally:
@@ -173,7 +173,3 @@ def _give_way() -> None:
 def _is_special(tokenizer: LLTokenizer, text: str) -> bool:
     token_ids = tokenizer.tokenize_str(text, parse_special=True)
     return len(token_ids) == 1 and tokenizer.is_special_token(token_ids[0])
-
-
-def _first_line(sentence: str) -> str:
-    return sentence.strip().split("\n", 1)[0][:300]

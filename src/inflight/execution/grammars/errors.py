@@ -1,5 +1,31 @@
-"""What is wrong with a grammar, in words. Knows nothing else."""
+"""What is wrong with a grammar, in words.
+
+Knows the library's sentences where they tell a client nothing, or of options that no client has.
+"""
+
+import re
+
+_LONGEST = 300  # characters
+_WITHIN = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")  # of a grammar that a client has not seen
+_ALLOWS_NOTHING = "it allows no text that ends: it refers to itself without end, or contradicts itself"
+_ONE_OF = "oneOf can be kept only where its schemas exclude one another by their types; give anyOf"
 
 
 class GrammarError(ValueError):
     """A grammar cannot be used; the sentence, without its subject, says why."""
+
+
+def told(sentence: str) -> str:
+    """The library's error, for a client: one line, which holds the reason."""
+    lines = sentence.strip().split("\n")
+    first = lines[0]
+    if "NoExtensionBias" in first:
+        return first.replace("NoExtensionBias", _ALLOWS_NOTHING)[:_LONGEST]
+    if "coerce_one_of" in first:
+        return _ONE_OF
+    first = _WITHIN.sub("a JSON schema in it: ", first)
+    reason = next((one for one in reversed(lines[1:]) if one.startswith("error: ")), None)
+    if reason is None:
+        return first[:_LONGEST]
+    reason = reason.removeprefix("error: ")  # of a regular expression: what comes before shows it, and the place
+    return f"{first[: _LONGEST - len(reason)].removesuffix(':')}: {reason}"

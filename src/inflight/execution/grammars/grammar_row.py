@@ -14,7 +14,7 @@ import numpy as np
 from inflight.core.types.grammar import Grammar
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.errors import GrammarError, told
 from inflight.execution.grammars.prelude import Prelude
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class GrammarRow:
     def filled(self, demand: Demand, line: Array) -> None:
         """line: the first that was asked for. What is wrong behind a draft is no fault yet: it may not be drawn."""
         if demand.matcher.is_error():
-            reason = demand.matcher.get_error().strip().split("\n", 1)[0]
+            reason = told(demand.matcher.get_error())
             self.fault = f"The grammar has come to a dead end ({reason}); allow more, or make it simpler."
         elif not line.any():
             self.fault = "The grammar has come to a dead end: no token can follow; allow more."

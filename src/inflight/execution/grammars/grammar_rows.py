@@ -147,6 +147,6 @@ def _taken_in(row: GrammarRow | None, drawn: Sampled) -> Sampled:
     if row is None:
         return drawn
     if drawn.error is not None:
-        return drawn if row.fault is None else drawn._replace(error=row.fault)
+        return drawn if row.fault is None else drawn._replace(error=row.fault, by_request=True)
     row.append(drawn.token_ids)
     return drawn

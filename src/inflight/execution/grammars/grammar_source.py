@@ -13,18 +13,19 @@ from typing import Any
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
-from inflight.core.types.grammar import JSON_WHITESPACE, Grammar
+from inflight.core.types.grammar import JSON_WHITESPACE, MOST_SOURCE_CHARACTERS, Grammar
 from inflight.execution.grammars.errors import GrammarError
 
-MOST_CHARACTERS = 2**17  # of a source; one of so many, all property names, compiles in about two seconds
 _TAG_KEYS = {"begin", "schema", "end"}
 
 
 def grammar_source(grammar: Grammar, is_special: Callable[[str], bool]) -> str:
     """is_special: whether a text is one of the model's special tokens. Raises GrammarError."""
     source = grammar.source
-    if len(source) > MOST_CHARACTERS:
-        raise GrammarError(f"has {len(source):,} characters, and at most {MOST_CHARACTERS:,} are read; make it shorter")
+    if len(source) > MOST_SOURCE_CHARACTERS:
+        raise GrammarError(
+            f"has {len(source):,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are read; make it shorter"
+        )
     match grammar.kind:
         case "json_schema":
             return _of_schema(_parsed(source))

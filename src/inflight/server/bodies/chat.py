@@ -29,7 +29,8 @@ class TextPart(Struct):
 class Message(Struct, kw_only=True):
     """One message. What a template makes of name, tool_calls and the like is the model's; fields that no template
     reads (annotations, refusal, …) come back with clients' histories and are passed over. function_call, and the role
-    function: from before there were tools. reasoning: another name of reasoning_content."""
+    function: from before there were tools. reasoning: another name of reasoning_content. audio:
+    an answer that was spoken, which nobody here can hear."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Text | Annotated[list[TextPart], Meta(max_length=MOST_MESSAGES)] | None = None
@@ -39,6 +40,7 @@ class Message(Struct, kw_only=True):
     function_call: CalledFunction | None = None
     reasoning_content: Text | None = None
     reasoning: Text | None = None
+    audio: None = None
 
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]

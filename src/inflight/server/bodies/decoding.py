@@ -65,6 +65,11 @@ class BodyDecoder(Generic[B]):
             one.name for one in struct_fields(kind) if one.default is NODEFAULT and one.default_factory is NODEFAULT
         ]
 
+    @property
+    def names(self) -> Set[str]:
+        """Of all fields that are known here, those that are refused among them."""
+        return self._decoders.keys() | self._neutral.keys() | self._hints
+
     def decode(self, body: bytes | memoryview) -> B:
         """Raises ApiError 400."""
         values: dict[str, Any] = {}
@@ -214,6 +219,6 @@ def _explained(message: str) -> str:
         return "give text of the form that GET /docs shows"
     if found := re.fullmatch(r"Expected `([^`]*)` (.*)", message):
         return f"give {_WORDS.get(found[1], found[1])} {found[2]}"
-    if found := re.fullmatch(r"Invalid enum value (.*)", message, re.DOTALL):
+    if found := re.fullmatch(r"Invalid (?:enum )?value (.*)", message, re.DOTALL):
         return f"{shortened(found[1])} is not known here"
     return message[:1].lower() + message[1:]

@@ -87,7 +87,8 @@ class InputMessage(Struct):
 
 class ClientTool(Struct, kw_only=True):
     """A tool that the client runs. strict: calls' input is valid under the schema; without a word of it, it is as the
-    model writes it. defer_loading, allowed_callers, input_examples: have a value that means "not used"."""
+    model writes it. defer_loading, allowed_callers, input_examples: have a value that means "not used". What else comes
+    with it (cache_control, eager_input_streaming) changes no token."""
 
     name: Name
     input_schema: JsonObject
@@ -206,11 +207,17 @@ SAME_IN_CHAT = (
     *("cache_salt", "request_id"),
 )
 _KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+_BILLS_SELF = {"type": "billing_policy", "bill_to": "self"}
 _NEUTRAL = {
     **COMMON_NEUTRAL,
     "container": ((), "nothing is run here."),
     "context_management": (({}, {"edits": []}, _KEEPS_ALL), "nothing is cleared or compacted; send fewer messages."),
     "mcp_servers": (([],), "this server asks no other one; run the tools at the client."),
+    "compaction": ((), "nothing is compacted; send fewer messages."),
+    "fallbacks": (([], "default"), "there is one model, which declines nothing."),
+    "fallback_credit_token": ((), "nothing is paid for."),
+    "billing_policy": ((_BILLS_SELF, {"bill_to": "self"}), "nothing is paid for."),
+    "betas": (([],), "betas are named in the header anthropic-beta, and change nothing."),
     "diagnostics": ((), "requests are not compared; usage tells how many tokens were cached."),
     "inference_geo": ((), "there is one place, where this server runs."),
     "speed": (("standard",), "there is one speed."),

@@ -93,15 +93,17 @@ ITEM_KINDS: dict[str, type[Item]] = {
 }
 
 
-class FunctionTool(Struct, kw_only=True):
+class FunctionTool(Struct, kw_only=True, rename={"async_": "async"}):
     """strict: calls' arguments are valid under the schema; without a word of it they are as the model writes them.
-    defer_loading, allowed_callers: have a value that means "not used"."""
+    defer_loading, allowed_callers, output_schema, async: have a value that means "not used"."""
 
     name: Name
     description: Text | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
     defer_loading: bool | None = None
+    output_schema: JsonObject | None = None
+    async_: bool | None = None
     allowed_callers: Annotated[list[Name], Meta(max_length=16)] | None = None
 
 

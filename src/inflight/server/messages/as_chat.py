@@ -35,6 +35,7 @@ from inflight.server.messages.conversation import goes_on, messages_of
 FIELD_NAMES = {  # chat's → this endpoint's
     "stop": "stop_sequences",
     "user": "metadata.user_id",
+    "response_format.json_schema": "output_config.format",
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",
     "thinking_token_budget": "thinking.budget_tokens",

@@ -189,17 +189,21 @@ def is_little(body: CompletionBody) -> bool:
 
 @contextmanager
 def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Mistakes are told by the names that the endpoint's own body has. names: of chat's fields; what
-    begins with a dot stands within one."""
+    """Mistakes are told by the names that the endpoint's own body has. names: of chat's fields, the longer before those
+    that they begin with; what begins with a dot stands within one."""
     try:
         yield
     except ApiError as error:
-        first, *rest = re.split(r"(?=[.\[])", error.param or "", maxsplit=1)
-        inner = next((one for one in names if one.startswith(".") and one in "".join(rest)), None)
+        param = error.param or ""
+        inner = next((one for one in names if one.startswith(".") and one in param), None)
         if inner is not None:
-            error.param = (error.param or "").replace(inner, names[inner], 1)
-            error.message = error.message.replace(inner, names[inner], 1)
-        if first in names:
-            error.param = names[first] + "".join(rest)
-            error.message = re.sub(rf"\b{re.escape(first)}\b", names[first], error.message, count=1)
+            param = param.replace(inner, names[inner], 1)
+            error.message = error.message.replace(inner, names[inner])
+        outer = next((one for one in names if re.match(rf"{re.escape(one)}(?![^.\[])", param)), None)
+        if outer is not None:
+            param = names[outer] + param.removeprefix(outer)
+            known = re.escape(outer)
+            error.message = re.sub(rf"\b{known}\b", names[outer], error.message, count=1)
+            error.message = re.sub(rf"\b{known}(?=[.\[])", names[outer], error.message)
+        error.param = param or None
         raise

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.grammar import MOST_SOURCE_CHARACTERS, Grammar
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.decoding import shortened
 from inflight.server.bodies.structured import (
@@ -24,9 +24,9 @@ from inflight.server.bodies.structured import (
 )
 from inflight.server.errors import invalid
 
-LONGEST_SOURCE = 1 << 18  # bytes of a schema or grammar
 DEEPEST_SCHEMA = 64  # values within one another
 LONGEST_REGEX = 1 << 14
+_NO_FORM = (None, False)
 _OPTIONS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 
 
@@ -46,14 +46,14 @@ def grammar_of(body: GenerationSettings) -> Grammar | None:
 def schema_text(schema: dict[str, Any] | str, place: str) -> str:
     """A JSON schema as text, once it is bounded. Raises ApiError."""
     if isinstance(schema, str):
-        _check_bytes(schema, place)
+        _check_length(schema, place)
         try:
             schema = msgspec.json.decode(schema, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise invalid(f"{place} is not a schema in JSON: {shortened(str(error))}.", place) from None
     _check_schema(schema, place)
     text = msgspec.json.encode(schema).decode()
-    _check_bytes(text, place)
+    _check_length(text, place)
     return text
 
 
@@ -81,7 +81,7 @@ def _check_schema(schema: Any, place: str) -> None:
             left += [(one, f"{where}.{name}", depth + 1) for name, one in value.items()]
 
 
-def _check_bytes(source: str, place: str, most: int = LONGEST_SOURCE) -> None:
+def _check_length(source: str, place: str, most: int = MOST_SOURCE_CHARACTERS) -> None:
     if len(source) > most:
         raise invalid(f"{place} has {len(source):,} characters, and at most {most:,} are read; shorten it.", place)
 
@@ -107,7 +107,7 @@ def _structured_outputs(asked: StructuredOutputs) -> Grammar | None:
                 f"structured_outputs.{option}",
                 "unsupported_field",
             )
-    forms = [name for name in asked.__struct_fields__ if name not in _OPTIONS and getattr(asked, name)]
+    forms = [name for name in asked.__struct_fields__ if name not in _OPTIONS and getattr(asked, name) not in _NO_FORM]
     if len(forms) != 1:
         raise invalid(
             f"structured_outputs has {' and '.join(forms) or 'no form'}; give exactly one of json, regex, choice, "
@@ -133,12 +133,12 @@ def _structural_tag(source: str, place: str) -> Grammar:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(f"{place} is not a structural tag in JSON: {shortened(str(error))}.", place) from None
     _check_schema(tag, place)
-    _check_bytes(source, place)
+    _check_length(source, place)
     return Grammar("structural_tag", source)
 
 
 def _regex(value: str, place: str) -> Grammar:
-    _check_bytes(value, place, LONGEST_REGEX)
+    _check_length(value, place, LONGEST_REGEX)
     return Grammar("regex", value)
 
 
@@ -146,12 +146,12 @@ def _choice(value: list[str], place: str) -> Grammar:
     if "" in value:
         raise invalid(f"{place} holds an empty text at {value.index('')}; leave it out.", place)
     source = msgspec.json.encode(value).decode()
-    _check_bytes(source, place)
+    _check_length(source, place)
     return Grammar("choice", source)
 
 
 def _lark(value: str, place: str) -> Grammar:
-    _check_bytes(value, place)
+    _check_length(value, place)
     return Grammar("lark", value)
 
 

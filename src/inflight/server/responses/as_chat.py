@@ -48,9 +48,12 @@ FIELD_NAMES = {  # chat's → this endpoint's
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "n": "input",
+    ".function.": ".",
+    ".function": "",
 }
 _KIND = msgspec.json.Decoder(Kind)
 _TOOL = msgspec.json.Decoder(FunctionTool)
@@ -181,6 +184,16 @@ def _tool(raw: Raw, place: str) -> FunctionTool:
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         raise invalid(
             f"{place}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{place}.allowed_callers"
+        )
+    if tool.output_schema:
+        raise invalid(
+            f"{place}.output_schema is given, which no chat template shows to the model; put it into the description.",
+            f"{place}.output_schema",
+        )
+    if tool.async_:
+        raise invalid(
+            f"{place}.async is true, but an answer ends with its calls; send what came of them in the next.",
+            f"{place}.async",
         )
     return tool
 
