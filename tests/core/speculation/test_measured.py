@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
-from inflight.core.speculation.measured import READING
+from inflight.core.speculation.measured import READING, MeasuredSpeculation
+from inflight.core.speculation.speculation import Allotment, Candidate
 from inflight.core.speculation.time_budget import RESERVE, SHARE
+from inflight.core.types.plan import Chunk
 
 from .rig import Device, Foreseeing, Rig, Right
 
@@ -191,6 +193,33 @@ def test_reading_long_prompts_in_vain_takes_a_small_share_of_the_time() -> None:
     rig.until_done()
     assert len(shown) > 3
     assert (len(shown) - 1) * 1000 * READING < SHARE * (RESERVE + rig.now)
+
+
+def test_questions_too_dear_for_the_account_wait_until_it_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a millisecond, one answer after the other, and 0.3 ms to read each for its first question: looking
+    for drafts in vain, a tenth of a millisecond each time, is not to take what that question waits for."""
+    looks: list[int] = []
+    allot = MeasuredSpeculation.allot
+
+    def slow(
+        self: MeasuredSpeculation, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        looks.append(step)
+        rig.now += 1e-4
+        return allot(self, step, chunks, candidates, budget)
+
+    monkeypatch.setattr(MeasuredSpeculation, "allot", slow)
+    drafter = Foreseeing(never, most=0)
+    rig = Rig(Device(lambda tokens: 0.0005), drafter)
+    for _ in range(60):
+        rig.add(1, 400, prompt=600)
+        rig.until_done()
+    before, asked = len(looks), drafter.asked
+    for _ in range(60):
+        rig.add(1, 400, prompt=600)
+        rig.until_done()
+    assert drafter.asked - asked > 40
+    assert len(looks) - before < 1.2 * (drafter.asked - asked)
 
 
 def test_nobody_waits_for_drafts_that_a_prompt_leaves_no_room_for() -> None:

@@ -25,7 +25,7 @@ def test_what_is_lost_is_a_share_of_the_time() -> None:
 
 def test_what_was_won_may_be_lost_again_and_no_more() -> None:
     budget, chance, time = TimeBudget(), random.Random(3), 0.0
-    for _ in range(5000):
+    for _ in range(10_000):
         budget.passed(STEP)
         time += STEP
         if budget.allows(STEP):
@@ -45,6 +45,6 @@ def test_a_run_of_luck_is_kept_for_some_steps_only() -> None:
 
 def test_where_steps_are_long_one_of_them_may_be_risked() -> None:
     budget = TimeBudget()
-    for _ in range(400):
+    for _ in range(round(1 / SHARE)):
         budget.passed(2.0)
     assert budget.allows(1.9) and not budget.allows(4.0)

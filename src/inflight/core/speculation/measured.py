@@ -30,8 +30,9 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 ASKING = 15e-6  # seconds that a drafter and the planner take for one sequence at least
 READING = 0.5e-6  # seconds that a drafter takes for each token that it has not seen yet
+DEARER = 1.1  # times what a question takes, for which those wait whom the account cannot pay: texts grow meanwhile
 FIRST_ASKING = 100e-6  # seconds that a round with questions takes beside these, before one is measured
-ASKING_SHARE = 0.002  # of the time, that asking in vain takes at most
+ASKING_SHARE = 0.001  # of the time, that asking in vain takes at most
 MARGIN = 0.02  # by which a step must be better with drafts, where the one before it had none
 HEADROOM = 0.9  # of an ITL target: predictions err
 SURELY = (1, 2, 4, 8)  # drafts that are tried for whether right ones would pay at all
@@ -77,6 +78,8 @@ class MeasuredSpeculation:
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
         self._rounds = Rounds(FIRST_ASKING)
         self._asked: dict[int, float] = {}  # seconds that looking at drafts was charged, by step
+        self._price = ASKING  # seconds that the account has to hold before anybody's turn is looked for
+        self._views: dict[int, SequenceView] = {}  # of those that run, by number
         self._seen: dict[int, int] = {}  # tokens of each running sequence that the drafter was shown, by number
         self._unseen = 0  # tokens of answers that have ended since a drafter was asked, which it learns first
 
@@ -85,6 +88,8 @@ class MeasuredSpeculation:
     def began(self, view: SequenceView) -> None:
         self._of[view.number] = SequenceAcceptance()
         self._turns.begin(view.number)
+        self._views[view.number] = view
+        self._price = min(self._price, self._asking(view))
         if view.itl_target is not None:
             self._targets[view.number] = view.itl_target
 
@@ -96,9 +101,19 @@ class MeasuredSpeculation:
         fewest, most = self._like_it
         if not fewest <= running <= most:
             self._begin_batch(running)
-        if step < self._rests_until or not self._budget.allows(ASKING) or not self._cost.ready:
+        if step < self._rests_until or not self._affords(self._price + self._rounds.asking) or not self._cost.ready:
             return NOBODY
-        return self._turns.at(step)
+        return self._affordable(self._turns.at(step))
+
+    def _affordable(self, due: set[int]) -> Collection[int]:
+        """Nobody, where the account does not hold what one question to any of them takes: looking takes time, too."""
+        if not due:
+            return due
+        least = min(self._asking(self._views[number]) for number in due)
+        if self._affords(self._rounds.asking + least):
+            return due
+        self._price = DEARER * least
+        return NOBODY
 
     def _begin_batch(self, running: int) -> None:
         """So many sequences run that verdicts of before may not hold."""
@@ -163,11 +178,14 @@ class MeasuredSpeculation:
         self, step: int, candidates: Sequence[Candidate], budget: int, extended: ExtendedStep
     ) -> tuple[dict[int, Proposal], list[Offer]]:
         """What those that may have any could have. Those of whom nothing comes pause, so long that asking takes only a
-        small share of the time."""
+        small share of the time; those for whom the account lacks seconds have their turn when it holds them."""
         vain = self._longest_in_vain(extended.seconds)
         proposals: dict[int, Proposal] = {}
         offers: list[Offer] = []
+        self._price = ASKING
         for view, room in candidates:
+            if room > 0 and not self._affords(self._asking(view)):
+                continue
             proposal, chances = self._chances(step, view, min(room, self._most, budget))
             if chances:
                 proposals[view.number] = proposal
@@ -175,6 +193,17 @@ class MeasuredSpeculation:
             else:
                 self._turns.pauses(view.number, step, vain)
         return proposals, offers
+
+    def _asking(self, view: SequenceView) -> float:
+        """Seconds that a question about this sequence takes: all that the drafter has not seen yet is read for it."""
+        if self._makes_passes:
+            return ASKING
+        unseen = view.prompt_tokens + view.output_tokens - self._seen.get(view.number, 0) + self._unseen
+        return ASKING + READING * unseen
+
+    def _affords(self, seconds: float) -> bool:
+        """Whether so much may be lost; what is more than the account ever holds may be, when it is full."""
+        return self._budget.allows(min(seconds, self._budget.reserve))
 
     def _chances(self, step: int, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]]:
         """At most so many drafts of a sequence, and of each the chance that it is right if those before it are. None
@@ -184,13 +213,12 @@ class MeasuredSpeculation:
             return NOTHING, ()
         if isinstance(self._drafter, ExecutorDrafter):
             return NOTHING, self._acceptance.chances_by_place(of, most)
-        known = view.prompt_tokens + view.output_tokens
-        asking = ASKING + READING * (known - self._seen.get(view.number, 0) + self._unseen)
-        if not self._budget.allows(min(asking, self._budget.reserve)):
+        asking = self._asking(view)
+        if not self._affords(asking):
             return NOTHING, ()
         self._asked[step] = self._asked.get(step, 0.0) + asking
         self._budget.settle(0.0, asking)
-        self._seen[view.number], self._unseen = known, 0
+        self._seen[view.number], self._unseen = view.prompt_tokens + view.output_tokens, 0
         self._tally.asked += 1
         proposal = self._drafter.propose(view, most)
         return proposal, self._acceptance.chances(of, proposal.chances)
@@ -274,6 +302,7 @@ class MeasuredSpeculation:
         self._turns.end(view.number)
         self._targets.pop(view.number, None)
         self._seen.pop(view.number, None)
+        self._views.pop(view.number, None)
         if not isinstance(self._drafter, ExecutorDrafter):
             self._unseen += view.output_tokens
             self._drafter.finished(view)

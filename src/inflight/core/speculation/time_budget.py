@@ -9,7 +9,7 @@ estimated, nothing of drafts.
 
 from __future__ import annotations
 
-SHARE = 0.004  # of the time
+SHARE = 0.002  # of the time
 RESERVE = 2.0  # seconds whose share may be spent at once
 LEAST_STEPS = 1.0  # steps' time that the reserve holds at least: or none could be risked where steps are long
 SMOOTHING = 0.02  # of a step's time, for each step
