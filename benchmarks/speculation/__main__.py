@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", help="rows, such as 1,4,16,64 (the default)")
     parser.add_argument("--drafts", help="of costs and draft-model: numbers of drafts")
     parser.add_argument("--legs", type=int, default=30, help="turns, repeats or windows (default 30)")
+    parser.add_argument(
+        "--leg-tokens", type=int, help="of contest: tokens of a turn at 1 row (default: an answer's mean)"
+    )
     parser.add_argument("--texts", choices=get_args(Part), default="tuning", help="which half of the corpus")
     parser.add_argument(
         "--own-time", action="store_true", help="one thread, and its processor time: where others use the machine"
@@ -70,7 +73,7 @@ def _parts(asked: argparse.Namespace) -> dict[str, Callable[[], str]]:
     legs, texts = asked.legs, asked.texts
     return {
         "costs": lambda: step_costs.report(models, batches, drafts, legs, threads, clock),
-        "contest": lambda: contest.report(models, batches, legs, texts, asked.kinds, threads, clock),
+        "contest": lambda: contest.report(models, batches, legs, asked.leg_tokens, texts, asked.kinds, threads, clock),
         "swing": lambda: "\n\n".join(swing.report(*one, legs, texts, threads, clock) for one in models),
         "shares": lambda: shares.report(models, batches, legs, texts, threads, clock),
         "draft-model": lambda: draft_model.report(batches, drafts, legs, threads, clock),

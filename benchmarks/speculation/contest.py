@@ -41,14 +41,17 @@ class Contest:
     chunks: int
 
 
-def contest(model: Model, rows: int, kind: Kind, pairs: Sequence[Pair], legs: int, clock: Clock) -> Contest:
-    """A leg is of as many tokens as an answer has on average; of two at 16 rows, of four at 64."""
+def contest(
+    model: Model, rows: int, kind: Kind, pairs: Sequence[Pair], legs: int, tokens: int | None, clock: Clock
+) -> Contest:
+    """A leg is of so many tokens, or as many as an answer has on average; of twice as many at 16 rows, of four times at
+    64."""
     with_drafts = engine(model.beside(), rows, pairs, ON, SuffixDrafter(), clock)
     without = engine(model.beside(), rows, pairs, OFF, None, clock)  # alike: where memory lies tells in short steps
     for one in (with_drafts, without):
         one.fill(rows)
-    mean = sum(len(pair.answer) for pair in pairs) / len(pairs)
-    leg = round(mean * max(1.0, rows**0.5 / 2))
+    one_row = tokens or sum(len(pair.answer) for pair in pairs) / len(pairs)
+    leg = round(one_row * max(1.0, rows**0.5 / 2))
     before = with_drafts.stats
     ones, others = in_turns(lambda: _leg(with_drafts, rows, leg), lambda: _leg(without, rows, leg), legs)
     stats = with_drafts.stats
@@ -77,6 +80,7 @@ def report(
     models: Sequence[tuple[str, Quantization]],
     batches: Sequence[int],
     legs: int,
+    tokens: int | None,
     part: Part,
     kinds: Sequence[Kind],
     threads: int | None,
@@ -87,7 +91,7 @@ def report(
         model = Model(name, blocks(max(batches)), MODEL_LEN, quantization, threads)
         for kind in kinds:
             pairs = read(kind, part)
-            cells += [_cells(model, contest(model, rows, kind, pairs, legs, clock)) for rows in batches]
+            cells += [_cells(model, contest(model, rows, kind, pairs, legs, tokens, clock)) for rows in batches]
     head = ["model", "work", "rows", "off, tokens/s", "auto over off", "asked", "drafts", "right", "right of a chunk"]
     said = (
         f"Tokens a second with `--speculation auto` over those with `off`, prompts included, in {legs} legs each that "

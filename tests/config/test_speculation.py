@@ -80,11 +80,8 @@ PLAIN = DraftSupport()
     ("model", "source", "why"),
     [
         (PLAIN, "suffix", "auto: drafts from what was written before"),
-        (DraftSupport(heads=True), "heads", "auto: drafts of heads on the model's hidden states"),
-        (DraftSupport(heads=True, ranks=2), "suffix", "auto: drafts from what was written before"),
         (DraftSupport(ranks=4), "suffix", "auto: drafts from what was written before"),
         (DraftSupport(has_state=True), "off", "auto: this model's layers keep a recurrent state"),
-        (DraftSupport(has_state=True, heads=True), "off", "auto: this model's layers keep a recurrent state"),
         (DraftSupport(own_kernels=False), "off", "auto: with transformers the bits of an answer may depend"),
         (DraftSupport(is_invariant=False), "off", "auto: without --batch-invariant the bits of an answer may depend"),
     ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.build.draft_model import draft_model
-from inflight.build.heads import has_heads, heads
+from inflight.build.heads import heads
 from inflight.build.limits import Limits
 from inflight.config.assembly import Rules, make_speculation
 from inflight.config.scheduling import SchedulingSettings
@@ -55,7 +55,6 @@ def resolve_drafting(
         bool(states_of(computed.spec)),
         ranks,
         isinstance(computed, KernelModel),
-        asked.kind == "auto" and has_heads(computed, limits, shape, windows),
         not limits.on_gpu or (isinstance(computed, KernelModel) and computed.batch_invariant),
     )
     source, in_force = resolve_speculation(asked, support)

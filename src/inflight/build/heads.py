@@ -1,4 +1,4 @@
-"""The heads of `--speculation heads` and `heads:FOLDER`: where they lie, and whether a checkpoint has any.
+"""The heads of `--speculation heads` and `heads:FOLDER`: where they lie.
 
 Knows files; how heads are read and draft, `execution.drafters.heads` knows.
 """
@@ -10,7 +10,6 @@ from inflight.execution.backends.protocol import KVShape
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.drafters.heads.heads_source import HeadsSource
-from inflight.models.errors import ModelError
 
 
 def heads(
@@ -29,14 +28,3 @@ def heads(
     )
     source.check(windows)
     return source
-
-
-def has_heads(computed: ComputedModel, limits: Limits, shape: KVShape, windows: tuple[int, ...]) -> bool:
-    """Whether the model's own checkpoint has heads that can be computed here."""
-    if not isinstance(computed, KernelModel):
-        return False
-    try:
-        heads(None, computed, limits, shape, windows)
-    except ModelError:
-        return False
-    return True

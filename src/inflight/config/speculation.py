@@ -14,7 +14,7 @@ from inflight.config.setting import Resolved, SettingsError
 DraftKind = Literal["auto", "off", "suffix", "draft", "heads"]
 PLAIN: dict[str, DraftKind] = {"auto": "auto", "off": "off", "suffix": "suffix", "heads": "heads"}
 WITH_MODEL: dict[str, DraftKind] = {"draft": "draft", "heads": "heads"}
-DEFAULT = "off"
+DEFAULT = "auto"
 KNOWN = "auto, off, suffix, draft:MODEL, heads and heads:FOLDER"
 
 MOST_TOKENS = 32  # drafts of a sequence in a step: all are sampled in one pass, and so many are hardly ever right
@@ -57,13 +57,12 @@ def parse_speculation(text: str) -> DraftSource:
 @dataclass(frozen=True, slots=True)
 class DraftSupport:
     """What a model allows. has_state: its layers keep a recurrent state. ranks: devices that share it. own_kernels:
-    whether its steps are computed by our kernels. heads: whether its checkpoint has heads that draft. is_invariant:
-    whether the bits of an answer do not depend on the batch, as on a GPU under --batch-invariant alone."""
+    whether its steps are computed by our kernels. is_invariant: whether the bits of an answer do not depend on the
+    batch, as on a GPU under --batch-invariant alone."""
 
     has_state: bool = False
     ranks: int = 1
     own_kernels: bool = True
-    heads: bool = False
     is_invariant: bool = True
 
     def obstacle(self, kind: DraftKind) -> str | None:
@@ -93,8 +92,6 @@ def resolve_speculation(asked: DraftSource, model: DraftSupport) -> tuple[DraftS
         return OFF, Resolved("off", "auto: with transformers the bits of an answer may depend on the batch")
     if not model.is_invariant:
         return OFF, Resolved("off", "auto: without --batch-invariant the bits of an answer may depend on the batch")
-    if model.heads and model.obstacle("heads") is None:
-        return DraftSource("heads"), Resolved("heads", f"auto: {_DRAFTS['heads']}")
     return DraftSource("suffix"), Resolved("suffix", f"auto: {_DRAFTS['suffix']}")
 
 
