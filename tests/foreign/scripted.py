@@ -26,6 +26,7 @@ WARM_AND_LARGE = "How warm is Zürich, and how large?"
 MEASURE = "Measure Zürich and report."
 REPORT = "Report on Zürich at once."
 REPORT_AGAIN = "Report on Atlantis at once."
+REPORT_AS_JSON = "Report on Zürich in JSON."
 DESK = "Somebody at the desk shall tell how warm and how large Zürich is."
 EXPERT = "Ask an expert how warm and how large Zürich is."
 SURVEY = "Survey Zürich."
@@ -52,6 +53,7 @@ ANSWERS = {
     MEASURED: call("final_result", city="Zürich", degrees=21),
     REPORT: call("Report", city="Zürich", degrees=21),
     REPORT_AGAIN: call("Report", city="Atlantis", degrees=21),
+    REPORT_AS_JSON: call("json", city="Zürich", degrees=21),
     NO_CITY: call("Report", city="Zürich", degrees=21),
     DESK: call("transfer_to_weather_desk"),
     '"Weather desk"': BOTH,  # whom a handoff hands over to, as the client tells the model
