@@ -74,6 +74,23 @@ def test_tools_are_run_until_the_answer(agent: ForeignClient, api: str, streams:
         assert (told["called"], told["text"], told["steps"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE, 2)
 
 
+@both
+def test_what_was_answered_is_named_by_its_ids(
+    storing_agent: ForeignClient, agent: ForeignClient, streams: bool
+) -> None:
+    """Over Responses, as OpenAI's provider does it by itself: it needs a server that stores them."""
+    asked = {"api": "storing", "streams": streams, **SCRIPTED}
+    for question, called, text in (
+        (WARM, [WEATHER], IS_WARM),
+        (WARM_AND_LARGE, [WEATHER, INHABITANTS], IS_WARM_AND_LARGE),
+        (THINK_AND_CALL, [WEATHER], IS_WARM),
+    ):
+        told = storing_agent.call("run_tools", prompt=question, **asked)
+        assert (told["called"], told["text"]) == (called, text)
+    refused = agent.fail("run_tools", prompt=WARM, **asked)
+    assert "APICallError" in refused.types and "--store-responses" in refused.message
+
+
 @apis
 def test_a_call_that_must_come_comes(agent: ForeignClient, api: str) -> None:
     asked = {"prompt": WARM_AND_LARGE, "api": api, **SCRIPTED}

@@ -9,7 +9,8 @@ const { z } = require("zod");
 globalThis.AI_SDK_LOG_WARNINGS = false;
 const baseURL = process.env.BASE_URL;
 
-// api: how the client is told of the server; what nothing is said of is as the client has it.
+// api: how the client is told of the server; what nothing is said of is as the client has it. Over `storing` this
+// client names what was answered before by its ids, which is what it does unless it is told otherwise.
 function settings({ api, model, key = process.env.API_KEY, extra = {}, ...fields }) {
   const where = { baseURL, apiKey: key };
   const models = {
@@ -17,6 +18,7 @@ function settings({ api, model, key = process.env.API_KEY, extra = {}, ...fields
       createOpenAICompatible({ name: "inflight", ...where, includeUsage: true, supportsStructuredOutputs: true })(model),
     chat: () => createOpenAI(where).chat(model),
     responses: () => createOpenAI(where)(model),
+    storing: () => createOpenAI(where)(model),
     messages: () => createAnthropic(where)(model),
   };
   const providerOptions = { inflight: extra, openai: extra, anthropic: extra };

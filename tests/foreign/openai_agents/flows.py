@@ -117,6 +117,18 @@ async def ask_an_expert(question: str, model: str, api: str, streams: bool) -> A
     return {"called": called, **await _run(porter, question, streams)}
 
 
+async def go_on(question: str, model: str, streams: bool) -> Any:
+    """Each turn goes on from the stored response before it, and sends what is new alone."""
+    called: list[Any] = []
+    agent = Agent("Desk", model=_model(model, "responses"), tools=_tools(called, "weather", "inhabitants"))
+    if streams:
+        run = Runner.run_streamed(agent, question, auto_previous_response_id=True)
+        async for _ in run.stream_events():
+            pass
+        return {"called": called, **_told(run)}
+    return {"called": called, **_told(await Runner.run(agent, question, auto_previous_response_id=True))}
+
+
 async def survey(question: str, model: str, api: str, streams: bool) -> Any:
     """A tool first, and then the answer in the class's form."""
     called: list[Any] = []
