@@ -23,7 +23,7 @@ def named(item_id: Any) -> dict[str, Any]:
     return {"type": "item_reference", "id": item_id}
 
 
-def resolved(asked: bytes) -> Any:
+def resolved(asked: bytes, most_bytes: int = 1000) -> Any:
     read: list[str] = []
 
     async def history(response_id: str) -> bytes:
@@ -32,7 +32,7 @@ def resolved(asked: bytes) -> Any:
             raise ApiError(404, "There is none.", param="previous_response_id")
         return json.dumps(STORED[response_id]).encode()
 
-    items = asyncio.run(found(references_of(asked), history))
+    items = asyncio.run(found(references_of(asked), history, most_bytes))
     assert len(read) == len({*read}), "each is read once"
     return json.loads(with_items(asked, items))
 
@@ -65,6 +65,14 @@ def test_a_name_is_a_text(item_id: Any) -> None:
 @pytest.mark.parametrize("asked", [b"item_reference", b'{"input": "item_reference"}', b'\xff"item_reference"', body(1)])
 def test_other_mistakes_are_the_readers(asked: bytes) -> None:
     assert references_of(asked) == []
+
+
+def test_one_item_many_times_is_not_put_in_beyond_what_a_body_may_have() -> None:
+    size = len(json.dumps(SAID))
+    assert len(resolved(body(*[named("msg_1_0")] * 4), 4 * size)["input"]) == 4
+    with pytest.raises(ApiError) as refused:
+        resolved(body(*[named("msg_1_0")] * 5), 4 * size)
+    assert (refused.value.status, refused.value.param) == (413, "input[4].id")
 
 
 def test_too_many_responses_are_not_read() -> None:

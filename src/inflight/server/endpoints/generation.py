@@ -67,10 +67,8 @@ def generation_routes(
         references = await aside(body, partial(references_of, body))
         if not references:
             return body
-        items = await found(references, partial(kept().history, tenant))
+        items = await found(references, partial(kept().history, tenant), most_bytes - len(body))
         whole = await aside(body, partial(with_items, body, items))
-        if len(whole) > most_bytes:
-            raise too_long(len(whole), most_bytes, "input", "what its items name")
         await lease.grow(max(0, len(whole) - len(body)))
         return whole
 

@@ -145,15 +145,12 @@ def previous_of(body: bytes) -> str | None:
     return previous if previous is not None and len(previous) <= LONGEST_ID else None
 
 
-def too_long(
-    size: int, most: int, param: str = "previous_response_id", added: str = "that of the previous response"
-) -> ApiError:
-    """added: what was stored of it, and comes beside what was sent."""
+def too_long(size: int, most: int) -> ApiError:
     return ApiError(
         413,
-        f"The conversation has {size:,} bytes with {added}, and a body may have {most:,} (--max-body-mb); begin a new "
-        "one.",
-        param=param,
+        f"The conversation has {size:,} bytes with that of the previous response, and a body may have {most:,} "
+        "(--max-body-mb); begin a new one.",
+        param="previous_response_id",
         code="body_too_large",
     )
 

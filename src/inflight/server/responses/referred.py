@@ -68,9 +68,11 @@ def references_of(body: bytes) -> list[Reference]:
     return named
 
 
-async def found(references: Sequence[Reference], history: Callable[[str], Awaitable[bytes]]) -> dict[Reference, Raw]:
-    """history: the items of a stored response by its id, as JSON; raises ApiError 404 where there is none. Raises
-    ApiError."""
+async def found(
+    references: Sequence[Reference], history: Callable[[str], Awaitable[bytes]], most_bytes: int
+) -> dict[Reference, Raw]:
+    """history: the items of a stored response by its id, as JSON; raises ApiError 404 where there is none. most_bytes:
+    of all that is found, which one item may be many times. Raises ApiError."""
     by_response: dict[str, list[Reference]] = {}
     for one in references:
         by_response.setdefault(one.response_id, []).append(one)
@@ -81,16 +83,24 @@ async def found(references: Sequence[Reference], history: Callable[[str], Awaita
             "input",
         )
     told: dict[Reference, Raw] = {}
+    room = most_bytes
     for response_id, named in by_response.items():
-        try:
-            items = {_ITEM.decode(raw).id: raw for raw in _RAW_ITEMS.decode(await history(response_id))}
-        except ApiError as error:
-            raise (_no_item(named[0]) if error.status == 404 else error) from None
+        items = await _items_of(named[0], response_id, history)
         for one in named:
             if one.item_id not in items:
                 raise _no_item(one)
-            told[one] = items[one.item_id]
+            told[one] = items[one.item_id].copy()  # so that the history goes
+            room -= len(memoryview(told[one]))
+            if room < 0:
+                raise _no_room(one)
     return told
+
+
+async def _items_of(named: Reference, response_id: str, history: Callable[[str], Awaitable[bytes]]) -> dict[str, Raw]:
+    try:
+        return {_ITEM.decode(raw).id: raw for raw in _RAW_ITEMS.decode(await history(response_id))}
+    except ApiError as error:
+        raise (_no_item(named) if error.status == 404 else error) from None
 
 
 def with_items(body: bytes, items: Mapping[Reference, Raw]) -> bytes:
@@ -110,4 +120,14 @@ def _no_item(named: Reference) -> ApiError:
         "deleted, or is too old; send the item itself.",
         param=f"{place}.id",
         code="item_not_found",
+    )
+
+
+def _no_room(named: Reference) -> ApiError:
+    return ApiError(
+        413,
+        f"With the items that input names, up to input[{named.number}], the body is longer than a body may be "
+        "(--max-body-mb); begin a new conversation.",
+        param=f"input[{named.number}].id",
+        code="body_too_large",
     )
