@@ -1,7 +1,7 @@
 """Servers with a key, a tap before each, and the client of the test file in an environment of its own.
 
-`client` asks the built-in model, `agent` a scripted one that calls tools. A test file names its client:
-`CLIENT = "folder"`. With `-rA` or after a failure, what passed the taps is shown.
+`client` asks the built-in model, `agent` a scripted one that calls tools, `storing_agent` the same where responses are
+stored. A test file names its client: `CLIENT = "folder"`. With `-rA` or after a failure, what passed the taps is shown.
 """
 
 from __future__ import annotations
@@ -40,9 +40,18 @@ def foreign_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 
 @pytest.fixture(scope="session")
 def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from _scripted(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def storing_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from _scripted(tmp_path_factory, "--data-dir", str(tmp_path_factory.mktemp("data")), "--store-responses")
+
+
+def _scripted(tmp_path_factory: pytest.TempPathFactory, *arguments: str) -> Iterator[Server]:
     folder = write_model(tmp_path_factory.mktemp("model") / SCRIPTED_MODEL)
     env = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    asked = (str(folder), "--served-model-name", SCRIPTED_MODEL, "--api-key", KEY)
+    asked = (str(folder), "--served-model-name", SCRIPTED_MODEL, "--api-key", KEY, *arguments)
     running = Server(*asked, program=PROGRAM, env=env).ready()
     yield running
     assert running.stop() == 0, "".join(running.log)
@@ -97,6 +106,15 @@ def client(environment: Environment, tap: Tap) -> Iterator[ForeignClient]:
 def agent(environment: Environment, agent_tap: Tap) -> Iterator[ForeignClient]:
     """The same client in a process of its own, over the scripted model."""
     started = ForeignClient(environment, BASE_URL=f"{agent_tap.url}/v1", API_KEY=KEY)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def storing_agent(
+    environment: Environment, storing_server: Server, open_tap: Callable[[Server], Tap]
+) -> Iterator[ForeignClient]:
+    started = ForeignClient(environment, BASE_URL=f"{open_tap(storing_server).url}/v1", API_KEY=KEY)
     yield started
     started.close()
 

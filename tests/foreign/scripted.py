@@ -26,11 +26,14 @@ WARM_AND_LARGE = "How warm is Zürich, and how large?"
 MEASURE = "Measure Zürich and report."
 REPORT = "Report on Zürich at once."
 REPORT_AGAIN = "Report on Atlantis at once."
+REPORT_AS_JSON = "Report on Zürich in JSON."
 DESK = "Somebody at the desk shall tell how warm and how large Zürich is."
+EXPERT = "Ask an expert how warm and how large Zürich is."
+SURVEY = "Survey Zürich."
 THINK = "Think about six times seven."
 THINK_AND_CALL = "Think first: how warm is it there?"
 # What the flows' tools return.
-DEGREES, PEOPLE, MEASURED = "21 degrees", "440 thousand people", "measured: 21"
+DEGREES, PEOPLE, MEASURED, SURVEYED = "21 degrees", "440 thousand people", "measured: 21", "surveyed: 21"
 NO_CITY = "Atlantis is no city"  # what a flow's own check says of an answer
 
 
@@ -50,9 +53,14 @@ ANSWERS = {
     MEASURED: call("final_result", city="Zürich", degrees=21),
     REPORT: call("Report", city="Zürich", degrees=21),
     REPORT_AGAIN: call("Report", city="Atlantis", degrees=21),
+    REPORT_AS_JSON: call("json", city="Zürich", degrees=21),
     NO_CITY: call("Report", city="Zürich", degrees=21),
     DESK: call("transfer_to_weather_desk"),
     '"Weather desk"': BOTH,  # whom a handoff hands over to, as the client tells the model
+    EXPERT: call("expert", input=WARM_AND_LARGE),
+    SURVEY: call("survey", city="Zürich"),
+    SURVEYED: '{"city": "Zürich", "degrees": 21}',
+    IS_WARM_AND_LARGE: "The expert says so.",  # when it comes back as a tool's result
     DEGREES: IS_WARM,
     PEOPLE: IS_WARM_AND_LARGE,
     THINK: "<think>\nSeven sixes.\n</think>\n\n42",

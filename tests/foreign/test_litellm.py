@@ -1,4 +1,4 @@
-"""LiteLLM, by the two provider names under which people point it to a server of their own."""
+"""LiteLLM, by the provider names under which people point it to a server of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 from server.conftest import Server
 
-from .cases import MESSAGES, MODEL, QUESTION, TEXT, TOO_LONG, batch_lines, plain_chat, plain_completion
+from .cases import MESSAGES, MODEL, QUESTION, SCRIPTED_MODEL, TEXT, TOO_LONG, batch_lines, plain_chat, plain_completion
 from .clients import ForeignClient
+from .scripted import IS_WARM, IS_WARM_AND_LARGE, WARM, WARM_AND_LARGE
 
 pytestmark = pytest.mark.foreign
 CLIENT = "litellm"
 ASK: dict[str, Any] = {"messages": MESSAGES, "temperature": 0, "max_tokens": 16}
 both = pytest.mark.parametrize("model", [f"openai/{MODEL}", f"hosted_vllm/{MODEL}"])
+providers = pytest.mark.parametrize("provider", ["openai", "hosted_vllm", "anthropic"])
+of_openai = pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
+ways = pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+WEATHER, INHABITANTS = ["weather", {"city": "Zürich"}], ["inhabitants", {"city": "Zürich"}]
 
 
 def said(frames: list[dict[str, Any]]) -> str:
@@ -123,3 +128,62 @@ def test_a_batch_job(client: ForeignClient, foreign_server: Server) -> None:
     texts = {line["response"]["body"]["choices"][0]["message"]["content"] for line in lines}
     assert told["job"]["status"] == "completed" and told["job"]["id"] in told["listed"]
     assert len(lines) == 5 and texts == {plain_chat(foreign_server)}
+
+
+@providers
+@ways
+def test_tools_are_run_until_the_answer(agent: ForeignClient, provider: str, streams: bool) -> None:
+    asked = {"model": f"{provider}/{SCRIPTED_MODEL}", "streams": streams}
+    told = agent.call("run_tools", question=WARM, **asked)
+    assert told == {"called": [WEATHER], "text": IS_WARM, "reason": "stop"}
+    told = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
+    assert told == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE, "reason": "stop"}
+
+
+@providers
+def test_a_call_that_must_come_comes(agent: ForeignClient, provider: str) -> None:
+    asked = {"question": WARM_AND_LARGE, "model": f"{provider}/{SCRIPTED_MODEL}"}
+    assert agent.call("forced", choice="required", **asked) == [WEATHER, INHABITANTS]
+    named = {"type": "function", "function": {"name": "weather"}}
+    assert agent.call("forced", choice=named, **asked) == [WEATHER]
+    assert agent.call("forced", choice="none", **asked) == []
+
+
+@of_openai
+@ways
+@pytest.mark.parametrize("seed", range(2))
+def test_the_form_of_the_answer_is_the_callers_class(
+    client: ForeignClient, provider: str, streams: bool, seed: int
+) -> None:
+    """At a temperature at which nothing but the schema can make it so."""
+    hot = {"messages": MESSAGES, "temperature": 1.5, "seed": seed, "streams": streams}
+    assert client.call("structured", model=f"{provider}/{MODEL}", kind="City", **hot)["name"] in ("Bern", "Zug")
+
+
+@of_openai
+@ways
+def test_responses(
+    client: ForeignClient, agent: ForeignClient, foreign_server: Server, provider: str, streams: bool
+) -> None:
+    asked = {"model": f"{provider}/{MODEL}", "instructions": "You are brief.", "temperature": 0}
+    told = client.call("respond", input=QUESTION, streams=streams, max_output_tokens=16, **asked)
+    assert told["text"] == plain_chat(foreign_server) and 0 < told["usage"]["output_tokens"] <= 16
+    called = agent.call("run_tools_with_responses", question=WARM_AND_LARGE, model=f"{provider}/{SCRIPTED_MODEL}")
+    assert called == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
+
+
+@providers
+def test_messages_over_each_api(agent: ForeignClient, provider: str) -> None:
+    asked = {"question": WARM_AND_LARGE, "model": f"{provider}/{SCRIPTED_MODEL}"}
+    told = agent.call("run_tools_with_messages", **asked)
+    assert told == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
+
+
+def test_a_chat_over_messages(client: ForeignClient, foreign_server: Server) -> None:
+    answer = client.call("chat_over_messages", model=f"anthropic/{MODEL}", **ASK)
+    assert answer["choices"][0]["message"]["content"] == plain_chat(foreign_server)
+    assert answer["choices"][0]["finish_reason"] == "length" and 0 < answer["usage"]["completion_tokens"] <= 16
+    assert said(client.call("chat_over_messages", stream=True, model=f"anthropic/{MODEL}", **ASK)) == plain_chat(
+        foreign_server
+    )
+    assert "NotFoundError" in client.fail("chat_over_messages", model="anthropic/another", **ASK).types

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from server.conftest import Server
 
-from .cases import MESSAGES, MODEL, TEXT, TOO_LONG, batch_lines, plain_chat, plain_completion
+from .cases import MESSAGES, MODEL, SCRIPTED_MODEL, TEXT, TOO_LONG, batch_lines, plain_chat, plain_completion
 from .clients import ForeignClient
+from .scripted import IS_WARM, IS_WARM_AND_LARGE, WARM, WARM_AND_LARGE
 
 pytestmark = pytest.mark.foreign
 CLIENT = "openai_node"
+WEATHER, INHABITANTS = ["weather", {"city": "Zürich"}], ["inhabitants", {"city": "Zürich"}]
 ASK: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_completion_tokens": 16}
 CONTINUE: dict[str, Any] = {"model": MODEL, "prompt": TEXT, "temperature": 0, "max_tokens": 16}
 
@@ -59,6 +61,34 @@ def test_samples_stops_and_logprobs(client: ForeignClient, foreign_server: Serve
     assert "".join(one["token"] for one in content) == whole and len(content[0]["top_logprobs"]) == 2
     answers = client.call("chat_many", count=16, **ASK)
     assert {one["choices"][0]["message"]["content"] for one in answers} == {whole}
+
+
+def test_responses_whole_and_streamed(client: ForeignClient, foreign_server: Server) -> None:
+    asked = {"model": MODEL, "input": MESSAGES, "temperature": 0, "max_output_tokens": 16}
+    whole = client.call("respond", **asked)
+    assert whole["output_text"] == plain_chat(foreign_server) and whole["status"] == "incomplete"
+    events = client.call("stream_response", **asked)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    said = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert said == whole["output_text"] and events[-1]["type"] == "response.incomplete"
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+def test_tools_are_run_until_the_answer(agent: ForeignClient, streams: bool) -> None:
+    """By the client itself over chat, by hand over Responses."""
+    asked = {"model": SCRIPTED_MODEL, "streams": streams}
+    told = agent.call("run_tools", question=WARM, **asked)
+    assert told == {"called": [WEATHER], "text": IS_WARM, "messages": 4}
+    for flow in ("run_tools", "run_response_tools"):
+        told = agent.call(flow, question=WARM_AND_LARGE, **asked)
+        assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_answers_have_the_callers_form(client: ForeignClient, seed: int) -> None:
+    """At a temperature at which nothing but the schema can make them so."""
+    made = client.call("parse", model=MODEL, messages=MESSAGES, temperature=1.5, seed=seed)
+    assert made["chat"]["name"] in ("Bern", "Zug") and all(one == made["chat"] for one in made.values())
 
 
 def test_errors_are_the_clients_own(client: ForeignClient) -> None:

@@ -40,7 +40,7 @@ def test_an_answer_is_that_of_chat(server: Server, client: openai.OpenAI) -> Non
     )
     answer = ask(server, model="built-in", system="You are brief.", temperature=0)
     message, usage = answer.json(), answer.json()["usage"]
-    assert message["content"] == [{"type": "text", "text": chat.choices[0].message.content, "citations": None}]
+    assert message["content"] == [{"type": "text", "text": chat.choices[0].message.content}]
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "built-in")
     assert message["id"].startswith("msg_") and answer.headers["request-id"] == answer.headers["x-request-id"]
     assert chat.usage is not None and usage["output_tokens"] == chat.usage.completion_tokens

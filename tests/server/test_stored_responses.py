@@ -14,7 +14,7 @@ from .conftest import Server
 QUESTION, NEXT = "What is a KV block?", "And a row?"
 
 
-def create(client: openai.OpenAI, text: str = QUESTION, **fields: Any) -> Any:
+def create(client: openai.OpenAI, text: Any = QUESTION, **fields: Any) -> Any:
     return client.responses.create(model="built-in", input=text, temperature=0, **fields)
 
 
@@ -34,6 +34,21 @@ def test_a_conversation_goes_on_from_a_stored_response(client: openai.OpenAI) ->
     third = create(client, "And a lane?", previous_response_id=second.id)
     texts = [item.content[0].text for item in client.responses.input_items.list(third.id, order="asc", limit=2)]  # type: ignore[union-attr]
     assert texts == [QUESTION, first.output_text, NEXT, second.output_text, "And a lane?"]
+
+
+def test_items_are_found_by_their_ids(client: openai.OpenAI, server: Server) -> None:
+    """As clients name them that take what is stored for granted."""
+    first = create(client)
+    user, again = {"role": "user", "content": QUESTION}, {"role": "user", "content": NEXT}
+    named: Any = [user, {"type": "item_reference", "id": first.output[0].id}, again]
+    second = client.responses.create(model="built-in", input=named, temperature=0)
+    assert second.output_text == create(client, NEXT, previous_response_id=first.id).output_text
+    listed = client.responses.input_items.list(second.id, order="asc").data
+    assert [item.content[0].text for item in listed] == [QUESTION, first.output_text, NEXT]  # type: ignore[union-attr]
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.responses.create(model="built-in", input=named)
+    assert (refused.value.param, refused.value.code) == ("input[1].id", "item_not_found")
 
 
 def test_what_is_stored_is_what_was_answered_whole_or_streamed(client: openai.OpenAI) -> None:
@@ -95,10 +110,14 @@ def test_it_is_its_tenants_and_survives_the_server(
     acme, umbrella = server.client("sk-acme"), server.client("sk-umbrella")
     stored = [create(acme) for _ in range(4)]  # of all processes, one of which has the store
     for one in stored:
+        named: Any = [{"type": "item_reference", "id": one.output[0].id}, {"role": "user", "content": NEXT}]
         with pytest.raises(openai.NotFoundError):
             umbrella.responses.retrieve(one.id)
         with pytest.raises(openai.NotFoundError):
             create(umbrella, NEXT, previous_response_id=one.id)
+        with pytest.raises(openai.NotFoundError):
+            create(umbrella, named)
+        assert create(acme, named).status == "completed"
     assert server.stop() == 0
     acme = start(*arguments).client("sk-acme")
     for one in stored:

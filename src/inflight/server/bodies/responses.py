@@ -34,7 +34,8 @@ from inflight.server.bodies.types import (
 
 LOGPROBS = "message.output_text.logprobs"
 _ITEM = Meta(
-    description="A message, function_call, function_call_output or reasoning.", extra_json_schema={"type": "object"}
+    description="A message, function_call, function_call_output or reasoning; an item_reference where they are stored.",
+    extra_json_schema={"type": "object"},
 )
 _PARTS = Meta(max_length=MOST_MESSAGES)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -18,11 +18,13 @@ from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.responses.kept import NO_HISTORY, KeptResponses, previous_of, too_long
+from inflight.server.responses.referred import found, references_of, with_items
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
+T = TypeVar("T")
 
 
 def generation_routes(
@@ -51,16 +53,29 @@ def generation_routes(
 
     async def call_of(request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
         served = service.served
-        lease = request.state.body_lease
-        history = b"" if kept is None or GENERATION[name].continued is None else await history_of(body, tenant, lease)
+        lease, history = request.state.body_lease, b""
+        if kept is not None and GENERATION[name].continued is not None:
+            body = await with_named_items(body, tenant, lease)
+            history = await history_of(body, tenant, lease)
         prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         return await served.translator.call_offloaded(prepared, tenant)
 
+    async def with_named_items(body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
+        """What comes in their place counts as if it had been sent."""
+        assert kept is not None, "asked where responses are stored"
+        references = await aside(body, partial(references_of, body))
+        if not references:
+            return body
+        items = await found(references, partial(kept().history, tenant), most_bytes - len(body))
+        whole = await aside(body, partial(with_items, body, items))
+        await lease.grow(max(0, len(whole) - len(body)))
+        return whole
+
     async def history_of(body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
         """It counts as the body does."""
         assert kept is not None, "asked where responses are stored"
-        previous = previous_of(body) if len(body) <= SHORT_BYTES else await offload(partial(previous_of, body))
+        previous = await aside(body, partial(previous_of, body))
         if previous is None:
             return NO_HISTORY
         history = await kept().history(tenant, previous)
@@ -78,3 +93,8 @@ def generation_routes(
     for name in GENERATION:
         add_endpoint(routes, name, partial(respond, name), _STREAM)
     return routes
+
+
+async def aside(body: bytes, work: Callable[[], T]) -> T:
+    """Beside the event loop, where the body is long."""
+    return work() if len(body) <= SHORT_BYTES else await offload(work)

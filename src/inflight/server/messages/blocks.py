@@ -78,7 +78,7 @@ def _begun(delta: AnswerDelta) -> Json:
         return {"type": "thinking", "thinking": "", "signature": ""}
     if isinstance(delta, ToolCallDelta):
         return {"type": "tool_use", "id": delta.call_id, "name": delta.name, "input": {}}
-    return {"type": "text", "text": "", "citations": None}
+    return {"type": "text", "text": ""}
 
 
 def _delta(delta: AnswerDelta) -> Json | None:
@@ -97,7 +97,7 @@ def _whole(delta: AnswerDelta, shows_thinking: bool) -> Json:
         return {"type": "thinking", "thinking": delta.text if shows_thinking else "", "signature": SIGNATURE}
     if isinstance(delta, ToolCallDelta):
         return {"type": "tool_use", "id": delta.call_id, "name": delta.name, "input": _input(delta.arguments)}
-    return {"type": "text", "text": delta.text, "citations": None}
+    return {"type": "text", "text": delta.text}  # and no citations, which some clients take as a list or not at all
 
 
 def _input(arguments: str) -> Raw | Json:

@@ -131,7 +131,8 @@ def _item(raw: Raw, place: str) -> Item:
 def _not_served(name: str, place: str) -> ApiError:
     if name == "item_reference":
         return invalid(
-            f"{place} names an item by its id, and items are not found by it; send the item itself.",
+            f"{place} names an item by its id, and responses are stored by a server with --store-responses only, and "
+            "never of a job's lines; send the item itself, as clients do where store is false.",
             f"{place}.type",
             "unsupported_value",
         )

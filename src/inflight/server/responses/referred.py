@@ -1,0 +1,133 @@
+"""Items of an input that are named by their ids: what a stored response has under the id is put in their place.
+
+Knows in which response an id says that its item is, and the sentences; not the store, nor what items mean. What is
+wrong with a body otherwise, its reader tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from inflight.server.bodies.decoding import shortened
+from inflight.server.errors import ApiError, invalid
+from inflight.server.responses.stored import PREFIX
+
+MOST_RESPONSES = 256  # that one input names items of: each is read
+_MARK = b"item_reference"
+
+
+class Reference(NamedTuple):
+    """number: its place in the input."""
+
+    number: int
+    item_id: str
+
+    @property
+    def response_id(self) -> str:
+        """Ids are those of the response, with the kind of the item before it and its number behind it."""
+        return PREFIX + self.item_id.partition("_")[2].rpartition("_")[0]
+
+
+class _Named(Struct):
+    type: Any = None
+    id: Any = None
+
+
+class _Input(Struct):
+    input: list[_Named]
+
+
+class _Item(Struct):
+    id: str
+
+
+_INPUT = msgspec.json.Decoder(_Input)
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+_RAW_ITEMS = msgspec.json.Decoder(list[Raw])
+_ITEM = msgspec.json.Decoder(_Item)
+_encode = msgspec.json.Encoder().encode
+
+
+def references_of(body: bytes) -> list[Reference]:
+    """Raises ApiError where one has no id."""
+    if _MARK not in body:
+        return []
+    try:
+        items = _INPUT.decode(body).input
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    named = [Reference(number, item.id) for number, item in enumerate(items) if item.type == _MARK.decode()]
+    for one in named:
+        if not isinstance(one.item_id, str):
+            place = f"input[{one.number}]"
+            raise invalid(f"{place} names an item, but has no id that is a text; give it.", f"{place}.id")
+    return named
+
+
+async def found(
+    references: Sequence[Reference], history: Callable[[str], Awaitable[bytes]], most_bytes: int
+) -> dict[Reference, Raw]:
+    """history: the items of a stored response by its id, as JSON; raises ApiError 404 where there is none. most_bytes:
+    of all that is found, which one item may be many times. Raises ApiError."""
+    by_response: dict[str, list[Reference]] = {}
+    for one in references:
+        by_response.setdefault(one.response_id, []).append(one)
+    if len(by_response) > MOST_RESPONSES:
+        raise invalid(
+            f"input names items of {len(by_response):,} stored responses, and {MOST_RESPONSES} are allowed; go on from "
+            "the last by previous_response_id, or send the items themselves.",
+            "input",
+        )
+    told: dict[Reference, Raw] = {}
+    room = most_bytes
+    for response_id, named in by_response.items():
+        items = await _items_of(named[0], response_id, history)
+        for one in named:
+            if one.item_id not in items:
+                raise _no_item(one)
+            told[one] = items[one.item_id].copy()  # so that the history goes
+            room -= len(memoryview(told[one]))
+            if room < 0:
+                raise _no_room(one)
+    return told
+
+
+async def _items_of(named: Reference, response_id: str, history: Callable[[str], Awaitable[bytes]]) -> dict[str, Raw]:
+    try:
+        return {_ITEM.decode(raw).id: raw for raw in _RAW_ITEMS.decode(await history(response_id))}
+    except ApiError as error:
+        raise (_no_item(named) if error.status == 404 else error) from None
+
+
+def with_items(body: bytes, items: Mapping[Reference, Raw]) -> bytes:
+    """The body with these in the place of their names."""
+    fields = _FIELDS.decode(body)
+    given = _RAW_ITEMS.decode(fields["input"])
+    for one, item in items.items():
+        given[one.number] = item
+    return _encode({**fields, "input": given})
+
+
+def _no_item(named: Reference) -> ApiError:
+    place = f"input[{named.number}]"
+    return ApiError(
+        404,
+        f"{place} names the item {shortened(named.item_id)!r}, which no response here has: it was not stored, was "
+        "deleted, or is too old; send the item itself.",
+        param=f"{place}.id",
+        code="item_not_found",
+    )
+
+
+def _no_room(named: Reference) -> ApiError:
+    return ApiError(
+        413,
+        f"With the items that input names, up to input[{named.number}], the body is longer than a body may be "
+        "(--max-body-mb); begin a new conversation.",
+        param=f"input[{named.number}].id",
+        code="body_too_large",
+    )
