@@ -28,7 +28,10 @@ from inflight.core.types.sampling import InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
+from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.offline import Offline
+from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
+from inflight.frontend.parsers.registry import ChosenParsers
 from inflight.text import Tokenizer
 
 WILD: dict[str, Any] = {"temperature": 1.5, "max_tokens": 220}
@@ -60,7 +63,7 @@ def llm(model: Path) -> Iterator[LLM]:
 
 
 def mixed(seed: int, count: int = 16) -> list[Request]:
-    """Some free, most under grammars, some of which begin behind some reasoning."""
+    """Some free, most under grammars, some of which begin behind some reasoning, or may."""
     chance, made = random.Random(seed), []
     for n in range(count):
         schema = json.dumps(drawn_schema(chance))
@@ -68,6 +71,7 @@ def mixed(seed: int, count: int = 16) -> list[Request]:
             None,
             Grammar("json_schema", schema),
             Grammar("json_schema", schema, after_token_ids=(40, 41), max_tokens_before=chance.randrange(12)),
+            Grammar("json_schema", schema, (40, 41), chance.randrange(12), opening_token_ids=(60, 61)),
             Grammar("regex", "(ab|cd){2,12}[0-9]{3}"),
             Grammar("choice", '["yes", "no", "perhaps"]'),
         ]
@@ -139,10 +143,10 @@ def check(requests: Sequence[Request], told: Said) -> None:
         for token_ids, reason in told[request.request_id]:
             if grammar is None or reason != "stop":
                 continue
-            end = next(
-                (at for at in range(len(token_ids)) if tuple(token_ids[at - 2 : at]) == grammar.after_token_ids), 0
-            )
-            assert grammar.max_tokens_before is None or end <= grammar.max_tokens_before + 2
+            end, opening = 0, grammar.opening_token_ids
+            if grammar.after_token_ids and tuple(token_ids[: len(opening)]) == opening:
+                end = next(at for at in range(2, len(token_ids)) if tuple(token_ids[at - 2 : at]) == (40, 41))
+            assert grammar.max_tokens_before is None or end <= max(grammar.max_tokens_before, len(opening)) + 2
             text = tokenizer.decode(token_ids[end:])
             if grammar.kind == "json_schema":
                 jsonschema.validate(json.loads(text), json.loads(grammar.source))
@@ -152,6 +156,46 @@ def check(requests: Sequence[Request], told: Said) -> None:
                 assert re.fullmatch(grammar.source, text)
             checked += 1
     assert checked
+
+
+TOOL = Tool("f", json.dumps(SCHEMA | {"additionalProperties": False}))
+
+
+@pytest.mark.parametrize("shape", ["crumbs", "little memory", "drafts"])
+def test_forced_calls_come_whether_a_model_reasons_before_them_or_not(model: Path, shape: str) -> None:
+    """The mark of reasoning is a token of its own, or spelled by several, and then begins as that of a call does."""
+    tokenizer, parsers = Tokenizer(byte_level()), ChosenParsers(ParserNames("hermes", "qwen3"))
+    calls = parsers.grammar_of_calls((TOOL,), ToolChoice("required", parallel=False), None)
+    assert calls is not None and parsers.reasoning_ends is not None
+    begin, end = (tuple(tokenizer.encode(mark)) for mark in parsers.reasoning_ends)
+    spelled = (*tokenizer.encode("<"), *tokenizer.encode("think>"))
+    assert len(begin) == 1 and len(spelled) > 2
+    params = EngineParams(temperature=1.5, max_tokens=120)
+    requests = [
+        Request(
+            request_id=str(seed),
+            prompt_token_ids=(seed,),
+            params=params,
+            seed=seed,
+            grammar=replace(
+                calls, after_token_ids=end, max_tokens_before=seed, opening_token_ids=spelled if seed % 2 else begin
+            ),
+        )
+        for seed in range(24)
+    ]
+    told, thoughtful, ended = said(model, requests, **SHAPES[shape]), 0, 0
+    for request in requests:
+        ((token_ids, reason),) = told[request.request_id]
+        if reason != "stop":
+            continue
+        answer = ParsedAnswer(parsers.parser((TOOL,), in_reasoning=False))
+        ended += 1
+        answer.finish(tokenizer.decode(token_ids[:-1], skip_special_tokens=False))
+        assert answer.calls and not answer.content.strip()
+        for call in answer.calls:
+            jsonschema.validate(json.loads(call.arguments), json.loads(TOOL.parameters))
+        thoughtful += bool(answer.reasoning)
+    assert 0 < thoughtful < ended
 
 
 def test_a_grammar_and_settings_that_leave_nothing_end_their_own_request(llm: LLM) -> None:
