@@ -114,8 +114,9 @@ class Scheduler:
 
     # -- the verbs ---------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, now: float) -> None:
-        """Accept a request; raises RequestRefused with the number that refuses it."""
+    def add(self, request: Request, now: float, compiling: float = 0.0) -> None:
+        """Accept a request; raises RequestRefused with the number that refuses it. compiling: seconds before, in which
+        its grammar was compiled."""
         if request.request_id in self._samples or self._output_buffer.holds(request.request_id):
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._validator.check(request)
@@ -129,6 +130,7 @@ class Scheduler:
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
+            sequence.timings.compiled(compiling, request.lane)
             lane.queue.policy.arrived(SequenceView(sequence))
         self._next_number += len(samples)
         self._samples[request.request_id] = samples
