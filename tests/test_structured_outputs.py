@@ -22,6 +22,7 @@ from inflight import LLM, AsyncEngine, SamplingParams, StructuredOutputsParams
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import InvalidSampling
@@ -32,6 +33,9 @@ from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.offline import Offline
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
 from inflight.frontend.parsers.registry import ChosenParsers
+from inflight.records.drafts import DraftCounts
+from inflight.records.schema import of_kind, read_records
+from inflight.simulate.replay import replay
 from inflight.text import Tokenizer
 
 WILD: dict[str, Any] = {"temperature": 1.5, "max_tokens": 220}
@@ -121,6 +125,65 @@ def test_two_steps_in_flight_say_the_same(model: Path, alone: dict[int, Said], m
     monkeypatch.setattr(computing, "open_backend", lambda *given, **named: reference)
     assert said(model, mixed(2, 9)) == want
     reference.end()
+
+
+FORM = Grammar(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"first name": {"enum": ["Ada", "Grace"]}, "the year of birth": {"enum": [1815, 1906]}},
+            "required": ["first name", "the year of birth"],
+            "additionalProperties": False,
+        }
+    ),
+)
+
+
+def recorded(model: Path, path: Path) -> tuple[dict[str, Any], list[Any]]:
+    """What requests under a form say, with log-probabilities, and the record of it."""
+    requests = [
+        Request(
+            request_id=str(seed),
+            prompt_token_ids=tuple(range(1, 3 + 4 * seed)),
+            params=EngineParams(temperature=1.5, max_tokens=70, logprobs=2, repetition_penalty=1.1),
+            seed=seed,
+            grammar=None if seed == 3 else FORM,
+        )
+        for seed in range(6)
+    ]
+    engine = build_engine(EngineSettings(model=str(model), threads=1, max_num_seqs=4), record=path)
+    offline = Offline(engine.loop, engine.tokenizer)
+    collectors = [offline.add(one) for one in requests]
+    for _ in offline.run():
+        pass
+    engine.loop.close()
+    outputs = [one.output() for one in collectors]
+    told = {one.request_id: (one.outputs[0].token_ids, one.outputs[0].logprobs) for one in outputs}
+    return told, list(read_records(path))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_grammar_forces_is_drafted_and_changes_nothing_but_the_steps(
+    model: Path, depth: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reference = Threaded(ReferenceBackend("float32")) if depth == 2 else ReferenceBackend("float32")
+    monkeypatch.setattr(computing, "open_backend", lambda *given, **named: reference)
+    drafted, records = recorded(model, tmp_path / "drafted.jsonl")
+    monkeypatch.setattr(ForcedDrafts, "told", lambda *given: None)
+    plain, before = recorded(model, tmp_path / "plain.jsonl")
+    assert drafted == plain
+    monkeypatch.undo()
+    steps = of_kind(records, "step")
+    counts = DraftCounts.of(steps)
+    assert counts.tokens == counts.accepted_tokens > 50
+    assert DraftCounts.of(of_kind(before, "step")).tokens == 0
+    rows = [sum(len(one["chunks"]) for one in of_kind(some, "step")) for some in (records, before)]
+    assert rows[0] < 0.8 * rows[1]
+    assert depth == 1 or any(one.get("held_back") for one in steps)
+    assert replay(records)[1].difference is None
+    if isinstance(reference, Threaded):
+        reference.end()
 
 
 def test_kernels_of_torch_follow_them_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

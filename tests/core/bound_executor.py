@@ -49,6 +49,7 @@ class BoundExecutor(FaultyExecutor):
         self._grammars = GrammarRows(compiled(), VOCABULARY)
         self._flights: deque[tuple[BatchPlan, tuple[Sampled, ...]]] = deque()
         self._masks: list[Array | None] = []
+        self.told: dict[int, tuple[Sampled, ...]] = {}  # what steps have drawn, and what alone may follow
 
     def submit(self, plan: BatchPlan) -> Done:
         self._grammars.start(plan.freed_rows, plan.new_rows)
@@ -59,7 +60,8 @@ class BoundExecutor(FaultyExecutor):
     def settle(self, plan: BatchPlan | None = None) -> None:
         """The result of this plan is asked for; None: of all."""
         while self._flights and (plan is None or self._flights[0][0].step <= plan.step):
-            self._grammars.sampled(*self._flights.popleft())
+            settled, sampled = self._flights.popleft()
+            self.told[settled.step] = self._grammars.sampled(settled, sampled)
 
     def _sample(self, row: Any, chunk: Chunk) -> tuple[int, ...]:
         if self._grammars.awaits([chunk]):
@@ -119,7 +121,12 @@ class BoundHarness(Harness):
 
     def __init__(self, setup: Setup):
         super().__init__(BoundSetup.of(setup))
+        self.forced = 0  # tokens that were told to follow alone
 
     def commit(self) -> Any:
-        self.executor.settle(self.flights[0][0])
+        plan, result = self.flights[0]
+        self.executor.settle(plan)
+        told = self.executor.told.pop(plan.step)
+        self.flights[0] = plan, replace(result, sampled=told)
+        self.forced += sum(len(one.forced_token_ids) for one in told)
         return super().commit()

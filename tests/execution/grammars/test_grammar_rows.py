@@ -54,10 +54,12 @@ class Row:
         assert masks is not None
         return [None if one is None else tokens_of(one) for one in masks.take(1 + len(drafts))]
 
-    def drawn(self, *token_ids: int) -> None:
+    def drawn(self, *token_ids: int) -> tuple[int, ...]:
+        """What alone may follow."""
         plan = BatchPlan(0, (self._chunk(()),))
-        self.rows.sampled(plan, [Sampled(9, token_ids)])
+        (told,) = self.rows.sampled(plan, [Sampled(9, token_ids)])
         self.known += len(token_ids)
+        return told.forced_token_ids
 
     def fault(self) -> str | None:
         (told,) = self.rows.sampled(BatchPlan(0, (self._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
@@ -123,6 +125,19 @@ def test_behind_drafts_masks_are_those_of_the_tokens_drawn(compiled: CompiledGra
         drafted.drawn(drafts[0])  # the others were wrong
         output.append(drafts[0])
     assert json.loads(TOKENIZER.decode(output)) is not None
+
+
+def test_behind_a_token_that_alone_may_come_the_rest_of_its_run_is_told(compiled: CompiledGrammars) -> None:
+    row = Row(compiled, Grammar("choice", '["<<abcdef", "<<abcxyz"]'))
+    run = TOKENIZER.encode("<<abc")
+    (first,) = row.allowed()
+    assert first == [run[0]]
+    forced = row.drawn(run[0])
+    assert list(forced) == run[1 : 1 + len(forced)] and len(forced) > 1
+    told = row.allowed(*forced)
+    assert told[:-1] == [[one] for one in forced]
+    assert row.drawn(*forced) == ()  # there is a choice behind them
+    assert Row(compiled, Grammar("regex", "[ab]{9}")).drawn(TOKENIZER.encode("a")[0]) == ()
 
 
 def test_a_row_that_begins_anew_goes_on_where_it_was(compiled: CompiledGrammars) -> None:

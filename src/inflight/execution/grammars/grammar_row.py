@@ -47,17 +47,22 @@ class GrammarRow:
         self._matcher: LLMatcher | None = None
         self._untaken = list(token_ids[prompt_length:])  # by the grammar
         self._has_ended = False
+        self._forced: list[int] = []  # what follows the tokens that the last masks were asked behind
 
-    def append(self, token_ids: Sequence[int]) -> None:
-        """These were drawn, and count."""
+    def append(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """These were drawn, and count. What alone may follow them, as far as it was found when their masks were."""
         self.num_tokens += len(token_ids)
         self._untaken += token_ids
+        forced, self._forced = self._forced, []
+        drawn = len(token_ids)
+        return tuple(forced[drawn:]) if forced[:drawn] == list(token_ids) else ()
 
     def demand(self, lines: Array, first: int, drafts: Sequence[int]) -> Demand | None:
         """What is left to be filled of the lines from `first` on, once those before the grammar's beginning are. lines
         uint32[S, V / 32, rounded up], all bits set."""
         self._catch_up()
-        drafts, begun = list(drafts), tuple[int, ...]()
+        self._forced = []
+        drafts, begun, num_drafts = list(drafts), tuple[int, ...](), len(drafts)
         if not self._prelude.is_over:
             prelude = self._prelude.copy()
             while not prelude.is_over:
@@ -73,6 +78,8 @@ class GrammarRow:
         if self._has_ended or not ends.isdisjoint(begun):
             self._fill_ended(lines[first : first + 1 + len(drafts)])
             return None
+        if not num_drafts:
+            self._forced = matcher.compute_ff_tokens()
         before_end = next((place for place, token_id in enumerate(drafts) if token_id in ends), len(drafts))
         self._fill_ended(lines[first + before_end + 1 : first + 1 + len(drafts)])
         return Demand(matcher, first, list(drafts[:before_end]))

@@ -148,5 +148,5 @@ def _taken_in(row: GrammarRow | None, drawn: Sampled) -> Sampled:
         return drawn
     if drawn.error is not None:
         return drawn if row.fault is None else drawn._replace(error=row.fault, by_request=True)
-    row.append(drawn.token_ids)
-    return drawn
+    forced = row.append(drawn.token_ids)
+    return drawn._replace(forced_token_ids=forced) if forced else drawn
