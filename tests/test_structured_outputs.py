@@ -22,13 +22,20 @@ from inflight import LLM, AsyncEngine, SamplingParams, StructuredOutputsParams
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
+from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.offline import Offline
+from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
+from inflight.frontend.parsers.registry import ChosenParsers
+from inflight.records.drafts import DraftCounts
+from inflight.records.schema import of_kind, read_records
+from inflight.simulate.replay import replay
 from inflight.text import Tokenizer
 
 WILD: dict[str, Any] = {"temperature": 1.5, "max_tokens": 220}
@@ -60,7 +67,7 @@ def llm(model: Path) -> Iterator[LLM]:
 
 
 def mixed(seed: int, count: int = 16) -> list[Request]:
-    """Some free, most under grammars, some of which begin behind some reasoning."""
+    """Some free, most under grammars, some of which begin behind some reasoning, or may."""
     chance, made = random.Random(seed), []
     for n in range(count):
         schema = json.dumps(drawn_schema(chance))
@@ -68,6 +75,7 @@ def mixed(seed: int, count: int = 16) -> list[Request]:
             None,
             Grammar("json_schema", schema),
             Grammar("json_schema", schema, after_token_ids=(40, 41), max_tokens_before=chance.randrange(12)),
+            Grammar("json_schema", schema, (40, 41), chance.randrange(12), opening_token_ids=(60, 61)),
             Grammar("regex", "(ab|cd){2,12}[0-9]{3}"),
             Grammar("choice", '["yes", "no", "perhaps"]'),
         ]
@@ -119,6 +127,65 @@ def test_two_steps_in_flight_say_the_same(model: Path, alone: dict[int, Said], m
     reference.end()
 
 
+FORM = Grammar(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"first name": {"enum": ["Ada", "Grace"]}, "the year of birth": {"enum": [1815, 1906]}},
+            "required": ["first name", "the year of birth"],
+            "additionalProperties": False,
+        }
+    ),
+)
+
+
+def recorded(model: Path, path: Path) -> tuple[dict[str, Any], list[Any]]:
+    """What requests under a form say, with log-probabilities, and the record of it."""
+    requests = [
+        Request(
+            request_id=str(seed),
+            prompt_token_ids=tuple(range(1, 3 + 4 * seed)),
+            params=EngineParams(temperature=1.5, max_tokens=70, logprobs=2, repetition_penalty=1.1),
+            seed=seed,
+            grammar=None if seed == 3 else FORM,
+        )
+        for seed in range(6)
+    ]
+    engine = build_engine(EngineSettings(model=str(model), threads=1, max_num_seqs=4), record=path)
+    offline = Offline(engine.loop, engine.tokenizer)
+    collectors = [offline.add(one) for one in requests]
+    for _ in offline.run():
+        pass
+    engine.loop.close()
+    outputs = [one.output() for one in collectors]
+    told = {one.request_id: (one.outputs[0].token_ids, one.outputs[0].logprobs) for one in outputs}
+    return told, list(read_records(path))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_grammar_forces_is_drafted_and_changes_nothing_but_the_steps(
+    model: Path, depth: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reference = Threaded(ReferenceBackend("float32")) if depth == 2 else ReferenceBackend("float32")
+    monkeypatch.setattr(computing, "open_backend", lambda *given, **named: reference)
+    drafted, records = recorded(model, tmp_path / "drafted.jsonl")
+    monkeypatch.setattr(ForcedDrafts, "told", lambda *given: None)
+    plain, before = recorded(model, tmp_path / "plain.jsonl")
+    assert drafted == plain
+    monkeypatch.undo()
+    steps = of_kind(records, "step")
+    counts = DraftCounts.of(steps)
+    assert counts.tokens == counts.accepted_tokens > 50
+    assert DraftCounts.of(of_kind(before, "step")).tokens == 0
+    rows = [sum(len(one["chunks"]) for one in of_kind(some, "step")) for some in (records, before)]
+    assert rows[0] < 0.8 * rows[1]
+    assert depth == 1 or any(one.get("held_back") for one in steps)
+    assert replay(records)[1].difference is None
+    if isinstance(reference, Threaded):
+        reference.end()
+
+
 def test_kernels_of_torch_follow_them_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "torch")
     want = said(model, mixed(3, 8))
@@ -139,10 +206,10 @@ def check(requests: Sequence[Request], told: Said) -> None:
         for token_ids, reason in told[request.request_id]:
             if grammar is None or reason != "stop":
                 continue
-            end = next(
-                (at for at in range(len(token_ids)) if tuple(token_ids[at - 2 : at]) == grammar.after_token_ids), 0
-            )
-            assert grammar.max_tokens_before is None or end <= grammar.max_tokens_before + 2
+            end, opening = 0, grammar.opening_token_ids
+            if grammar.after_token_ids and tuple(token_ids[: len(opening)]) == opening:
+                end = next(at for at in range(2, len(token_ids)) if tuple(token_ids[at - 2 : at]) == (40, 41))
+            assert grammar.max_tokens_before is None or end <= max(grammar.max_tokens_before, len(opening)) + 2
             text = tokenizer.decode(token_ids[end:])
             if grammar.kind == "json_schema":
                 jsonschema.validate(json.loads(text), json.loads(grammar.source))
@@ -152,6 +219,46 @@ def check(requests: Sequence[Request], told: Said) -> None:
                 assert re.fullmatch(grammar.source, text)
             checked += 1
     assert checked
+
+
+TOOL = Tool("f", json.dumps(SCHEMA | {"additionalProperties": False}))
+
+
+@pytest.mark.parametrize("shape", ["crumbs", "little memory", "drafts"])
+def test_forced_calls_come_whether_a_model_reasons_before_them_or_not(model: Path, shape: str) -> None:
+    """The mark of reasoning is a token of its own, or spelled by several, and then begins as that of a call does."""
+    tokenizer, parsers = Tokenizer(byte_level()), ChosenParsers(ParserNames("hermes", "qwen3"))
+    calls = parsers.grammar_of_calls((TOOL,), ToolChoice("required", parallel=False), None)
+    assert calls is not None and parsers.reasoning_ends is not None
+    begin, end = (tuple(tokenizer.encode(mark)) for mark in parsers.reasoning_ends)
+    spelled = (*tokenizer.encode("<"), *tokenizer.encode("think>"))
+    assert len(begin) == 1 and len(spelled) > 2
+    params = EngineParams(temperature=1.5, max_tokens=120)
+    requests = [
+        Request(
+            request_id=str(seed),
+            prompt_token_ids=(seed,),
+            params=params,
+            seed=seed,
+            grammar=replace(
+                calls, after_token_ids=end, max_tokens_before=seed, opening_token_ids=spelled if seed % 2 else begin
+            ),
+        )
+        for seed in range(24)
+    ]
+    told, thoughtful, ended = said(model, requests, **SHAPES[shape]), 0, 0
+    for request in requests:
+        ((token_ids, reason),) = told[request.request_id]
+        if reason != "stop":
+            continue
+        answer = ParsedAnswer(parsers.parser((TOOL,), in_reasoning=False))
+        ended += 1
+        answer.finish(tokenizer.decode(token_ids[:-1], skip_special_tokens=False))
+        assert answer.calls and not answer.content.strip()
+        for call in answer.calls:
+            jsonschema.validate(json.loads(call.arguments), json.loads(TOOL.parameters))
+        thoughtful += bool(answer.reasoning)
+    assert 0 < thoughtful < ended
 
 
 def test_a_grammar_and_settings_that_leave_nothing_end_their_own_request(llm: LLM) -> None:

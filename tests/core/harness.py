@@ -178,7 +178,7 @@ class Setup:
         """speculation: None: as the setup says."""
         latency = LatencyModel()
         if speculation is None and self.right_drafts is not None:
-            speculation = self._speculation(self.right_drafts, latency)
+            speculation = self._speculation(latency)
         return Scheduler(
             self.capacity,
             self._strategy(latency),
@@ -201,8 +201,11 @@ class Setup:
             spacing=self.spacing,
         )
 
-    def _speculation(self, right: float, latency: LatencyModel) -> Speculation:
-        drafter: Drafter | ExecutorDrafter = drafting.Guarded(Drafts(right), VOCABULARY, pytest.fail)
+    def drafts(self) -> Drafts:
+        return Drafts(self.right_drafts or 0.0)
+
+    def _speculation(self, latency: LatencyModel) -> Speculation:
+        drafter: Drafter | ExecutorDrafter = drafting.Guarded(self.drafts(), VOCABULARY, pytest.fail)
         if "executor" in self.drafting:
             drafter = ExecutorDrafter("executor", 6)
         if "measured" in self.drafting:
@@ -211,8 +214,11 @@ class Setup:
 
     def draft(self) -> Callable[[NewRow, int], tuple[int, ...]]:
         """What the executor drafts, as the plans' drafts are."""
-        drafts = Drafts(self.right_drafts or 0.0)
+        drafts = self.drafts()
         return lambda new, count: drafts.behind(replace(new, row=0), count)
+
+    def executor(self) -> FaultyExecutor:
+        return FaultyExecutor(self.capacity, seconds, self.fate, self.draft())
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
         match self.strategy:
@@ -265,20 +271,23 @@ class Drafts:
 
     name = "drafts"
 
-    def __init__(self, right: float):
-        self._right = right
+    def __init__(self, share: float):
+        self._share = share
         self._random = random.Random(0)
 
     def propose(self, view: SequenceView, most: int) -> Proposal:
         token_ids = self.behind(inside.row_of(view), most)
-        return Proposal(token_ids, (self._right,) * len(token_ids))
+        return Proposal(token_ids, (self._share,) * len(token_ids))
 
     def behind(self, new: NewRow, most: int) -> tuple[int, ...]:
         count = self._random.randint(0, min(most, 6))
         return tuple(
-            token if self._random.random() < self._right else self._random.randrange(VOCABULARY)
-            for token in next_tokens(new, count)
+            token if self._random.random() < self._share else self._random.randrange(VOCABULARY)
+            for token in self.right(new, count)
         )
+
+    def right(self, new: NewRow, count: int) -> list[int]:
+        return next_tokens(new, count)
 
     def finished(self, view: SequenceView) -> None:
         """Nothing was kept."""
@@ -297,10 +306,10 @@ class Fickle(EagerSpeculation):
         return (view.number * 7 + step) % 3 > 0
 
 
-def next_tokens(new: NewRow, count: int) -> list[int]:
+def next_tokens(new: NewRow, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:
     """What the null executor draws behind these tokens."""
     tokens: list[int] = []
-    executor = NullExecutor(Capacity(1, 1000, 1, 1000, VOCABULARY))
+    executor = kind(Capacity(1, 1000, 1, 1000, VOCABULARY))
     plan, length = BatchPlan(0, (Chunk(0, 0, 0, len(new.token_ids), (0,), 1),), (new,)), len(new.token_ids)
     while len(tokens) < count:
         tokens += executor.submit(plan).result().sampled[0].token_ids
@@ -382,7 +391,7 @@ class Harness:
 
     def __post_init__(self) -> None:
         self.scheduler = self.setup.scheduler()
-        self.executor = FaultyExecutor(self.setup.capacity, seconds, self.setup.fate, self.setup.draft())
+        self.executor = self.setup.executor()
         self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by ticket
         self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
         self.flights: deque[tuple[BatchPlan, StepResult]] = deque()

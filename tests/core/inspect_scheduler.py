@@ -39,7 +39,8 @@ def row_of(view: SequenceView) -> NewRow:
     """What an executor is told of a sequence that takes a row."""
     one = view._sequence
     tokens, request = one.token_slice(0, one.num_tokens), one.request
-    return NewRow(0, tokens, len(one.prompt), request.params, request.seed, one.sample_index, one.banned)
+    prompt, grammar = len(one.prompt), request.grammar
+    return NewRow(0, tokens, prompt, request.params, request.seed, one.sample_index, one.banned, grammar=grammar)
 
 
 def waiting(scheduler: Scheduler) -> set[int]:

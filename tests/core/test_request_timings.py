@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.core.request_timings import OTHER, QueueWaitMeter, RequestTimings
-from inflight.records.timings import Timings
+from inflight.records.timings import QUEUE_REASONS, Timings
 
 
 def ended(timings: RequestTimings, arrival: float = 0.0, prompt: int = 10, output: int = 3) -> Timings:
@@ -23,13 +23,25 @@ def test_a_life_without_trouble() -> None:
     timings.token(12.0)
     timings.end(12.0, clock)
     summary = ended(timings)
-    assert summary.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0}
+    assert summary.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0, "grammar": 0}
     assert summary.queued_behind == {"batch": 3000, "interactive": 1000}
     assert (summary.queue_ms, summary.prefill_ms, summary.decode_ms) == (4000, 2000, 4000)
     assert (summary.preempted_ms, summary.other_ms, summary.total_ms) == (0, 2000, 12_000)
     assert summary.ttft_ms == 8000
     assert summary.prompt_tokens_per_s == pytest.approx(5)
     assert summary.output_tokens_per_s == pytest.approx(0.5)
+
+
+def test_what_a_grammar_took_is_of_the_time_before_the_queue() -> None:
+    clock, timings = QueueWaitMeter(), RequestTimings()
+    timings.arrive(0.0, 4.0, clock)
+    timings.compiled(3.0, "batch")
+    timings.start(4.0, clock)
+    timings.token(6.0)
+    timings.end(6.0, clock)
+    summary = ended(timings)
+    assert summary.queued_by["grammar"] == summary.queue_ms == summary.queued_behind["batch"] == 3000
+    assert (summary.other_ms, summary.total_ms, summary.ttft_ms) == (1000, 6000, 6000)
 
 
 def test_preempted_lasts_until_the_next_token() -> None:
@@ -77,7 +89,7 @@ def test_json_is_rounded() -> None:
     timings.end(2 / 3, clock)
     told = ended(timings).to_json()
     assert (told["total_ms"], told["other_ms"]) == (666.667, 333.333)
-    assert told["queued_by"] == {"rows": 0.0, "blocks": 333.333, "budget": 0.0, "share": 0.0, "window": 0.0}
+    assert told["queued_by"] == {**dict.fromkeys(QUEUE_REASONS, 0.0), "blocks": 333.333}
     assert told["queued_behind"] == {"batch": 333.333}
 
 

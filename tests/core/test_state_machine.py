@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 
-from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
+from .harness import POLICIES, STRATEGIES, Client, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
 
 MAX_ROWS, MAX_BUDGET = 4, 9
 WINDOWS = [(0,), (0,), (0,), (0, 2), (0, 5), (0, 3, 3), (0, 0, 4), (1,), (4,), (7, 3)]  # of KV groups
@@ -130,11 +131,12 @@ FAULTS: list[bool | str] = [False, False, True, "memory"]
 
 class SchedulerMachine(RuleBasedStateMachine):
     harness: Harness
+    harness_of: Callable[[Setup], Harness] = Harness
 
     @initialize(setup=SETUPS, fragile=st.booleans())
     def start(self, setup: Setup, fragile: bool) -> None:
         """fragile: steps break now and then."""
-        self.harness = Harness(setup)
+        self.harness = type(self).harness_of(setup)
         self.fragile = fragile
         self.count = 0
 
@@ -204,11 +206,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         harness = self.harness
         harness.drain()
         for client in harness.clients:
-            check_against_alone(client, harness.setup)
+            self.check_client(client)
         check_ledgers(harness)
-        repeated = Harness(harness.setup)
+        repeated = type(self).harness_of(harness.setup)
         repeat(harness.log, repeated)
         assert repeated.plans == harness.plans
+
+    def check_client(self, client: Client) -> None:
+        check_against_alone(client, self.harness.setup)
 
 
 def check_against_alone(client, setup: Setup) -> None:  # type: ignore[no-untyped-def]

@@ -464,10 +464,10 @@ def test_commands_for_many_samples_are_not_run_by_an_event_loop(rig: Rig, monkey
     for name in ("add", "abort"):
         plain = getattr(rig.loop, name)
 
-        def noted(argument: Any, plain: Any = plain) -> Any:
+        def noted(argument: Any, *others: Any, plain: Any = plain) -> Any:
             if getattr(argument, "request_id", argument) != "small":
                 ran.append(threading.current_thread())
-            return plain(argument)
+            return plain(argument, *others)
 
         monkeypatch.setattr(rig.loop, name, noted)
 

@@ -87,6 +87,7 @@ TRIGGERED = {
     "budget": (Evidence(CALM, figures(**queued("budget"))), "step's budget", "larger --max-num-batched-tokens"),
     "share": (Evidence(CALM, figures(**queued("share"))), "lane's share", "[lanes.NAME]"),
     "window": (Evidence(CALM, figures(**queued("window"))), "batch before them", "--max-wait"),
+    "grammar": (Evidence(CALM, figures(**queued("grammar"))), "their grammars", "asked for before"),
     "room": (Evidence(CALM, figures(occupancy=0.2)), "The engine has room", "Nothing needs to change"),
     "padding": (Evidence(CALM, figures(padding_waste=0.3), {"strategy": "static"}), "padding", "--buckets"),
     "lay ready": (

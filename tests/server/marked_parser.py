@@ -11,7 +11,7 @@ from inflight.frontend.parsers.answer_parser import (
     ReasoningDelta,
     ToolCallDelta,
 )
-from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
+from inflight.frontend.parsers.parser_choice import ParserNames, ReasoningEnds, Tool, ToolChoice
 
 
 class MarkedParser:
@@ -45,11 +45,8 @@ class MarkedChoice:
 
     names = ParserNames("marked", "marked")
     visible_marks = ("<r>", "</r>", "<c>", "</c>")
-    reasoning_end = "</r>"
+    reasoning_ends = ReasoningEnds("<r>", "</r>")
     calls_cover_reasoning = short_call_ids = False
-
-    def __init__(self, reasons_unasked: bool = False):
-        self.reasons_unasked = reasons_unasked
 
     def opens_in_prompt(self, prompt_text: str) -> bool:
         return prompt_text.endswith("<r>")

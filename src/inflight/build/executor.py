@@ -163,7 +163,10 @@ def _runner(
         assert isinstance(backend, Backend)
         cache = backend.state_cache(kinds, limits.max_rows + 1, capacity.state_snapshots)  # one more, for padding
     drafting = None if drafter is None else drafter.start(capacity)
-    grammars = None if settings.grammars is None else GrammarRows(settings.grammars, capacity.vocab_size)
+    grammars = None
+    if settings.grammars is not None:
+        # On a GPU a step with drafts is none of those that are captured as graphs; whether it pays is not measured yet.
+        grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced=not limits.on_gpu)
     return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars)
 
 

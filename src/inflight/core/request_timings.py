@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from inflight.records.timings import QUEUE_REASONS, Timings
+from inflight.records.timings import GRAMMAR, QUEUE_REASONS, Timings
 
 OTHER = "other"  # waiting for the step that was under way when the request came
 
@@ -91,6 +91,15 @@ class RequestTimings:
         self.seconds[OTHER] += max(0.0, now - arrival)
         self._hands = clock.read(now)
         self._enter("queue", now)
+
+    def compiled(self, seconds: float, lane: str) -> None:
+        """So long of what lay before it joined the queue, its grammar was being compiled. lane: its own."""
+        seconds = min(seconds, self.seconds[OTHER])
+        if seconds > 0:
+            self.seconds[OTHER] -= seconds
+            self.seconds["queue"] += seconds
+            self.queued_by[GRAMMAR] += seconds
+            self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + seconds
 
     def start(self, now: float, clock: QueueWaitMeter) -> None:
         """Its first chunk is planned. After a preemption the account stays `preempted` until the next token."""

@@ -17,7 +17,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Protocol
@@ -28,6 +29,7 @@ from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.event_stream import EngineStopped, EventStream, settle
 from inflight.engine.loop import EngineLoop
+from inflight.engine.preparing import Preparing
 
 MANY = 16  # samples, from which on to take them in is work for a thread
 COMMAND_SECONDS = 0.005  # for commands at a time; what is left waits for the next round, or whoever comes next
@@ -66,7 +68,7 @@ class AsyncBridge:
         self._engine_waits = False  # for its turn
         self._wake = threading.Event()  # ends the engine's sleep when a command came
         self._streams: dict[str, Consumer] = {}
-        self._preparing: set[Consumer] = set()  # whose grammars are being compiled: the engine has not heard of them
+        self._preparing: Preparing[Consumer] = Preparing()
         self._stopped: str | None = None
         if loop.grammars is not None:
             loop.grammars.warm_up()
@@ -88,21 +90,22 @@ class AsyncBridge:
         """As `open`, in the consumer's event loop; its `accept` is told."""
         grammars = [one.grammar for one in consumer.requests if one.grammar is not None]
         if grammars and self._loop.grammars is not None:
-            self._preparing.add(consumer)
+            self._preparing.begin(consumer, self._loop.clock.now())
             ready = partial(_call, consumer.loop, partial(self._prepared, consumer))
             if self._loop.grammars.prepare(grammars, ready):
                 return
-            self._preparing.discard(consumer)
+            return self._prepared(consumer, waited=False)
         self._hand_in(consumer)
 
-    def _prepared(self, consumer: Consumer) -> None:
+    def _prepared(self, consumer: Consumer, waited: bool = True) -> None:
         """Its grammars are compiled; in the consumer's event loop. It may have gone away meanwhile."""
-        if consumer in self._preparing:
-            self._preparing.discard(consumer)
-            self._hand_in(consumer)
+        ended = self._preparing.end(consumer)
+        if ended is not None:
+            since, aborted = ended
+            self._hand_in(consumer, self._loop.clock.now() - since if waited else 0.0, aborted)
 
-    def _hand_in(self, consumer: Consumer) -> None:
-        add = partial(self._add, consumer)
+    def _hand_in(self, consumer: Consumer, compiling: float = 0.0, aborted: frozenset[str] = frozenset()) -> None:
+        add = partial(self._add, consumer, compiling, aborted)
         if not _is_large(consumer):
             return self._send(add)
         self._large.put(add)
@@ -110,8 +113,8 @@ class AsyncBridge:
 
     def leave(self, consumer: Consumer) -> None:
         """It went away. Another's request may bear the id of one that was refused for it."""
-        if consumer in self._preparing:
-            return self._preparing.discard(consumer)
+        if self._preparing.end(consumer) is not None:
+            return
         abort = partial(self._abort_all, consumer)
         if not _is_large(consumer):
             self._send(abort)
@@ -121,6 +124,10 @@ class AsyncBridge:
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; its stream ends with finish reason "abort". Unknown ids are ignored."""
+        ended = self._preparing.abort(request_id, self._loop.clock.now())
+        if ended is not None:
+            consumer, events = ended
+            return _call(consumer.loop, partial(_end_unheard, consumer, events))
         self._send(lambda: self._abort(request_id))
 
     async def snapshot(self) -> Snapshot:
@@ -132,7 +139,7 @@ class AsyncBridge:
             try:
                 if self._stopped is not None:
                     raise EngineStopped(self._stopped)
-                outcome: Snapshot | Exception = self._loop.snapshot()
+                outcome: Snapshot | Exception = self._with_compiling(self._loop.snapshot())
             except Exception as fault:  # a mistake in counting is no reason to stop
                 outcome = fault
             _call(loop, partial(settle, future, outcome))
@@ -197,13 +204,22 @@ class AsyncBridge:
             if time.monotonic() >= end or self._engine_waits:
                 return
 
-    def _add(self, consumer: Consumer) -> None:
+    def _with_compiling(self, snapshot: Snapshot) -> Snapshot:
+        """And those that the engine has not heard of."""
+        counts = self._preparing.sequences()
+        if not counts:
+            return snapshot
+        lanes = tuple(replace(lane, compiling=counts.get(lane.name, 0)) for lane in snapshot.lanes)
+        return replace(snapshot, lanes=lanes)
+
+    def _add(self, consumer: Consumer, compiling: float, aborted: frozenset[str]) -> None:
+        """compiling: seconds that their grammars took. aborted: those of them that were, meanwhile."""
         if self._stopped is not None:
             return _call(consumer.loop, partial(consumer.accept, EngineStopped(self._stopped)))
         added: list[Request] = []
         try:
             for request in consumer.requests:
-                self._loop.add(request)
+                self._loop.add(request, compiling)
                 added.append(request)
         except RequestRefused as refusal:
             for request in added:
@@ -214,6 +230,8 @@ class AsyncBridge:
             raise
         self._streams.update(dict.fromkeys((request.request_id for request in added), consumer))
         _call(consumer.loop, partial(consumer.accept, None))
+        for request_id in aborted:
+            self._abort(request_id)
 
     def _abort(self, request_id: str) -> None:
         if self._stopped is None:
@@ -252,6 +270,8 @@ class AsyncBridge:
         for consumer in set(self._streams.values()):
             _call(consumer.loop, partial(consumer.break_off, EngineStopped(sentence)))
         self._streams.clear()
+        for consumer in self._preparing.clear():
+            _call(consumer.loop, partial(consumer.accept, EngineStopped(sentence)))
 
     # -- engine thread ------------------------------------------------------------------------------------------
 
@@ -340,6 +360,12 @@ def _post(parcels: dict[Consumer, list[Event]]) -> None:
 def _put(items: list[tuple[Consumer, list[Event]]]) -> None:
     for consumer, events in items:
         consumer.put(events)
+
+
+def _end_unheard(consumer: Consumer, events: Sequence[Event]) -> None:
+    """Of requests that the engine never heard of."""
+    consumer.accept(None)
+    consumer.put(list(events))
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

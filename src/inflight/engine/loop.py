@@ -97,15 +97,15 @@ class EngineLoop:
         """Why an observer was told nothing more, if one was dropped: a record that is not whole."""
         return self._observers.fault
 
-    def add(self, request: Request) -> None:
-        """Raises RequestRefused."""
+    def add(self, request: Request, compiling: float = 0.0) -> None:
+        """Raises RequestRefused. compiling: seconds that its grammar has kept it."""
         self._mend()
         now = self.clock.now()
         try:
             if request.grammar is not None:
                 self._check_grammar(request.grammar)
             with self._verb:
-                self._scheduler.add(request, now)
+                self._scheduler.add(request, now, compiling)
         except RequestRefused as refusal:
             self._observers.refused(request, refusal, now)
             raise

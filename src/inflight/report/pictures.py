@@ -43,7 +43,14 @@ _PAUSE = 2.0  # in median step times: a longer idle time ends a close-up, as mos
 _EXACT = 300  # up to so many steps, a run is drawn step by step
 _LIVES = 60  # requests
 _MOST_OWNERS = 5
-_QUEUED = {"rows": "waiting", "blocks": "s5", "budget": "s3", "share": "s6", "window": "padding"}  # reason → class
+_QUEUED = {  # reason → class
+    "rows": "waiting",
+    "blocks": "s5",
+    "budget": "s3",
+    "share": "s6",
+    "window": "padding",
+    "grammar": "s4",
+}
 
 # -- one run ----------------------------------------------------------------------------------------------------
 

@@ -141,9 +141,12 @@ class RecordedDrafts:
         }
         self._ahead = [_was_ahead(before, step) for before, step in pairwise(steps)]
         self._held = {step["step"]: set(step.get("held_back", ())) for step in steps}
+        self._turns = {step: set(held) for step, held in self._held.items()}
+        for step, sequence in self._drafts:  # of those nothing is in flight
+            self._turns[step].add(sequence)
 
     def __bool__(self) -> bool:
-        return bool(self._drafts)
+        return bool(self._drafts) or any(self._held.values())
 
     def began(self, view: SequenceView) -> None:
         """Who was drafted for, the record says."""
@@ -152,7 +155,7 @@ class RecordedDrafts:
         return not self._ahead[step - 1]
 
     def turns(self, step: int, running: int, ahead: bool) -> set[int] | None:
-        return self._held[step] if ahead else None
+        return self._turns[step] if ahead else None
 
     def holds(self, step: int, view: SequenceView) -> bool:
         return True

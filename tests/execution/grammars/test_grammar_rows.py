@@ -54,10 +54,12 @@ class Row:
         assert masks is not None
         return [None if one is None else tokens_of(one) for one in masks.take(1 + len(drafts))]
 
-    def drawn(self, *token_ids: int) -> None:
+    def drawn(self, *token_ids: int) -> tuple[int, ...]:
+        """What alone may follow."""
         plan = BatchPlan(0, (self._chunk(()),))
-        self.rows.sampled(plan, [Sampled(9, token_ids)])
+        (told,) = self.rows.sampled(plan, [Sampled(9, token_ids)])
         self.known += len(token_ids)
+        return told.forced_token_ids
 
     def fault(self) -> str | None:
         (told,) = self.rows.sampled(BatchPlan(0, (self._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
@@ -125,6 +127,19 @@ def test_behind_drafts_masks_are_those_of_the_tokens_drawn(compiled: CompiledGra
     assert json.loads(TOKENIZER.decode(output)) is not None
 
 
+def test_behind_a_token_that_alone_may_come_the_rest_of_its_run_is_told(compiled: CompiledGrammars) -> None:
+    row = Row(compiled, Grammar("choice", '["<<abcdef", "<<abcxyz"]'))
+    run = TOKENIZER.encode("<<abc")
+    (first,) = row.allowed()
+    assert first == [run[0]]
+    forced = row.drawn(run[0])
+    assert list(forced) == run[1 : 1 + len(forced)] and len(forced) > 1
+    told = row.allowed(*forced)
+    assert told[:-1] == [[one] for one in forced]
+    assert row.drawn(*forced) == ()  # there is a choice behind them
+    assert Row(compiled, Grammar("regex", "[ab]{9}")).drawn(TOKENIZER.encode("a")[0]) == ()
+
+
 def test_a_row_that_begins_anew_goes_on_where_it_was(compiled: CompiledGrammars) -> None:
     grammar = Grammar("regex", "[a-c]{4}")
     row, output = Row(compiled, grammar), []
@@ -165,6 +180,52 @@ def test_reasoning_ends_where_its_budget_does(compiled: CompiledGrammars) -> Non
         assert row.allowed() == [[token_id]]
         row.drawn(token_id)
     assert row.allowed() == [everything]
+
+
+OPENING = tuple(TOKENIZER.encode("<th>"))
+assert len(OPENING) > 1
+
+
+def test_an_output_that_does_not_open_reasoning_is_bound_from_its_first_token_on(compiled: CompiledGrammars) -> None:
+    plain = Grammar("regex", "<(ab){2}|x")
+    either = Grammar("regex", plain.source, THINK_END, opening_token_ids=OPENING)
+    (first,) = Row(compiled, either).allowed()
+    assert first == sorted({*(Row(compiled, plain).allowed()[0] or ()), OPENING[0]})
+    for output in (TOKENIZER.encode("x"), TOKENIZER.encode("<ab"), [*TOKENIZER.encode("<ab"), OPENING[0]]):
+        drafted = Row(compiled, either).allowed(*output)
+        for count in range(1, len(output)):
+            bound, row = Row(compiled, plain, tuple(output[:count])).allowed(), Row(compiled, either)
+            row.drawn(*output[:count])
+            want = set(bound[0] or ())
+            if tuple(output[:count]) == OPENING[:count]:
+                want.add(OPENING[count])
+            assert row.allowed() == Row(compiled, either, tuple(output[:count])).allowed() == [sorted(want)]
+            assert drafted[count] == sorted(want)
+
+
+def test_an_output_that_opens_reasoning_is_bound_behind_it(compiled: CompiledGrammars) -> None:
+    plain = Grammar("regex", "<(ab){2}|x")
+    either = Grammar("regex", plain.source, THINK_END, max_tokens_before=4, opening_token_ids=OPENING)
+    output = (*OPENING, 30, *THINK_END, *TOKENIZER.encode("x"))
+    drafted, row = Row(compiled, either).allowed(*output), Row(compiled, either)
+    opened = Row(compiled, Grammar("regex", plain.source, THINK_END, max_tokens_before=4), OPENING)
+    for count, token_id in enumerate(output):
+        assert row.allowed() == [drafted[count]] == Row(compiled, either, output[:count]).allowed()
+        if count >= len(OPENING):
+            assert opened.allowed() == row.allowed()
+            opened.drawn(token_id)
+        row.drawn(token_id)
+    assert row.allowed() == [[END]]
+
+
+def test_a_budget_of_reasoning_binds_no_output_that_has_none(compiled: CompiledGrammars) -> None:
+    grammar = Grammar("none", after_token_ids=THINK_END, max_tokens_before=0, opening_token_ids=OPENING[:1])
+    everything = list(range(SIZE))
+    row = Row(compiled, grammar)
+    assert row.allowed(30, 31) == [everything] * 3
+    row.drawn(30, 31)
+    assert row.allowed() == [everything]
+    assert Row(compiled, grammar, OPENING[:1]).allowed(*THINK_END) == [[one] for one in THINK_END] + [everything]
 
 
 def test_rows_without_a_grammar_are_not_asked_for(compiled: CompiledGrammars) -> None:

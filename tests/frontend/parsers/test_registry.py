@@ -173,5 +173,5 @@ def test_a_plugin_parses_answers() -> None:
 def test_marks_and_ends_are_told() -> None:
     chosen = choose(_QWEN3, "qwen3", ParserNames())
     assert {"<think>", "</think>", "<tool_call>", "</tool_call>"} <= set(chosen.visible_marks)
-    assert chosen.reasoning_end == "</think>" and chosen.reasons_unasked
-    assert not choose(_QWEN3.replace("enable_thinking", "x"), "qwen3", ParserNames()).reasons_unasked
+    assert chosen.reasoning_ends == ("<think>", "</think>")
+    assert choose("{{ messages }}", "llama", ParserNames()).reasoning_ends is None

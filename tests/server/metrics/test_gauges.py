@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from core.builders import request
 from core.harness import Setup
 
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.types.plan import WaitUntil
+from inflight.server.metrics import Names
 
 from .driven import Driven, Page
 
@@ -47,6 +50,24 @@ def test_what_the_queue_stands_still_for(setup: Setup, reason: str) -> None:
     else:
         assert isinstance(driven.loop.advance(), WaitUntil)
     assert driven.page().get("inflight_sequences_waiting", lane="interactive", reason=reason) == 1
+
+
+@pytest.mark.parametrize("names", ["inflight", "vllm"])
+def test_whoever_waits_for_a_grammar_is_counted_apart(names: Names) -> None:
+    driven = Driven(Setup(num_blocks=40, block_size=4, max_rows=1, token_budget=8, max_model_len=64), names)
+    driven.add(request("a", output=9), request("b", output=9))
+    driven.advance()
+    driven.advance()
+    snapshot = driven.loop.snapshot()
+    lanes = tuple(replace(lane, compiling=2 * (lane.name == "batch")) for lane in snapshot.lanes)
+    page = driven.page(replace(snapshot, lanes=lanes))
+    assert page.get("inflight_sequences_waiting", lane="batch", reason="grammar") == 2
+    assert page.get("inflight_sequences_waiting", lane="interactive", reason="rows") == 1
+    assert page.total("inflight_sequences_waiting") == 3
+    if names == "vllm":
+        told = {"model_name": "tiny", "engine": "0"}
+        assert page.get("vllm:num_requests_waiting", **told) == 3
+        assert page.get("vllm:num_requests_waiting_by_reason", **told, reason="deferred") == 2
 
 
 def test_kv_blocks_usage_and_waste() -> None:

@@ -164,8 +164,21 @@ def test_a_form_begins_behind_the_reasoning() -> None:
     assert made.in_reasoning and made.grammar == Grammar("regex", "a", end, 7)
     assert prepared(of, thinking_token_budget=7).grammar == Grammar("none", "", end, 7)
     for silent in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        made = prepared(preprocessor(MarkedChoice(reasons_unasked=True)), guided_regex="a", **silent)
+        made = prepared(preprocessor(MarkedChoice()), guided_regex="a", **silent)
         assert not made.in_reasoning and made.grammar == Grammar("regex", "a")
+
+
+@pytest.mark.parametrize(
+    "body", [{"tools": [tool()], "tool_choice": "required"}, {"guided_regex": "a"}, {"thinking_token_budget": 7}]
+)
+def test_where_the_prompt_does_not_open_reasoning_the_form_is_told_what_would(body: dict[str, Any]) -> None:
+    template = ChatTemplate(TOOL_WRITING.replace("{% else %}<r>", "").replace("ARGUMENTS", "1"))
+    of = Preprocessor(PromptEncoder(TOKENIZER, template, 0), TOKENIZER, Limits(keeps_grammars=True), MarkedChoice())
+    grammar = prepared(of, **body).grammar
+    assert grammar is not None
+    assert TOKENIZER.decode(list(grammar.opening_token_ids)) == "<r>"
+    assert TOKENIZER.decode(list(grammar.after_token_ids)) == "</r>"
+    assert prepared(of).grammar is None
 
 
 def test_the_clients_word_on_thinking_is_above_the_effort() -> None:

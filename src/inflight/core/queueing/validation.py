@@ -160,6 +160,13 @@ class RequestValidator:
                 "A pooled request samples 0 tokens, and has a grammar; leave that out.", field="grammar"
             )
         self._check_token_ids("grammar", "The end of the reasoning holds", grammar.after_token_ids)
+        self._check_token_ids("grammar", "The opening of the reasoning holds", grammar.opening_token_ids)
+        if grammar.opening_token_ids and not grammar.after_token_ids:
+            raise RequestRefused(
+                f"The reasoning is opened by {counted(len(grammar.opening_token_ids), 'token')}, but no token is known "
+                "that ends it; leave its opening out.",
+                field="grammar",
+            )
         if grammar.max_tokens_before is None:
             return
         if grammar.max_tokens_before < 0:

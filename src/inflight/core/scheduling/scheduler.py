@@ -27,6 +27,7 @@ from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
@@ -108,14 +109,18 @@ class Scheduler:
     def _begin(self) -> None:
         """Nobody runs, and no memory is held."""
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
-        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._speculation)
+        takes_forced = self._speculation is None and not self._capacity.state_snapshots
+        self._forced = ForcedDrafts(self._latency) if takes_forced else None
+        self._drafts = self._forced if self._speculation is None else self._speculation
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._drafts)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
     # -- the verbs ---------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, now: float) -> None:
-        """Accept a request; raises RequestRefused with the number that refuses it."""
+    def add(self, request: Request, now: float, compiling: float = 0.0) -> None:
+        """Accept a request; raises RequestRefused with the number that refuses it. compiling: seconds before, in which
+        its grammar was compiled."""
         if request.request_id in self._samples or self._output_buffer.holds(request.request_id):
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._validator.check(request)
@@ -129,6 +134,7 @@ class Scheduler:
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
+            sequence.timings.compiled(compiling, request.lane)
             lane.queue.policy.arrived(SequenceView(sequence))
         self._next_number += len(samples)
         self._samples[request.request_id] = samples
@@ -374,8 +380,8 @@ class Scheduler:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         if len(sequence.output) == taken:
             self._admission.kept(sequence.request, now)
-            if self._speculation is not None:
-                self._speculation.began(SequenceView(sequence))
+            if self._drafts is not None:
+                self._drafts.began(SequenceView(sequence))
         sequence.timings.token(now)
         self._memory.sharing.publish(sequence)
         request = sequence.request
@@ -384,6 +390,8 @@ class Scheduler:
             request.request_id, sequence.sample_index, sampled.token_ids[:taken], logprobs, sequence.finish
         )
         if sequence.finish is None:
+            if self._forced is not None:
+                self._forced.told(sequence.number, sampled.forced_token_ids)
             return [tokens]
         self._end_sequence(sequence, now)
         return [tokens, *self._finished(request, now)]
@@ -458,8 +466,8 @@ class Scheduler:
             self._predictor.observe(sequence.request, len(sequence.output))
             self._predictions.observe(sequence.predicted_first, len(sequence.output))
         self._lanes.ended(sequence)
-        if self._speculation is not None:
-            self._speculation.finished(SequenceView(sequence))
+        if self._drafts is not None:
+            self._drafts.finished(SequenceView(sequence))
         lane.queue.remove(sequence)
         if sequence.row is None:
             self._memory.end(sequence)  # a preempted one may have content on the host

@@ -18,13 +18,15 @@ class LaneCounts:
     """One lane at one moment, in sequences: a request with n samples counts n times.
 
     stands_for: what its queue stands still for: one of QUEUE_REASONS, or "other" (the step under way).
-    running: rows that it holds.
+    running: rows that it holds. compiling: whose grammar is being compiled, before the scheduler hears of them; the
+    bridge adds them, and they are none of the waiting.
     """
 
     name: str
     waiting: int
     stands_for: str
     running: int
+    compiling: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class Snapshot:
     state_missed_tokens: int
     speculation: SpeculationStats | None = None
     grammars: GrammarStats | None = None
+
+    @property
+    def compiling(self) -> int:
+        """Sequences that wait for a grammar."""
+        return sum(lane.compiling for lane in self.lanes)
 
 
 def take_snapshot(

@@ -20,9 +20,12 @@ GrammarKind = Literal["none", "json_schema", "json_object", "regex", "choice", "
 class Grammar:
     """kind, source: of the output, or of what comes behind the first occurrence of `after_token_ids` (the end of
     reasoning). A choice's source is a JSON list of texts; "none" has no source and binds nothing. max_tokens_before:
-    so many output tokens may come before those, then they are forced."""
+    so many output tokens may come before those, then they are forced. opening_token_ids: an output that begins with
+    them has reasoning; one that begins otherwise has none, and follows the grammar from its first token on. Empty: the
+    reasoning has begun in the prompt."""
 
     kind: GrammarKind
     source: str = ""
     after_token_ids: tuple[int, ...] = ()
     max_tokens_before: int | None = None
+    opening_token_ids: tuple[int, ...] = ()

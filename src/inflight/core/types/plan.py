@@ -160,6 +160,7 @@ class Sampled(NamedTuple):
 
     error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
     by_request: it is what the request asks (a grammar, bans) that lets nothing be drawn.
+    forced_token_ids: what the sequence's grammar lets follow alone, as far as the executor knows it.
     """
 
     sequence_id: int
@@ -167,6 +168,7 @@ class Sampled(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
     by_request: bool = False
+    forced_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,35 +43,43 @@ class GrammarRow:
         self.num_tokens = len(token_ids)
         self.fault: str | None = None
         self._grammar, self._compiled = grammar, compiled
-        self._prelude = Prelude(grammar.after_token_ids, grammar.max_tokens_before)
+        self._prelude = Prelude(grammar)
         self._matcher: LLMatcher | None = None
         self._untaken = list(token_ids[prompt_length:])  # by the grammar
         self._has_ended = False
+        self._forced: list[int] = []  # what follows the tokens that the last masks were asked behind
 
-    def append(self, token_ids: Sequence[int]) -> None:
-        """These were drawn, and count."""
+    def append(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """These were drawn, and count. What alone may follow them, as far as it was found when their masks were."""
         self.num_tokens += len(token_ids)
         self._untaken += token_ids
+        forced, self._forced = self._forced, []
+        drawn = len(token_ids)
+        return tuple(forced[drawn:]) if forced[:drawn] == list(token_ids) else ()
 
     def demand(self, lines: Array, first: int, drafts: Sequence[int]) -> Demand | None:
         """What is left to be filled of the lines from `first` on, once those before the grammar's beginning are. lines
         uint32[S, V / 32, rounded up], all bits set."""
         self._catch_up()
-        prelude = self._prelude
-        if not prelude.is_over:
-            prelude, drafts = prelude.copy(), list(drafts)
+        self._forced = []
+        drafts, begun, num_drafts = list(drafts), tuple[int, ...](), len(drafts)
+        if not self._prelude.is_over:
+            prelude = self._prelude.copy()
             while not prelude.is_over:
-                self._fill_before(lines[first], prelude.forced)
+                self._fill_before(lines[first], prelude)
                 if not drafts:
                     return None
                 prelude.take(drafts.pop(0))
                 first += 1
-        if self._grammar.kind == "none" or (matcher := self._matched()) is None:
-            return None
-        if self._has_ended:
-            self._fill_ended(lines[first : first + 1 + len(drafts)])
+            begun = prelude.begun
+        if self._grammar.kind == "none" or (matcher := self._behind(begun)) is None:
             return None
         ends = self._compiled.end_token_ids
+        if self._has_ended or not ends.isdisjoint(begun):
+            self._fill_ended(lines[first : first + 1 + len(drafts)])
+            return None
+        if not num_drafts:
+            self._forced = matcher.compute_ff_tokens()
         before_end = next((place for place, token_id in enumerate(drafts) if token_id in ends), len(drafts))
         self._fill_ended(lines[first + before_end + 1 : first + 1 + len(drafts)])
         return Demand(matcher, first, list(drafts[:before_end]))
@@ -90,13 +98,27 @@ class GrammarRow:
         while before < len(token_ids) and not self._prelude.is_over:
             self._prelude.take(token_ids[before])
             before += 1
-        if before == len(token_ids) or self._has_ended or self._grammar.kind == "none":
+            if self._prelude.is_over:  # what may have opened reasoning is the grammar's
+                token_ids[:before] = self._prelude.begun
+                before = 0
+        if not self._prelude.is_over or not token_ids[before:] or self._has_ended or self._grammar.kind == "none":
             return
         ends = self._compiled.end_token_ids
         end = next((place for place in range(before, len(token_ids)) if token_ids[place] in ends), None)
         self._has_ended = end is not None
         if matcher := self._matched():
             matcher.consume_tokens(token_ids[before:end])
+
+    def _behind(self, begun: tuple[int, ...]) -> LLMatcher | None:
+        """Where the output stands, or behind drafts that it would begin with. None: they cannot be drawn."""
+        matcher = self._matched()
+        if not begun or matcher is None:
+            return matcher
+        if matcher.validate_tokens(list(begun)) < len(begun):
+            return None
+        matcher = matcher.deep_copy()
+        matcher.consume_tokens(list(begun))
+        return matcher
 
     def _matched(self) -> LLMatcher | None:
         if self._matcher is None and self.fault is None:
@@ -112,11 +134,26 @@ class GrammarRow:
         for end in self._compiled.end_token_ids:
             lines[:, end >> 5] |= np.uint32(1) << np.uint32(end & 31)
 
-    def _fill_before(self, line: Array, forced: int | None) -> None:
+    def _fill_before(self, line: Array, prelude: Prelude) -> None:
         """Before the grammar begins an answer does not end: it would lack what was asked for."""
-        if forced is not None:
+        if self._grammar.kind != "none" and prelude.opening is not None:
+            self._fill_begun(line, prelude.begun)
+            _allow(line, prelude.opening)
+        elif prelude.forced is not None:
             line[:] = 0
-            line[forced >> 5] = np.uint32(1) << np.uint32(forced & 31)
+            _allow(line, prelude.forced)
         elif self._grammar.kind != "none":
             for end in self._compiled.end_token_ids:
                 line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
+
+    def _fill_begun(self, line: Array, begun: tuple[int, ...]) -> None:
+        """By the grammar's word alone, which may let nothing follow here: an opening does all the same."""
+        matcher = self._behind(begun)
+        if matcher is None:
+            line[:] = 0
+        else:
+            matcher.unsafe_compute_mask_ptr(line.ctypes.data, line.nbytes)
+
+
+def _allow(line: Array, token_id: int) -> None:
+    line[token_id >> 5] |= np.uint32(1) << np.uint32(token_id & 31)

@@ -43,8 +43,9 @@ class PassMasks:
 
 
 class GrammarRows:
-    def __init__(self, compiled: CompiledGrammars, vocab_size: int) -> None:
-        self._compiled = compiled
+    def __init__(self, compiled: CompiledGrammars, vocab_size: int, tells_forced: bool = True) -> None:
+        """tells_forced: what alone may follow is told with what was drawn."""
+        self._compiled, self._tells_forced = compiled, tells_forced
         self._words = -(-vocab_size // 32)
         self._rows: dict[int, GrammarRow] = {}
 
@@ -90,7 +91,15 @@ class GrammarRows:
     def sampled(self, plan: BatchPlan, draws: Sequence[Sampled]) -> tuple[Sampled, ...]:
         """A step has drawn these, which its rows go on from. Dead ends are told in their grammar's words."""
         row_of = {one.sequence_id: self._rows.get(one.row) for one in plan.chunks if one.sample}
-        return tuple(_taken_in(row_of.get(one.sequence_id), one) for one in draws)
+        return tuple(self._taken_in(row_of.get(one.sequence_id), one) for one in draws)
+
+    def _taken_in(self, row: GrammarRow | None, drawn: Sampled) -> Sampled:
+        if row is None:
+            return drawn
+        if drawn.error is not None:
+            return drawn if row.fault is None else drawn._replace(error=row.fault, by_request=True)
+        forced = row.append(drawn.token_ids)
+        return drawn._replace(forced_token_ids=forced) if forced and self._tells_forced else drawn
 
     def wait(self, filling: Future[None]) -> None:
         """Raises what broke it."""
@@ -141,12 +150,3 @@ class GrammarRows:
 def _num_known(chunk: Chunk) -> int:
     """Tokens that stand before its first draw."""
     return chunk.start + chunk.length - len(chunk.draft_token_ids)
-
-
-def _taken_in(row: GrammarRow | None, drawn: Sampled) -> Sampled:
-    if row is None:
-        return drawn
-    if drawn.error is not None:
-        return drawn if row.fault is None else drawn._replace(error=row.fault, by_request=True)
-    row.append(drawn.token_ids)
-    return drawn

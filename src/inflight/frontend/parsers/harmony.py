@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, calls_of, content_of
 from inflight.frontend.parsers.lark import Lark, without
-from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
+from inflight.frontend.parsers.parser_choice import ReasoningEnds, Tool, ToolChoice
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
 
@@ -83,6 +83,7 @@ _NEXT = f"<|end|>{_START}assistant"
 _TEXT = without(*_ENDS)
 _SYNTAX = CallSyntax(f"{_CHANNEL}commentary to=functions.{NAME} <|constrain|>json{_MESSAGE}", names=r"[^\s<]+")
 REASONING_END = f"{_CHANNEL}final{_MESSAGE}"
+REASONING_ENDS = ReasoningEnds(_CHANNEL, REASONING_END)  # any channel is left by the final one
 HARMONY = ToolFormat(
     lambda tools: HarmonyParser(),
     marks=(_START, _CHANNEL, _MESSAGE, "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),

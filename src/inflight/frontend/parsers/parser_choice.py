@@ -7,7 +7,7 @@ is made, `registry` knows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -39,6 +39,13 @@ class ParserNames(Struct, frozen=True):
     reasoning: str | None = None
 
 
+class ReasoningEnds(NamedTuple):
+    """What a model writes in front of its reasoning, and behind it."""
+
+    begin: str
+    end: str
+
+
 class ParserChoice(Protocol):
     """How all answers of one model are parsed; each answer has a parser of its own."""
 
@@ -50,12 +57,8 @@ class ParserChoice(Protocol):
         """Texts that parsers must see, though they may be special tokens, which are otherwise left out of text."""
 
     @property
-    def reasoning_end(self) -> str | None:
-        """What ends the reasoning; None where the model's answers have none."""
-
-    @property
-    def reasons_unasked(self) -> bool:
-        """Whether the model begins its answers with reasoning where the prompt neither opens nor closes it."""
+    def reasoning_ends(self) -> ReasoningEnds | None:
+        """None where the model's answers have no reasoning."""
 
     @property
     def calls_cover_reasoning(self) -> bool:

@@ -15,11 +15,11 @@ from inflight.frontend.parsers.answer_parser import AnswerParser
 from inflight.frontend.parsers.content import ContentParser
 from inflight.frontend.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from inflight.frontend.parsers.gemma import FUNCTION_GEMMA, GEMMA4
-from inflight.frontend.parsers.harmony import HARMONY, REASONING_END
+from inflight.frontend.parsers.harmony import HARMONY, REASONING_ENDS
 from inflight.frontend.parsers.hermes import HERMES
 from inflight.frontend.parsers.llama3_json import LLAMA3_JSON
 from inflight.frontend.parsers.mistral import MISTRAL, MISTRAL_LIST
-from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
+from inflight.frontend.parsers.parser_choice import ParserNames, ReasoningEnds, Tool, ToolChoice
 from inflight.frontend.parsers.phi4_mini import PHI4_MINI
 from inflight.frontend.parsers.pythonic import LLAMA4_PYTHONIC
 from inflight.frontend.parsers.reasoning import ReasoningMarks, ReasoningParser
@@ -81,13 +81,11 @@ class ParserError(ValueError):
 
 
 class ChosenParsers:
-    """The parsers of one model's answers. special: ids of special tokens by their texts, for grammars. template: source
-    of the model's chat template."""
+    """The parsers of one model's answers. special: ids of special tokens by their texts, for grammars."""
 
-    def __init__(self, names: ParserNames, template: str = "", special: Mapping[str, int] | None = None):
+    def __init__(self, names: ParserNames, special: Mapping[str, int] | None = None):
         """Raises ParserError."""
         self.names = names
-        self._template = template
         self._special = special or {}
         self._format = None if names.tools is None else _tool_format(names.tools)
         self._reasons_itself = names.reasoning == HARMONY_REASONING
@@ -100,16 +98,10 @@ class ChosenParsers:
         return (*marks, *(ours.marks if ours is not None else ()))
 
     @property
-    def reasoning_end(self) -> str | None:
+    def reasoning_ends(self) -> ReasoningEnds | None:
         if self._reasons_itself:
-            return REASONING_END
-        return None if self._marks is None else self._marks.ends[0]
-
-    @property
-    def reasons_unasked(self) -> bool:
-        return self._reasons_itself or (
-            self._marks is not None and (self.names.reasoning == "mistral" or "enable_thinking" in self._template)
-        )
+            return REASONING_ENDS
+        return None if self._marks is None else ReasoningEnds(self._marks.begins[0], self._marks.ends[0])
 
     @property
     def calls_cover_reasoning(self) -> bool:
@@ -173,7 +165,7 @@ def choose(
     if tools == "openai" and asked.reasoning is None:
         reasoning = HARMONY_REASONING
     return ChosenParsers(
-        ParserNames(None if tools == NONE else tools, None if reasoning == NONE else reasoning), source, special
+        ParserNames(None if tools == NONE else tools, None if reasoning == NONE else reasoning), special
     )
 
 

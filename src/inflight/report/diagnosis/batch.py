@@ -34,6 +34,10 @@ _WAITED = {
         "--strategy chunked lets requests join at any step; a shorter --max-wait (static) or --window (dynamic) "
         "starts incomplete batches sooner",
     ),
+    "grammar": (
+        "Schemas and grammars were being compiled",
+        "smaller ones compile faster, and one that was asked for before is there at once",
+    ),
 }
 
 
@@ -52,6 +56,7 @@ def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
         change += "; --kv-allocation paged reserves none ahead"
     if reason == "budget" and itl_tail(evidence) is not None:
         change += "; as streams are stalled already, less load or more --threads is what helps both"
+    when = "before they could join the queue" if reason == "grammar" else "when the first in the queue was looked at"
     empty = ""
     if engine.occupancy_queued is not None and engine.occupancy_queued < LOW:
         empty = f" While somebody waits, only {quantity(engine.occupancy_queued, 'share')} of the rows are in use."
@@ -59,7 +64,7 @@ def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
         f"Requests wait for {_for(reason)}",
         f"{quantity(queue / total, 'share')} of requests' time was spent in the queue: {shares}; "
         f"{quantity(engine.waiting_mean)} sequences wait on average.{empty}",
-        f"{cause} when the first in the queue was looked at.",
+        f"{cause} {when}.",
         f"{change[0].upper()}{change[1:]}.",
         weight=3 if queue > LOW * total else 2,
     )
@@ -122,9 +127,13 @@ def lay_ready(evidence: Evidence, engine: EngineFigures) -> Finding | None:
 
 
 def _for(reason: str) -> str:
-    return {"budget": "the step's budget", "share": "their lane's share", "window": "the batch before them"}.get(
-        reason, reason
-    )
+    names = {
+        "budget": "the step's budget",
+        "share": "their lane's share",
+        "window": "the batch before them",
+        "grammar": "their grammars",
+    }
+    return names.get(reason, reason)
 
 
 RULES = (queue_reason, room, padding, lay_ready)

@@ -41,7 +41,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         return {
             "chat": served.translator.encoder.can_chat,
             "tools": parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
-            "reasoning": parsers is not None and parsers.reasoning_end is not None,
+            "reasoning": parsers is not None and parsers.reasoning_ends is not None,
             "structured_output": served.keeps_grammars,
         }
 

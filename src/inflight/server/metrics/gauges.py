@@ -10,7 +10,7 @@ from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.metrics.definitions import kv_waste, occupancy
-from inflight.records.timings import QUEUE_REASONS
+from inflight.records.timings import GRAMMAR, QUEUE_REASONS
 from inflight.server.metrics import drafts, grammars
 from inflight.server.metrics.families import labelled
 
@@ -32,14 +32,14 @@ def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
         GaugeMetricFamily, "inflight_sequences_running", "Rows in use (a request has n of them).", ["lane"], running
     )
     waiting = {
-        (lane.name, reason): lane.waiting if lane.stands_for == reason else 0
+        (lane.name, reason): lane.compiling if reason == GRAMMAR else lane.waiting if lane.stands_for == reason else 0
         for lane in snapshot.lanes
         for reason in (*QUEUE_REASONS, OTHER)
     }
     yield labelled(
         GaugeMetricFamily,
         "inflight_sequences_waiting",
-        "Sequences without a row, by what their lane's queue stands still for.",
+        "Sequences without a row, by what their lane's queue stands still for; grammar: those whose own is compiled.",
         ["lane", "reason"],
         waiting,
     )

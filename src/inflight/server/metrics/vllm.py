@@ -69,9 +69,9 @@ def collect(
 
 def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield page.gauge("num_requests_running", snapshot.running)
-    yield page.gauge("num_requests_waiting", snapshot.waiting)
-    deferred = sum(lane.waiting for lane in snapshot.lanes if lane.stands_for == "window")
-    by_reason = {"capacity": snapshot.waiting - deferred, "deferred": deferred}
+    yield page.gauge("num_requests_waiting", snapshot.waiting + snapshot.compiling)
+    held = sum(lane.waiting for lane in snapshot.lanes if lane.stands_for == "window")
+    by_reason = {"capacity": snapshot.waiting - held, "deferred": held + snapshot.compiling}
     yield page.by("reason", GaugeMetricFamily, "num_requests_waiting_by_reason", by_reason)
     yield page.gauge("num_requests_swapped", snapshot.swapped_sequences)
     usage = kv_usage(snapshot, capacity)

@@ -58,7 +58,8 @@ class AnswerForms:
         return grammar
 
     def of_chat(self, body: ChatBody, tools: AskedTools, prompt: str, in_reasoning: bool) -> Grammar | None:
-        """Of the answer, behind its reasoning, if it has any."""
+        """Of the answer, behind its reasoning, if it has any: where the prompt neither opens nor closes one, the model
+        chooses by its first tokens."""
         parsers, grammar = self._parsers, self.of_body(body)
         if parsers is None:
             return grammar
@@ -67,14 +68,21 @@ class AnswerForms:
             if grammar is not content and parsers.calls_cover_reasoning:
                 self._check_no_budget(body)
                 return grammar
-        end = parsers.reasoning_end
-        if end is None or not (in_reasoning or (parsers.reasons_unasked and not prompt.rstrip().endswith(end))):
+        marks = parsers.reasoning_ends
+        if marks is None or (prompt.rstrip().endswith(marks.end) and not in_reasoning):
             return grammar
         if grammar is None and body.thinking_token_budget is None:
             return None
         self._check_keeps_grammars("thinking_token_budget")
-        ending = tuple(self._prompts.tokenizer.encode(end, add_special_tokens=False))
-        return replace(grammar or Grammar("none"), after_token_ids=ending, max_tokens_before=body.thinking_token_budget)
+        return replace(
+            grammar or Grammar("none"),
+            after_token_ids=self._tokens(marks.end),
+            max_tokens_before=body.thinking_token_budget,
+            opening_token_ids=() if in_reasoning else self._tokens(marks.begin),
+        )
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(self._prompts.tokenizer.encode(text, add_special_tokens=False))
 
     def _check_no_budget(self, body: ChatBody) -> None:
         if body.thinking_token_budget is not None:

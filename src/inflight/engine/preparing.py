@@ -1,0 +1,87 @@
+"""Requests whose grammars are being compiled: the engine has not heard of them, and they wait.
+
+Knows whose they are, since when, and which were aborted meanwhile; not what compiles, nor how a consumer is told. Its
+verbs may be called in any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from inflight.core.request_timings import QueueWaitMeter, RequestTimings
+from inflight.core.types.events import Finish, FinishedEvent
+from inflight.core.types.request import Request
+
+
+class HasRequests(Protocol):
+    @property
+    def requests(self) -> tuple[Request, ...]: ...
+
+
+C = TypeVar("C", bound=HasRequests)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since: float
+    aborted: set[str] = field(default_factory=set)
+
+
+class Preparing(Generic[C]):
+    def __init__(self) -> None:
+        self._waiting: dict[C, _Waiting] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, consumer: C, now: float) -> None:
+        with self._lock:
+            self._waiting[consumer] = _Waiting(now)
+
+    def end(self, consumer: C) -> tuple[float, frozenset[str]] | None:
+        """Since when it waited, and which of its requests are to end at once. None: it waits no more."""
+        with self._lock:
+            one = self._waiting.pop(consumer, None)
+        return None if one is None else (one.since, frozenset(one.aborted))
+
+    def abort(self, request_id: str, now: float) -> tuple[C, list[FinishedEvent]] | None:
+        """Whose waiting is over by that, all of its requests being aborted, and their ends. None: this request waits
+        for no grammar, or others have come with it, which wait all the same."""
+        with self._lock:
+            for consumer, one in self._waiting.items():
+                names = {request.request_id for request in consumer.requests}
+                if request_id not in names:
+                    continue
+                one.aborted.add(request_id)
+                if one.aborted < names:
+                    return None
+                del self._waiting[consumer]
+                return consumer, [_aborted(request, one.since, now) for request in consumer.requests]
+        return None
+
+    def clear(self) -> list[C]:
+        """Nobody waits any more; those who did."""
+        with self._lock:
+            left, self._waiting = list(self._waiting), {}
+        return left
+
+    def sequences(self) -> Mapping[str, int]:
+        """That wait, by lane."""
+        counts: Counter[str] = Counter()
+        with self._lock:
+            for consumer in self._waiting:
+                for request in consumer.requests:
+                    counts[request.lane] += request.params.n
+        return counts
+
+
+def _aborted(request: Request, since: float, now: float) -> FinishedEvent:
+    """The end of a request that the engine never heard of."""
+    timings, clock = RequestTimings(), QueueWaitMeter()
+    timings.arrive(request.arrival, now, clock)
+    timings.compiled(now - since, request.lane)
+    timings.end(now, clock)
+    account = timings.summary(request.arrival, len(request.prompt_token_ids), 0, request.lane)
+    return FinishedEvent(request.request_id, (Finish("abort"),) * request.params.n, account)

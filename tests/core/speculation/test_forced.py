@@ -1,0 +1,69 @@
+"""Drafts of what alone may follow: they bring several tokens a step, and keep everybody's targets."""
+
+from __future__ import annotations
+
+from core.builders import view
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.speculation.forced import ForcedDrafts
+from inflight.core.speculation.speculation import Allotment, Candidate
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.core.types.request import SLO
+
+RUN = tuple(range(10, 18))
+DECODES = tuple(Chunk(number, number, 20, 1, (), 1) for number in range(3))
+
+
+def learnt(seconds: float) -> LatencyModel:
+    """Each token takes so long."""
+    latency = LatencyModel()
+    for tokens in range(1, 40):
+        held = features(BatchPlan(0, (Chunk(0, 0, 0, tokens, (), 1),)))
+        latency.observe(held, tokens * seconds)
+    return latency
+
+
+def allotted(forced: ForcedDrafts, *rooms: int, budget: int = 99) -> list[Allotment]:
+    return forced.allot(0, DECODES, [Candidate(view(number), room) for number, room in enumerate(rooms)], budget)
+
+
+def test_whoever_was_told_of_has_as_many_as_there_is_room_and_budget_for() -> None:
+    forced = ForcedDrafts(LatencyModel())
+    assert not forced.turns(0, 3, ahead=False)
+    forced.told(0, RUN)
+    forced.told(1, RUN[:2])
+    assert set(forced.turns(0, 3, ahead=False)) == {0, 1}
+    assert allotted(forced, 5, 5) == [(0, 5, RUN[:5]), (1, 2, RUN[:2])]
+    assert allotted(forced, 5, 5, budget=6) == [(0, 5, RUN[:5]), (1, 1, RUN[:1])]
+    assert allotted(forced, 0, 5) == [(1, 2, RUN[:2])]
+
+
+def test_what_was_told_holds_until_the_next_word_or_the_end() -> None:
+    forced = ForcedDrafts(LatencyModel())
+    for number in range(3):
+        forced.told(number, RUN)
+    forced.told(0, ())
+    forced.finished(view(1))
+    assert set(forced.turns(0, 3, ahead=False)) == {2}
+
+
+def test_only_a_run_that_is_worth_a_step_without_a_token_is_held_back_for() -> None:
+    forced = ForcedDrafts(LatencyModel())
+    forced.told(0, RUN[:2])
+    forced.told(1, RUN[:3])
+    assert [forced.holds(0, view(number)) for number in (0, 1)] == [False, True]
+
+
+def test_a_step_keeps_the_targets_of_all_that_run() -> None:
+    forced = ForcedDrafts(learnt(0.01))
+    forced.told(0, RUN)
+    assert allotted(forced, 9) == [(0, 8, RUN)]
+    forced.began(view(2, slo=SLO(itl=0.075)))  # of which three decodes take 0.03
+    ((_, count, _),) = allotted(forced, 9)
+    assert 1 <= count <= 4
+    forced.finished(view(2))
+    assert allotted(forced, 9) == [(0, 8, RUN)]
+    unlearnt = ForcedDrafts(LatencyModel())
+    unlearnt.told(0, RUN)
+    unlearnt.began(view(2, slo=SLO(itl=0.075)))
+    assert allotted(unlearnt, 9) == []

@@ -1,0 +1,170 @@
+"""Requests that wait for their grammars: seen, counted, and gone at once when nobody wants them any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.grammar import Grammar
+from inflight.core.types.grammar_stats import GrammarStats
+from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.bridge import AsyncBridge
+from inflight.engine.clock import MonotonicClock
+from inflight.engine.event_stream import EngineStopped, EventStream
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import NullExecutor
+from inflight.engine.observers import EngineObserver
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000)
+
+
+class Gate:
+    """Compiles when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def warm_up(self) -> None:
+        """Nothing is needed."""
+
+    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None]) -> bool:
+        if grammars[0].source == "there":
+            return False
+        self.waiting.append(then)
+        return True
+
+    def check(self, grammar: Grammar) -> None:
+        """All are sound."""
+
+    def stats(self) -> GrammarStats:
+        return GrammarStats(0, 0, 0.0, 0, 0, 0.0, 0.0)
+
+    def open(self) -> None:
+        while self.waiting:
+            self.waiting.pop()()
+
+
+class Heard(EngineObserver):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def added(self, request: Request, now: float) -> None:
+        self.names.append(request.request_id)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.gate, self.heard = Gate(), Heard()
+        self.loop = EngineLoop(
+            Scheduler(CAPACITY, Chunked(64), Fcfs()),
+            NullExecutor(CAPACITY),
+            MonotonicClock(),
+            observers=[self.heard],
+            grammars=self.gate,
+        )
+        self.bridge = AsyncBridge(self.loop)
+
+    def request(self, name: str, n: int = 1, source: str = "a") -> Request:
+        params = SamplingParams(max_tokens=3, ignore_eos=True, n=n)
+        arrival, grammar = self.loop.clock.now() - 1.0, Grammar("regex", source)
+        return Request(request_id=name, prompt_token_ids=(1, 2), params=params, arrival=arrival, grammar=grammar)
+
+    async def opening(self, *requests: Request) -> asyncio.Task[EventStream]:
+        """Until they wait for their grammars."""
+        task = asyncio.create_task(self.bridge.open(*requests))
+        while not self.gate.waiting:
+            await asyncio.sleep(0)
+        return task
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.bridge.close()
+
+
+async def all_of(stream: EventStream) -> list[Event]:
+    return [event async for events in stream for event in events]
+
+
+def test_they_are_counted_and_their_account_says_so(rig: Rig) -> None:
+    async def run() -> None:
+        opening = await rig.opening(rig.request("a", n=2), rig.request("b"))
+        snapshot = await rig.bridge.snapshot()
+        assert (snapshot.compiling, snapshot.waiting, rig.heard.names) == (3, 0, [])
+        rig.gate.open()
+        events = await all_of(await opening)
+        assert (await rig.bridge.snapshot()).compiling == 0
+        ends = [event for event in events if isinstance(event, FinishedEvent)]
+        assert len(ends) == 2
+        for end in ends:
+            timings = end.timings
+            assert 0 < timings.queued_by["grammar"] <= timings.queue_ms
+            assert sum(timings.queued_by.values()) == pytest.approx(timings.queue_ms)
+            assert timings.ttft_ms is not None and timings.ttft_ms > 1000  # from the arrival on, a second before
+        end = (await all_of(await rig.bridge.open(rig.request("c", source="there"))))[-1]
+        assert isinstance(end, FinishedEvent) and end.timings.queued_by["grammar"] == 0
+
+    asyncio.run(run())
+
+
+def test_one_that_is_aborted_ends_at_once_and_is_never_added(rig: Rig) -> None:
+    async def run() -> None:
+        opening = await rig.opening(rig.request("a", n=2))
+        rig.bridge.abort("a")
+        (end,) = await all_of(await opening)
+        assert isinstance(end, FinishedEvent) and [one.reason for one in end.finishes] == ["abort"] * 2
+        timings = end.timings
+        assert timings.total_ms > 1000 and 0 < timings.queued_by["grammar"] == timings.queue_ms
+        assert (await rig.bridge.snapshot()).compiling == 0
+        rig.gate.open()
+        await asyncio.sleep(0)
+        assert rig.heard.names == []
+
+    asyncio.run(run())
+
+
+def test_one_of_two_that_is_aborted_lets_the_other_answer(rig: Rig) -> None:
+    async def run() -> None:
+        opening = await rig.opening(rig.request("a"), replace(rig.request("b"), params=SamplingParams(max_tokens=90)))
+        rig.bridge.abort("b")
+        rig.gate.open()
+        ends = {event.request_id: event for event in await all_of(await opening) if isinstance(event, FinishedEvent)}
+        assert [ends[name].finishes[0].reason for name in "ab"] == ["length", "abort"]
+
+    asyncio.run(run())
+
+
+def test_one_whose_client_leaves_is_never_added(rig: Rig) -> None:
+    async def run() -> None:
+        opening = await rig.opening(rig.request("a"))
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert (await rig.bridge.snapshot()).compiling == 0
+        rig.gate.open()
+        await asyncio.sleep(0)
+        assert rig.heard.names == []
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_stops_does_not_let_them_wait(rig: Rig) -> None:
+    async def run() -> None:
+        opening = await rig.opening(rig.request("a"))
+        await asyncio.to_thread(rig.bridge.close)
+        with pytest.raises(EngineStopped):
+            await opening
+        rig.gate.open()
+
+    asyncio.run(run())
