@@ -140,7 +140,7 @@ FORM = Grammar(
 )
 
 
-def recorded(model: Path, path: Path) -> tuple[dict[str, Any], list[Any]]:
+def recorded(model: Path, path: Path, speculation: str) -> tuple[dict[str, Any], list[Any]]:
     """What requests under a form say, with log-probabilities, and the record of it."""
     requests = [
         Request(
@@ -152,7 +152,11 @@ def recorded(model: Path, path: Path) -> tuple[dict[str, Any], list[Any]]:
         )
         for seed in range(6)
     ]
-    engine = build_engine(EngineSettings(model=str(model), threads=1, max_num_seqs=4), record=path)
+    settings, scheduling = (
+        EngineSettings(model=str(model), threads=1, max_num_seqs=4),
+        SchedulingSettings(speculation=speculation),
+    )
+    engine = build_engine(settings, scheduling, record=path)
     offline = Offline(engine.loop, engine.tokenizer)
     collectors = [offline.add(one) for one in requests]
     for _ in offline.run():
@@ -163,20 +167,23 @@ def recorded(model: Path, path: Path) -> tuple[dict[str, Any], list[Any]]:
     return told, list(read_records(path))
 
 
+@pytest.mark.parametrize("speculation", ["off", "suffix"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_what_a_grammar_forces_is_drafted_and_changes_nothing_but_the_steps(
-    model: Path, depth: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model: Path, depth: int, speculation: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Beside drafts that may be wrong, too."""
     reference = Threaded(ReferenceBackend("float32")) if depth == 2 else ReferenceBackend("float32")
     monkeypatch.setattr(computing, "open_backend", lambda *given, **named: reference)
-    drafted, records = recorded(model, tmp_path / "drafted.jsonl")
+    drafted, records = recorded(model, tmp_path / "drafted.jsonl", speculation)
     monkeypatch.setattr(ForcedDrafts, "told", lambda *given: None)
-    plain, before = recorded(model, tmp_path / "plain.jsonl")
+    plain, before = recorded(model, tmp_path / "plain.jsonl", "off")
     assert drafted == plain
     monkeypatch.undo()
     steps = of_kind(records, "step")
     counts = DraftCounts.of(steps)
-    assert counts.tokens == counts.accepted_tokens > 50
+    assert counts.accepted_tokens > 50
+    assert speculation != "off" or counts.tokens == counts.accepted_tokens
     assert DraftCounts.of(of_kind(before, "step")).tokens == 0
     rows = [sum(len(one["chunks"]) for one in of_kind(some, "step")) for some in (records, before)]
     assert rows[0] < 0.8 * rows[1]

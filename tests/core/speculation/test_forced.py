@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from core.builders import view
 from inflight.core.estimation.latency import LatencyModel
+from inflight.core.sequence import SequenceView
 from inflight.core.speculation.forced import ForcedDrafts
-from inflight.core.speculation.speculation import Allotment, Candidate
+from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.core.types.request import SLO
@@ -67,3 +71,36 @@ def test_a_step_keeps_the_targets_of_all_that_run() -> None:
     unlearnt.told(0, RUN)
     unlearnt.began(view(2, slo=SLO(itl=0.075)))
     assert allotted(unlearnt, 9) == []
+
+
+class Others:
+    """Speculation that gives each of its candidates two drafts."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.budget = 0
+
+    def turns(self, step: int, running: int, ahead: bool) -> set[int]:
+        return {0, 1}
+
+    def holds(self, step: int, view: SequenceView) -> bool:
+        return True
+
+    def allot(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        self.asked, self.budget = [one.view.number for one in candidates], budget
+        return [Allotment(number, 2, (7, 7)) for number in self.asked]
+
+
+def test_who_has_no_forced_ones_is_drafted_for_by_others_in_turn_and_within_what_is_left() -> None:
+    others = Others()
+    forced = ForcedDrafts(LatencyModel(), cast(Speculation, others))
+    assert forced.turns(0, 3, ahead=False) == {0, 1}
+    forced.told(1, RUN[:2])
+    forced.told(2, RUN[:3])
+    assert forced.turns(1, 3, ahead=False) == {0, 1, 2}
+    assert [forced.holds(1, view(number)) for number in range(3)] == [True, False, True]
+    assert allotted(forced, 5, 5, 5, budget=9) == [(1, 2, RUN[:2]), (2, 3, RUN[:3]), (0, 2, (7, 7))]
+    assert (others.asked, others.budget) == ([0], 4)
+    assert allotted(forced, 5, 5, 5, budget=5) == [(1, 2, RUN[:2]), (2, 3, RUN[:3])]

@@ -109,9 +109,8 @@ class Scheduler:
     def _begin(self) -> None:
         """Nobody runs, and no memory is held."""
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
-        takes_forced = self._speculation is None and not self._capacity.state_snapshots
-        self._forced = ForcedDrafts(self._latency) if takes_forced else None
-        self._drafts = self._forced if self._speculation is None else self._speculation
+        # Recurrent state cannot be taken back, where an answer ends among its drafts.
+        self._drafts = None if self._capacity.state_snapshots else ForcedDrafts(self._latency, self._speculation)
         self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._drafts)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
@@ -390,8 +389,8 @@ class Scheduler:
             request.request_id, sequence.sample_index, sampled.token_ids[:taken], logprobs, sequence.finish
         )
         if sequence.finish is None:
-            if self._forced is not None:
-                self._forced.told(sequence.number, sampled.forced_token_ids)
+            if self._drafts is not None:
+                self._drafts.told(sequence.number, sampled.forced_token_ids)
             return [tokens]
         self._end_sequence(sequence, now)
         return [tokens, *self._finished(request, now)]

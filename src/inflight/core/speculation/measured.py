@@ -272,7 +272,9 @@ class MeasuredSpeculation:
         if result.error is None and (drafted is not None or is_told):
             self._cost.observe(held, result.seconds - result.draft_seconds)
         if drafted is not None and result.error is None:
-            self._learn(drafted, {one.sequence_id: one.num_drafts for one in plan.chunks if one.num_drafts}, result)
+            # Those of whom others drafted what is surely right are not among the proposals.
+            proposed = [one for one in plan.chunks if one.num_drafts and one.sequence_id in drafted.proposals]
+            self._learn(drafted, {one.sequence_id: one.num_drafts for one in proposed}, result)
 
     def _learn(self, drafted: _Drafted, counts: dict[int, int], result: StepResult) -> None:
         """What came of drafts: who was right, and what that was worth. counts: by sequence; the planner may have had
