@@ -110,6 +110,9 @@ class HostBackend(ABC, Generic[P]):
     def wait(self) -> None:
         """What was asked for is done when the call returns."""
 
+    def failure(self) -> None:
+        """A processor that fails takes this process along."""
+
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)
 

@@ -126,6 +126,9 @@ class NullBackend:
     def wait(self) -> None:
         """Everything is over at once."""
 
+    def failure(self) -> None:
+        """There is nothing that could fail."""
+
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """In bf16 and float32, as of a model that is computed."""
         states = [one for one in layers if one is not None]

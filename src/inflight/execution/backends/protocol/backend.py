@@ -70,6 +70,10 @@ class Device(Protocol):
     def wait(self) -> None:
         """For all that the device was asked for."""
 
+    def failure(self) -> str | None:
+        """Asked when a step has failed: why the device computes nothing any more, in its own words; None where it does.
+        Waits for what it was asked for."""
+
     def prepare(
         self,
         slots: RequestSlots,

@@ -26,7 +26,7 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.torch import memory
-from inflight.execution.backends.torch.device import gpu_memory
+from inflight.execution.backends.torch.device import first_line, gpu_memory
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache, DeviceStates
@@ -209,6 +209,15 @@ class TorchBackend:
             self._copies.mark().synchronize()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def failure(self) -> str | None:
+        """After some faults (memory that cannot be corrected, an address out of bounds, a kernel that hangs) CUDA
+        answers every call of this process with the same error."""
+        try:
+            self.wait()
+        except RuntimeError as error:
+            return first_line(error)
+        return None
 
     def prepare(
         self,

@@ -94,6 +94,11 @@ def gpu_memory(device: torch.device) -> tuple[int, int]:
     return int(total), int(free + kept)
 
 
+def first_line(error: Exception) -> str:
+    """What kind of error it is, and how it begins: what follows is advice for who writes kernels."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0][:300]}"
+
+
 def _gpu(asked: str, reason: str) -> Chosen:
     cuda = _cuda(asked)
     number, count = int(asked.partition(":")[2] or 0), int(cuda.device_count())
