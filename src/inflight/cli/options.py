@@ -190,6 +190,11 @@ engine_options = grouped(
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),
     click.option("--max-model-len", type=int, help="Most tokens of prompt and answer together."),
     click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per KV block."),
+    click.option(
+        "--gpu-memory-utilization",
+        type=float,
+        help="Share of a GPU's memory that this engine may have; 0.9 where neither this nor --kv-memory is given.",
+    ),
     click.option("--kv-memory", type=float, help="GiB for keys and values."),
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
     click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),

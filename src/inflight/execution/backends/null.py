@@ -9,7 +9,7 @@ mistake in a plan.)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -122,6 +122,11 @@ class NullBackend:
 
     def own_memory(self) -> None:
         """Sizes are those of this machine."""
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        """Nothing takes any."""
+        run()
+        return 0
 
     def wait(self) -> None:
         """Everything is over at once."""

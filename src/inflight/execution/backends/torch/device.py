@@ -9,8 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from inflight.execution.backends.protocol import DeviceMemory
 
 if TYPE_CHECKING:
     import torch
@@ -85,13 +88,30 @@ def has_driver(root: Path = Path("/")) -> bool:
     return any((root / path).exists() for path in _DRIVERS)
 
 
-def gpu_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes of a GPU in all, and free: what PyTorch keeps for later counts as free."""
+def gpu_memory(device: torch.device) -> DeviceMemory:
+    """What PyTorch keeps for later counts as free. What CUDA itself takes (a context, the code of kernels) is neither
+    free nor held."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(total), int(free + kept)
+    held = int(torch.cuda.memory_allocated(device))
+    return DeviceMemory(int(total), int(free) + int(torch.cuda.memory_reserved(device)) - held, held)
+
+
+def gpu_peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
+    """What `run` has PyTorch take at most beside what was allocated before; pieces used in part count whole."""
+    import torch
+
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    held = int(torch.cuda.memory_allocated(device))
+    torch.cuda.reset_peak_memory_stats(device)
+    try:
+        run()
+        torch.cuda.synchronize(device)
+        return max(0, int(torch.cuda.max_memory_reserved(device)) - held)
+    finally:
+        torch.cuda.empty_cache()
 
 
 def first_line(error: Exception) -> str:
