@@ -88,7 +88,7 @@ def _machine(settings: EngineSettings) -> tuple[Machine, dict[str, Any]]:
     kinds: dict[str, Literal["bf16", "f32", "int8"]] = {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}
     peaks = {name: max(native.peak_flops(kind, threads) for _ in range(3)) for name, kind in kinds.items()}
     memory = machine_memory()
-    report = {
+    report: dict[str, Any] = {
         "device": device.value,
         "device_reason": device.reason,
         "gpu": None if device.value == "cpu" else _gpu(str(device.value)),
