@@ -161,6 +161,12 @@ engine_options = grouped(
         help="On a GPU, an answer has the same bits in any batch; on a CPU it always has.",
     ),
     click.option(
+        "--attention-backend",
+        default="auto",
+        show_default=True,
+        help="On a GPU: auto, our kernels; flash-attn or flashinfer, where it is installed.",
+    ),
+    click.option(
         "--tensor-parallel-size",
         type=int,
         default=1,

@@ -24,6 +24,7 @@ QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp
 GROUP_SIZES = (32, 64, 128)
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
+AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class EngineSettings:
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
     device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
     is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
+    attention_backend: on a GPU, attention by a library that is installed, in the place of our kernels.
     tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
     (and a tied table) too; "fp8", on GPUs, the layers' alone. quantization_group_size: inputs that share a scale in
@@ -55,6 +57,7 @@ class EngineSettings:
     device: str = "auto"
     enforce_eager: bool = False
     batch_invariant: bool = False
+    attention_backend: AttentionChoice = "auto"
     tensor_parallel_size: int = 1
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
@@ -100,6 +103,10 @@ class EngineSettings:
         if self.kv_memory is not None and self.num_blocks is not None:
             raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
         self._check_utilization()
+        if self.attention_backend not in get_args(AttentionChoice):
+            raise SettingsError(
+                f"--attention-backend is {self.attention_backend!r}; known are auto, flash-attn and flashinfer."
+            )
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
         if self.load_format not in ("auto", "dummy"):
@@ -151,6 +158,7 @@ class EngineSettings:
             "pin_threads": False,
             "enforce_eager": False,
             "gpu_memory_utilization": None,
+            "attention_backend": "auto",
             "batch_invariant": False,
             "tensor_parallel_size": 1,
         }
