@@ -60,6 +60,22 @@ def test_a_rank_that_does_not_come_is_lost(tmp_path: Path) -> None:
     assert told
 
 
+def test_a_rank_alone_waits_for_nobody_and_says_what_it_lacked(tmp_path: Path) -> None:
+    """While the largest step is computed, others may still load."""
+
+    def run(rank: int, group: Ranks) -> None:
+        if rank == 1:
+            return
+        with group.alone():
+            assert group.sum_of(torch.zeros(2, 3)).shape == (2, 3)
+        with pytest.raises(MemoryError), group.alone():
+            group.lacks(MemoryError())
+        with pytest.raises(PeerLost):
+            group.sum_of(torch.zeros(2, 3))
+
+    each(2, tmp_path, run, seconds=1.0)
+
+
 def test_a_group_that_nobody_joins_is_told(tmp_path: Path) -> None:
     with pytest.raises(PeerLost, match="2 processes did not find each other"):
         Ranks(Member(Shard(llama(), 0, 2), str(tmp_path), 0.5), "cpu")
