@@ -7,6 +7,7 @@ by an error once that one is gone, or after the seconds that were agreed on.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,6 +37,9 @@ class Ranks:
             store = dist.FileStore(str(Path(member.folder) / "store"), self._count)  # type: ignore[attr-defined]
             store.set_timeout(limit)
             if self._on_gpu:
+                # A sum that waits too long is given up, and the first rank says which one is late; by itself PyTorch
+                # would end the whole process, without a sentence.
+                os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = limit
                 self._group = dist.ProcessGroupNCCL(store, self._rank, self._count, options)
