@@ -13,7 +13,9 @@ import torch
 from inflight.config.setting import SettingsError
 from inflight.execution.backends.protocol import DeviceMemory
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.largest_step import chunk_lengths
+from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.capture import CapturedDecoder
+from inflight.execution.largest_step import LargestStep, chunk_lengths, largest_step_bytes
 from inflight.execution.memory import GIB
 from inflight.models.errors import ModelError
 
@@ -69,6 +71,21 @@ def test_an_engine_leaves_the_largest_step_its_memory(tiny: Path) -> None:
     assert told.value == min((int(TOTAL * 0.19) - HELD - STEP) // block, 6 * 13)
     assert engine.start.profile > 0
     assert run(engine, requests(1)) == run(opened(tiny, on_cpu()), requests(1)), "nothing is left of it"
+
+
+def test_no_graph_is_captured_of_it(tiny: Path) -> None:
+    """Its memory is given up: a step of as many tokens as rows is one that a decoder would capture."""
+    backend = OwnMemory()
+    runner: Any = opened(tiny, backend, max_num_seqs=4).executor
+
+    class Graphs:
+        def capture(self, run: Callable[[], None]) -> Any:
+            raise AssertionError("captured")
+
+    backend._buckets = bucket_sizes(4)
+    step = LargestStep(4, 4, 100, runner.capacity.vocab_size, runner._kv_cache.shape, (0,))
+    assert largest_step_bytes(CapturedDecoder(runner._decoder, Graphs()), backend, step) == STEP
+    assert [one.length for one in backend.passes[-1]] == [1] * 4
 
 
 @pytest.mark.parametrize("variant", ["qwen35", "gpt_oss", "deepseek_v2", "lfm2"])

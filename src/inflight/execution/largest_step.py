@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
@@ -23,6 +24,14 @@ _BLOCKS = 2  # of the cache that it writes to, that of padding included
 _ALL = SamplingParams(
     temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, logprobs=20
 )
+
+
+@runtime_checkable
+class Captures(Protocol):
+    """A decoder that would keep a graph of what it is given, whose memory is given up here."""
+
+    @property
+    def uncaptured(self) -> PassDecoder: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +60,11 @@ def largest_step_bytes(
     if backend.own_memory() is None:
         return 0
 
+    plain = decoder.uncaptured if isinstance(decoder, Captures) else decoder
+
     def run() -> None:
         with alone or nullcontext():
-            _compute(decoder, backend, step)
+            _compute(plain, backend, step)
 
     try:
         return backend.peak_bytes(run)
