@@ -18,7 +18,7 @@ def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
     engine.loop.close()
     assert engine.start.weights > 0 and engine.start.memory > 0 and engine.start.warm_up >= 0
     (told,) = (one for one in caplog.messages if "warm-up" in one)
-    assert told.startswith(f"weights {engine.start.weights:.1f} s, memory for keys and values ")
+    assert told.startswith(f"weights {engine.start.weights:.1f} s, largest step {engine.start.profile:.1f} s, memory ")
 
 
 @pytest.mark.parametrize("enabled", [True, False])

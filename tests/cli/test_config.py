@@ -57,7 +57,10 @@ def test_no_prefix_caching_means_what_it_says(inflight: Caller, config: Path, te
     [
         ("max-num-sequences = 3", "'max-num-sequences', which is no option; did you mean 'max-num-seqs'?"),
         ("max_num_seqs = 3", "did you mean 'max-num-seqs'?"),
-        ("zzzz = 3", "'zzzz', which is no option; known are: admission, backend, batch-invariant, batch-size, "),
+        (
+            "zzzz = 3",
+            "'zzzz', which is no option; known are: admission, attention-backend, backend, batch-invariant, ",
+        ),
         ('prompt = "x"', "'prompt', which is no option"),
         ('config = "x"', "'config', which is no option"),
         ("max-num-seqs = 1.5", "'1.5' is not a valid integer"),

@@ -254,9 +254,13 @@ def test_the_bound_of_the_queue_that_is_told_is_the_one_in_force(settings: dict[
             make_admission(chosen, LatencyModel()).check(request(), [full], lambda: load)
 
 
+@pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_set_what_means_something_together_and_say_why(name: str) -> None:
-    values = preset(name).values
+def test_presets_set_what_means_something_together_and_say_why(name: str, gpu: bool) -> None:
+    values = preset(name).on(gpu)
+    assert values.keys() == preset(name).values.keys(), "options of a GPU's stand in the place of others"
+    rows, budget = (values.get(one, (0,))[0] for one in ("max-num-seqs", "max-num-batched-tokens"))
+    assert isinstance(rows, int) and isinstance(budget, int) and (not budget or budget > rows)
     assert all(reason for _, reason in values.values())
     names = {key.replace("-", "_"): value for key, (value, _) in values.items()}
     scheduling = {key: value for key, value in names.items() if key in SCHEDULING_NAMES}

@@ -33,9 +33,11 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Device, KVShape
+from inflight.execution.backends.torch.device import first_line
 from inflight.execution.computing import ComputedModel
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
+from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model
 from inflight.frontend.defaults import sampling_defaults
@@ -111,10 +113,13 @@ def build_engine(
     try:
         with _without_collections():
             return _build(_Wanted(settings, scheduling or SchedulingSettings(), record, progress, wrap))
-    except MemoryError as error:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        whose = "machine" if isinstance(error, MemoryError) else "device"
         raise SettingsError(
-            f"The machine's memory is not enough ({error}); lower --max-num-seqs, --max-num-batched-tokens or "
-            "--kv-memory, or take a smaller model."
+            f"The {whose}'s memory is not enough ({first_line(error)}); lower --max-num-seqs, "
+            "--max-num-batched-tokens or --kv-memory, or take a smaller model."
         ) from error
 
 

@@ -24,7 +24,8 @@ from inflight.execution.computing import ComputedModel
 from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
-from inflight.execution.memory import KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
+from inflight.execution.largest_step import LargestStep, largest_step_bytes
+from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
@@ -56,10 +57,11 @@ class ExecutorSettings:
 
 @dataclass(frozen=True, slots=True)
 class StartSeconds:
-    """What of an engine's start took how long: weights from their files to the device, memory for keys, values and
-    states, and what is compiled and captured before the first request."""
+    """What of an engine's start took how long: weights from their files to the device, the largest step (on a GPU, with
+    what it compiles), memory for keys, values and states, and what is captured before the first request."""
 
     weights: float
+    profile: float
     memory: float
     warm_up: float
 
@@ -91,7 +93,13 @@ def build_executor(
         assert isinstance(backend, Backend)
         drafter = settings.drafter.load(backend, decoder, progress)
     loaded = time.perf_counter()
-    memory = least_memory(backend, workers, settings.engine.tensor_parallel_size)
+    step = _step_bytes(decoder, backend, settings, computed.spec, workers)
+    profiled = time.perf_counter()
+    memory = replace(
+        least_memory(backend, workers, settings.engine.tensor_parallel_size),
+        share=settings.engine.gpu_memory_utilization or GPU_SHARE,
+        step=step,
+    )
     states = state_size(
         _bytes_per_state(backend, states_of(computed.spec)), limits.max_rows, settings.engine.state_memory, memory
     )
@@ -103,14 +111,39 @@ def build_executor(
         warm_up(decoder, executor)
     except RuntimeError as error:
         raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
-    seconds = StartSeconds(loaded - began, allocated - loaded, time.perf_counter() - allocated)
+    ready = time.perf_counter()
+    seconds = StartSeconds(loaded - began, profiled - loaded, allocated - profiled, ready - allocated)
     log.info(
-        "weights %.1f s, memory for keys and values %.1f s, warm-up %.1f s",
+        "weights %.1f s, largest step %.1f s, memory for keys and values %.1f s, warm-up %.1f s",
         seconds.weights,
+        seconds.profile,
         seconds.memory,
         seconds.warm_up,
     )
     return Built(executor, size, states, seconds)
+
+
+def _step_bytes(
+    decoder: PassDecoder, backend: Device, settings: ExecutorSettings, spec: ModelSpec, workers: Workers | None
+) -> int:
+    """That the largest step takes of a device's own memory. Raises SettingsError where the device computes none."""
+    if backend.own_memory() is None:
+        return 0
+    assert isinstance(backend, Backend)
+    limits = settings.limits
+    step = LargestStep(
+        decoder.max_tokens,
+        limits.max_rows,
+        limits.max_model_len,
+        spec.vocab_size,
+        settings.shape,
+        settings.windows,
+        states_of(spec),
+    )
+    try:
+        return largest_step_bytes(decoder, backend, step, None if workers is None else workers.alone())
+    except RuntimeError as error:
+        raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
 
 
 def _kv_size(

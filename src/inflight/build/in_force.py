@@ -10,6 +10,7 @@ from inflight.build.limits import Limits, graph_rows
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
+from inflight.execution.attention_backends import LIBRARIES
 from inflight.execution.backends.protocol import Device
 from inflight.execution.computing import ComputedModel
 from inflight.execution.parallel.shards import kept_whole
@@ -43,6 +44,7 @@ def values_in_force(
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
         **_graphs(limits.device, settings),
+        **_attention(settings),
         "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
         "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
         "threads": limits.threads,
@@ -86,6 +88,14 @@ def _ranks(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
     whole = (*kept_whole(model), "tables and the output projection")
     reason = f"as set: heads and widths of matrices are cut; on each device whole are {', '.join(whole)}"
     return {"tensor_parallel_size": Resolved(settings.tensor_parallel_size, reason)}
+
+
+def _attention(settings: EngineSettings) -> dict[str, Resolved]:
+    """Where it is a library's."""
+    if settings.attention_backend == "auto":
+        return {}
+    passes = LIBRARIES[settings.attention_backend].passes
+    return {"attention_backend": Resolved(settings.attention_backend, f"as set: it attends in {passes}")}
 
 
 def _graphs(device: Resolved, settings: EngineSettings) -> dict[str, Resolved]:

@@ -20,6 +20,7 @@ from inflight.config.engine import (
     resolve_threads,
 )
 from inflight.config.setting import Resolved, SettingsError
+from inflight.execution.attention_backends import AttentionUse, misfit
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
 from inflight.models.spec import ModelSpec
@@ -78,6 +79,7 @@ def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved,
     """strategy: its name. Raises SettingsError."""
     dtype, on_gpu = _dtype(settings, model), device.value != "cpu"
     _check_fp8(settings, device)
+    _check_attention(settings, model, device, "float32" if dtype.value == "float32" else "bfloat16")
     rows = resolve_rows(settings, on_gpu)
     return Limits(
         device=device,
@@ -116,6 +118,22 @@ def _check_fp8(settings: EngineSettings, device: Resolved) -> None:
                 check_fp8(str(device.value), option)
         except DeviceError as error:
             raise SettingsError(str(error)) from None
+
+
+def _check_attention(settings: EngineSettings, model: ModelSpec, device: Resolved, dtype: DType) -> None:
+    """Raises SettingsError where attention is to be a library's, which cannot compute it."""
+    name = settings.attention_backend
+    if name == "auto":
+        return
+    if device.value == "cpu":
+        raise SettingsError(
+            f"--attention-backend is {name}, which is for GPUs, but the device is the CPU ({device.reason}); leave it "
+            "out."
+        )
+    quantized = settings.kv_cache_dtype in ("int8", "fp8")
+    why = misfit(name, model, AttentionUse(settings.block_size, dtype, quantized, settings.batch_invariant))
+    if why is not None:
+        raise SettingsError(why)
 
 
 def graph_rows(settings: EngineSettings) -> int:

@@ -39,6 +39,7 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             device,
             rows,
             settings.batch_invariant,
+            settings.attention_backend,
         )
     if isinstance(files, GGUFModel):
         raise SettingsError(

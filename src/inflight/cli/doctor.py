@@ -1,7 +1,7 @@
 """`inflight doctor`: what this machine can do and what a model can reach on it at best.
 
-Knows how to tell it; the rates are measured with the kernels' own instructions (`backends.native`), the ceiling
-computed by `execution.roofline`.
+Knows how to tell it; the rates are measured with the kernels' own instructions (`backends.native`), on a GPU by
+PyTorch's (`backends.torch.rates`), the ceiling computed by `execution.roofline`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.setting import SettingsError
 from inflight.counted import counted
 
-BATCHES = (1, 8, 32)
-PROMPTS = (512, 2048)
+if TYPE_CHECKING:
+    from inflight.execution.roofline import Machine
+
+BATCHES, GPU_BATCHES = (1, 8, 32), (1, 32, 256)
+PROMPTS, GPU_PROMPTS = (512, 2048), (512, 2048, 8192)
 CONTEXT = 1024  # tokens of each sequence in the decode figures
 
 
@@ -30,10 +35,11 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
     "--quantization",
     default="none",
     show_default=True,
-    help="none, int8, int8-all, int4 or int4-all, as the engine would hold it.",
+    help="none, int8, int8-all, int4, int4-all or fp8, as the engine would hold it.",
 )
 @click.option("--quantization-group-size", type=int, default=32, show_default=True, help="Of int4: 32, 64 or 128.")
-@click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto or int8, the same.")
+@click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, int8 or fp8, the same.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; auto: a GPU if there is one.")
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
@@ -41,6 +47,7 @@ def command(
     quantization: str,
     quantization_group_size: int,
     kv_cache_dtype: str,
+    device: str,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -50,6 +57,7 @@ def command(
         quantization=quantization,  # type: ignore[arg-type]  # the settings say what is known
         quantization_group_size=quantization_group_size,
         kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]
+        device=device,
         threads=threads,
     )
     from inflight.build import model_folder
@@ -58,29 +66,32 @@ def command(
     config = read_folder(model_folder(settings), to_run=True)
     if not as_json:
         print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
-    machine, report = _machine(int(resolve_threads(settings).value))
-    report["model"] = _model(config, machine, settings)
+    machine, report = _machine(settings)
+    report["model"] = _model(config, machine, settings, report["gpu"] is not None)
     if as_json:
         print(json.dumps(report))
     else:
         _print(report)
 
 
-def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
+def _machine(settings: EngineSettings) -> tuple[Machine, dict[str, Any]]:
+    """What computes, and all that is told of this machine."""
+    from inflight.build.limits import resolve_device
     from inflight.execution.backends import native
-    from inflight.execution.backends.torch.device import choose
     from inflight.execution.memory import machine_memory
     from inflight.execution.roofline import Machine
     from inflight.simulate.sources import cores
 
+    device, threads = resolve_device(settings), int(resolve_threads(settings).value)
     # The best of some tries: a ceiling is what the machine can do, not what its neighbours leave.
     bandwidth = max(native.read_bandwidth_bytes_per_s(threads) for _ in range(3))
     kinds: dict[str, Literal["bf16", "f32", "int8"]] = {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}
     peaks = {name: max(native.peak_flops(kind, threads) for _ in range(3)) for name, kind in kinds.items()}
-    memory, device = machine_memory(), choose("auto")
-    report = {
-        "device": device.name,
+    memory = machine_memory()
+    report: dict[str, Any] = {
+        "device": device.value,
         "device_reason": device.reason,
+        "gpu": None if device.value == "cpu" else _gpu(str(device.value)),
         "cpu": (cores() or [platform.processor() or platform.machine()])[0],
         "threads": threads,
         "instruction_sets": native.available_isas(),
@@ -89,20 +100,37 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
         "read_bytes_per_s": bandwidth,
         "flops_per_s": peaks,
     }
-    return Machine(bandwidth, peaks), report
+    gpu: dict[str, Any] | None = report["gpu"]
+    if gpu is None:
+        return Machine(bandwidth, peaks), report
+    rates = dict(gpu["flops_per_s"])
+    if settings.quantization.startswith("int4"):
+        rates["int8"] = rates["bfloat16"]  # widened where they are multiplied
+    return Machine(gpu["read_bytes_per_s"], rates), report
 
 
-def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any]:
+def _gpu(device: str) -> dict[str, Any]:
+    """Raises SettingsError where it cannot be measured."""
+    from inflight.execution.backends.torch.rates import device_rates
+
+    try:
+        return asdict(device_rates(device))
+    except RuntimeError as error:
+        told = str(error).partition("\n")[0]
+        raise SettingsError(f"{device} cannot be measured ({told}); --device cpu looks at the CPU alone.") from error
+
+
+def _model(config: Any, machine: Machine, settings: EngineSettings, on_gpu: bool) -> dict[str, Any]:
     from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
     from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
     from inflight.models.arithmetic import parameters
     from inflight.models.weight_format import described
 
-    held, int8_kv = settings.quantization, settings.kv_cache_dtype == "int8"
+    held, int8_kv = settings.quantization, settings.kv_cache_dtype in ("int8", "fp8")
     group_size = settings.quantization_group_size
     context = min(CONTEXT, config.default_model_len)
     decode = []
-    for batch in BATCHES:
+    for batch in GPU_BATCHES if on_gpu else BATCHES:
         ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held, int8_kv, group_size)
         decode.append(
             {
@@ -114,7 +142,7 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
             }
         )
     prefill = []
-    for tokens in PROMPTS:
+    for tokens in GPU_PROMPTS if on_gpu else PROMPTS:
         if tokens < config.default_model_len:
             ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held, int8_kv, group_size)
             prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
@@ -137,18 +165,23 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
 def _print(report: dict[str, Any]) -> None:
     from inflight.execution.memory import gib
 
-    peaks, model = report["flops_per_s"], report["model"]
-    free = report["memory_available_bytes"]
+    peaks, model, gpu = report["flops_per_s"], report["model"], report["gpu"]
+    free = report["memory_available_bytes"] if gpu is None else gpu["free_bytes"]
     isas = report["instruction_sets"]
     print(f"CPU             {report['cpu']}, {counted(report['threads'], 'thread')}")
     print(f"device          {report['device']}: {report['device_reason']}")
     print(f"kernels         {isas[0]} (also here: {', '.join(isas[1:]) or 'none'})")
-    print(f"memory          {gib(free)} free of {gib(report['memory_total_bytes'])}")
+    print(f"memory          {gib(report['memory_available_bytes'])} free of {gib(report['memory_total_bytes'])}")
     print(f"read bandwidth  {report['read_bytes_per_s'] / 1e9:,.1f} GB/s")
     print(
         f"peak            bf16 {peaks['bfloat16'] / 1e9:,.0f} GFLOP/s, f32 {peaks['float32'] / 1e9:,.0f} GFLOP/s, "
         f"int8 {peaks['int8'] / 1e9:,.0f} GOP/s"
     )
+    if gpu is not None:
+        rates = ", ".join(f"{name} {rate / 1e12:,.0f}" for name, rate in gpu["flops_per_s"].items())
+        print(f"GPU             {gpu['name']}, {gib(gpu['free_bytes'])} free of {gib(gpu['total_bytes'])}")
+        print(f"  reads         {gpu['read_bytes_per_s'] / 1e12:,.2f} TB/s")
+        print(f"  multiplies    {rates} TFLOP/s, in matrices of 8,192 by 8,192")
     print(f"\nmodel           {model['name']}: {model['family']}, {model['parameters'] / 1e6:,.1f} M parameters")
     name = model["quantization"]
     kept = "bfloat16" if name == "none" else name.removesuffix("-all") if "-" in name else f"{name} and bfloat16"
@@ -158,13 +191,16 @@ def _print(report: dict[str, Any]) -> None:
     if left <= 0:
         print(f": more than the {gib(free)} that are free; it does not fit")
         return
-    tokens, kv = left // model["kv_bytes_per_token"], ", in int8" if model["kv_cache_dtype"] == "int8" else ""
+    tokens, kv = (
+        left // model["kv_bytes_per_token"],
+        f", in {held}" if (held := model["kv_cache_dtype"]) != "auto" else "",
+    )
     print(f", leaving room for the keys and values of {tokens:,} tokens ({gib(model['kv_bytes_per_token'])} each{kv})")
-    print(f"ridge           {model['ridge_tokens']:.0f} tokens per step: from there the cores are the limit")
+    print(f"ridge           {model['ridge_tokens']:.0f} tokens per step: from there computing is the limit")
     print("\nat best         (no step can be faster than its bytes or its operations allow)")
     for one in model["decode"]:
         print(
-            f"  decode        batch {one['batch']:>2} at {one['context']} tokens: {one['step_ms']:8.2f} ms per step, "
+            f"  decode        batch {one['batch']:>3} at {one['context']} tokens: {one['step_ms']:8.2f} ms per step, "
             f"{one['tokens_per_s']:8,.0f} tokens/s, bound by {one['bound_by']}"
         )
     for one in model["prefill"]:

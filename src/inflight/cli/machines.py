@@ -42,9 +42,14 @@ hardware_options = grouped(
         help="With --hardware: a well-known name (llama-3-70b), a folder, a config.json or a .gguf file.",
     ),
     click.option("--family", metavar="F", help="Of the model, if it is your own: package.module:NAME."),
-    click.option("--hardware", metavar="GPU", help="A GPU by name, such as a100-80 or h100."),
+    click.option("--hardware", metavar="GPU", is_eager=True, help="A GPU by name, such as a100-80 or h100."),
     click.option("--hardware-file", type=_FILE, help="TOML file of more GPUs, a table [gpus.NAME] each."),
-    click.option("--step-model", type=_FILE, help="Instead of --hardware: this machine, from `inflight calibrate`."),
+    click.option(
+        "--step-model",
+        type=_FILE,
+        is_eager=True,
+        help="Instead of --hardware: this machine, from `inflight calibrate`.",
+    ),
     click.option("--tensor-parallel", type=int, help="GPUs of one engine."),
     click.option(
         "--weights", type=click.Choice((*PRECISIONS, "int4")), default="bf16", show_default=True, help="Of the weights."

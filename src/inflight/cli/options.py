@@ -9,8 +9,9 @@ import difflib
 import json
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,10 +73,34 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
     chosen = preset(name)
     names = {opt.lstrip("-"): parameter.name for parameter in ctx.command.params for opt in parameter.opts}
     print(f"Preset {name}: {chosen.purpose}.", file=sys.stderr)
-    for key, (value, why) in chosen.values.items():
-        print(f"  --{key} {value}: {why}", file=sys.stderr)
-    values = {names[key]: str(value) for key, (value, _) in chosen.values.items()}
-    ctx.default_map = {**values, **(ctx.default_map or {})}
+
+    @cache
+    def values() -> dict[str, str]:
+        """Asked for when what computes is known, whatever the order of options."""
+        found = chosen.on(_on_gpu(ctx))
+        for key, (value, why) in found.items():
+            print(f"  --{key} {value}: {why}", file=sys.stderr)
+        return {key: str(value) for key, (value, _) in found.items()}
+
+    def value_of(key: str) -> Callable[[], str]:
+        return lambda: values()[key]
+
+    ctx.default_map = {**{names[key]: value_of(key) for key in chosen.values}, **(ctx.default_map or {})}
+
+
+def _on_gpu(ctx: click.Context) -> bool:
+    """Whether steps are a GPU's: that of the engine, or of what is simulated. What was not given has no type that an
+    option has while others are read."""
+    if isinstance(measured := ctx.params.get("step_model"), Path):
+        from inflight.simulate.sources import read_step_model
+
+        return read_step_model(measured).device.startswith("cuda")
+    if "device" not in ctx.params:
+        return isinstance(ctx.params.get("hardware"), str)
+    from inflight.build.limits import resolve_device
+
+    asked = EngineSettings(device=ctx.params["device"])
+    return resolve_device(asked).value != "cpu"
 
 
 def _lanes(path: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +177,7 @@ engine_options = grouped(
         "--device",
         default="auto",
         show_default=True,
+        is_eager=True,  # presets ask for it
         help="cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight[gpu]').",
     ),
     click.option("--enforce-eager", is_flag=True, help="On a GPU, replay no step as a graph."),
@@ -159,6 +185,12 @@ engine_options = grouped(
         "--batch-invariant",
         is_flag=True,
         help="On a GPU, an answer has the same bits in any batch; on a CPU it always has.",
+    ),
+    click.option(
+        "--attention-backend",
+        default="auto",
+        show_default=True,
+        help="On a GPU: auto, our kernels; flash-attn or flashinfer, where it is installed.",
     ),
     click.option(
         "--tensor-parallel-size",
@@ -190,6 +222,11 @@ engine_options = grouped(
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),
     click.option("--max-model-len", type=int, help="Most tokens of prompt and answer together."),
     click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per KV block."),
+    click.option(
+        "--gpu-memory-utilization",
+        type=float,
+        help="Share of a GPU's memory that this engine may have; 0.9 where neither this nor --kv-memory is given.",
+    ),
     click.option("--kv-memory", type=float, help="GiB for keys and values."),
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
     click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),

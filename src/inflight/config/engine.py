@@ -24,6 +24,7 @@ QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp
 GROUP_SIZES = (32, 64, 128)
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
+AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +36,15 @@ class EngineSettings:
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
     device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
     is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
+    attention_backend: on a GPU, attention by a library that is installed, in the place of our kernels.
     tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
     (and a tied table) too; "fp8", on GPUs, the layers' alone. quantization_group_size: inputs that share a scale in
     int4.
     kv_cache_dtype: "int8" and "fp8" hold keys and values so, else they are held as activations are.
-    kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins). state_memory: GiB for
-    snapshots of recurrent state, of models that have any.
+    gpu_memory_utilization: on a GPU, share of all its memory that this engine may have: what weights and the largest
+    step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
+    wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     watermark: share of the KV blocks kept free of newcomers.
@@ -54,6 +57,7 @@ class EngineSettings:
     device: str = "auto"
     enforce_eager: bool = False
     batch_invariant: bool = False
+    attention_backend: AttentionChoice = "auto"
     tensor_parallel_size: int = 1
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
@@ -64,6 +68,7 @@ class EngineSettings:
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     block_size: int = 16
+    gpu_memory_utilization: float | None = None
     kv_memory: float | None = None
     num_blocks: int | None = None
     state_memory: float | None = None
@@ -97,6 +102,11 @@ class EngineSettings:
             raise SettingsError(f"--watermark is {self.watermark}; give a share from 0 to below 1.")
         if self.kv_memory is not None and self.num_blocks is not None:
             raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
+        self._check_utilization()
+        if self.attention_backend not in get_args(AttentionChoice):
+            raise SettingsError(
+                f"--attention-backend is {self.attention_backend!r}; known are auto, flash-attn and flashinfer."
+            )
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
         if self.load_format not in ("auto", "dummy"):
@@ -124,6 +134,22 @@ class EngineSettings:
         if self.kv_cache_dtype not in get_args(KVCacheChoice):
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto, int8 and fp8.")
 
+    def _check_utilization(self) -> None:
+        share = self.gpu_memory_utilization
+        if share is None:
+            return
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise SettingsError(f"--gpu-memory-utilization is {share!r}; give a share above 0, up to 1.")
+        if self.device == "cpu":
+            raise SettingsError(
+                "--gpu-memory-utilization is about a GPU's memory, and --device is cpu; leave one of them out."
+            )
+        if self.kv_memory is not None or self.num_blocks is not None:
+            other = "--num-blocks" if self.kv_memory is None else "--kv-memory"
+            raise SettingsError(
+                f"--gpu-memory-utilization and {other} both say how large the KV cache is; give one of them."
+            )
+
     def _check_transformers(self) -> None:
         ours = {
             "family": None,
@@ -131,6 +157,8 @@ class EngineSettings:
             "kv_cache_dtype": "auto",
             "pin_threads": False,
             "enforce_eager": False,
+            "gpu_memory_utilization": None,
+            "attention_backend": "auto",
             "batch_invariant": False,
             "tensor_parallel_size": 1,
         }

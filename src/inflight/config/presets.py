@@ -1,6 +1,7 @@
 """Presets: settings that go together for an everyday use, each with the reason of every value.
 
 Knows options by their long names; anything given on the command line or in a configuration file wins over a preset.
+Rows and budgets are others on a GPU, whose steps take about as long for many rows as for few; those were not measured.
 """
 
 from __future__ import annotations
@@ -9,11 +10,19 @@ from dataclasses import dataclass
 
 from inflight.config.setting import SettingsError
 
+Values = dict[str, tuple[str | int | float, str]]  # option → value and why
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
+    """gpu: in the place of some values, where a GPU computes."""
+
     purpose: str
-    values: dict[str, tuple[str | int | float, str]]  # option → value and why
+    values: Values
+    gpu: Values
+
+    def on(self, gpu: bool) -> Values:
+        return {**self.values, **self.gpu} if gpu else self.values
 
 
 PRESETS = {
@@ -25,6 +34,10 @@ PRESETS = {
             "max-num-seqs": (8, "a step with few rows is bound by memory and hardly slower than one with a single row"),
             "max-num-batched-tokens": (72, "the most that adaptive may use: 8 rows and 64 tokens of prompts"),
         },
+        {
+            "max-num-seqs": (32, "a step with few rows reads the same weights, and is hardly slower than with one"),
+            "max-num-batched-tokens": (544, "the most that adaptive may use: 32 rows and 512 tokens of prompts"),
+        },
     ),
     "throughput": Preset(
         "as many tokens per second as there are, whoever waits",
@@ -33,6 +46,10 @@ PRESETS = {
             "max-num-seqs": (64, "enough rows that each weight that is read is used many times"),
             "max-num-batched-tokens": (320, "long chunks read the weights less often"),
             "early-end-tokens": (0, "nobody's first token cuts a step short"),
+        },
+        {
+            "max-num-seqs": (256, "the rows of the largest graph, so that each weight that is read is used many times"),
+            "max-num-batched-tokens": (4352, "256 rows and 4,096 tokens of prompts, of which few steps are made"),
         },
     ),
     "mixed": Preset(
@@ -43,6 +60,7 @@ PRESETS = {
             "max-num-seqs": (32, "rows for both; batch rows are given up when people need them"),
             "policy": ("sjf", "short questions do not wait behind long ones"),
         },
+        {"max-num-seqs": (128, "rows for both; batch rows are given up when people need them")},
     ),
     "offline": Preset(
         "a file is to be done soon; nobody waits for single answers",
@@ -52,6 +70,10 @@ PRESETS = {
             "max-num-batched-tokens": (512, "prompts in long chunks"),
             "early-end-tokens": (0, "nobody's first token cuts a step short"),
             "policy": ("prefix", "prompts that begin alike run while their beginning is cached"),
+        },
+        {
+            "max-num-seqs": (256, "the rows of the largest graph"),
+            "max-num-batched-tokens": (8448, "256 rows and 8,192 tokens of prompts, of which few steps are made"),
         },
     ),
 }

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from inflight.execution.attention_backends import AttentionBackend
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
 from inflight.execution.checkpoints.checkpoint import open_checkpoint
@@ -61,6 +62,7 @@ class KernelModel:
     device: str = "cpu"  # or "cuda:0" and the like
     graph_rows: int = 0  # on a GPU: steps of up to so many rows that only decode are replayed as graphs
     batch_invariant: bool = False  # on a GPU: by operations whose bits for a row do not depend on the rows beside
+    attention: AttentionBackend = "auto"  # on a GPU: whose kernels attend
     member: Member | None = None  # of several processes that compute it together
     ranks: Ranks | None = None  # these, once they have met
 
@@ -82,10 +84,13 @@ class KernelModel:
                 device=self.device,
                 graph_rows=self.graph_rows,
                 batch_invariant=self.batch_invariant,
+                attention=self.attention,
             )
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, self.device, threads, self.graph_rows, self.ranks, self.batch_invariant)
+        return open_device(
+            dtype, self.device, threads, self.graph_rows, self.ranks, self.batch_invariant, self.attention
+        )
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None

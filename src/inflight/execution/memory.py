@@ -21,9 +21,11 @@ from inflight.models.spec import ModelSpec
 
 GIB = 1024**3
 # Of the memory that is free once weights are loaded, for keys and values. The rest stays for activations, the page
-# cache from which the next start loads its weights, and whatever else the machine does; on a GPU for graphs alone, and
-# for what operations need for a moment.
-_HOST_SHARE, _GPU_SHARE = 0.5, 0.9
+# cache from which the next start loads its weights, and whatever else the machine does.
+_HOST_SHARE = 0.5
+# Of all of a GPU's memory, for weights, the largest step, keys and values. The rest stays for graphs, for what CUDA
+# takes itself, and for what a step needs beside what the largest one was seen to need.
+GPU_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,23 @@ class MachineMemory:
     total: int
     available: int
     limited_by: str  # "the machine", "the container" or "the GPU"
-    share: float = _HOST_SHARE  # of what is free, that keys and values take where nobody says how much
+    # Of a GPU: bytes that this process has of it (none: it is the host's memory), the share of all of it that it may
+    # have, and what the largest step takes of what is free.
+    held: int | None = None
+    share: float = GPU_SHARE
+    step: int = 0
+
+    @property
+    def for_kv(self) -> int:
+        """Bytes for keys and values where nobody says how many."""
+        if self.held is None:
+            return int(self.available * _HOST_SHARE)
+        return min(int(self.total * self.share) - self.held, self.available) - self.step
+
+    @property
+    def left(self) -> int:
+        """What may be asked for at most."""
+        return self.available - self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,7 @@ def kv_size(
 ) -> KVSize:
     """Blocks to allocate, to be asked once the weights are loaded.
 
-    Either `kv_memory_gib` or `num_blocks` may be given; else it is half of the free memory, or all that `max_num_seqs`
+    Either `kv_memory_gib` or `num_blocks` may be given; else it is `memory.for_kv`, or all that `max_num_seqs`
     sequences of `max_model_len` tokens could ever fill, whichever is less. `memory` defaults to this machine's.
     `windows` of the KV groups, and the longest chunk that is computed at once, in tokens, say what a sequence fills.
     `drafter_bytes`: what a drafter keeps beside the model, of each block. Raises ModelError for less than one block and
@@ -99,10 +117,11 @@ def kv_size(
         blocks, why = _default_blocks(shape, bytes_per_block, usable, why, memory)
     nbytes = blocks * bytes_per_block
     taken = gib(nbytes) + (f" ({gib(blocks * drafter_bytes)} of it for drafts)" if drafter_bytes else "")
-    if nbytes > memory.available:
+    if nbytes > memory.left:
+        beside = f" beside the {gib(memory.step)} that the largest step takes" if memory.step else ""
         raise ModelError(
-            f"the KV cache would take {taken}, but only {gib(memory.available)} of the "
-            f"{gib(memory.total)} of {memory.limited_by} are free; lower --kv-memory or --num-blocks."
+            f"the KV cache would take {taken}, but only {gib(memory.left)} of the "
+            f"{gib(memory.total)} of {memory.limited_by} are free{beside}; lower --kv-memory or --num-blocks."
         )
     tokens = most_tokens(blocks, shape.block_size, windows, longest_chunk, max_model_len)
     held = f"{tokens:,} tokens" + (f" of a sequence, in {len(windows)} groups" if len(windows) > 1 else "")
@@ -201,17 +220,30 @@ def _default_blocks(
     shape: KVShape, bytes_per_block: int, usable: int, used: str, memory: MachineMemory
 ) -> tuple[int, str]:
     """usable: blocks that can ever be filled, by what is `used`."""
-    affordable = int(memory.available * memory.share) // bytes_per_block
-    share = "half" if memory.share == 0.5 else f"{memory.share:.0%}"
+    affordable = memory.for_kv // bytes_per_block
+    if affordable < 1 and memory.held is not None:
+        raise ModelError(
+            f"{memory.limited_by} has {gib(memory.total)}, of which --gpu-memory-utilization {memory.share:g} lets "
+            f"this engine have {gib(memory.total * memory.share)}; weights take {gib(memory.held)}, the largest step "
+            f"{gib(memory.step)}, and {gib(memory.available)} are free: that leaves nothing for a KV block of "
+            f"{shape.block_size} tokens ({gib(bytes_per_block)}). Free memory, take a smaller model or a higher share, "
+            "or lower --max-num-batched-tokens or --max-num-seqs."
+        )
     if affordable < 1:
         raise ModelError(
-            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free, of which {share} is "
+            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free, of which half is "
             f"too little for one KV block of {shape.block_size} tokens ({gib(bytes_per_block)}); free memory, or take "
             "a smaller model, --kv-cache-dtype int8 or --dtype bfloat16."
         )
     if usable <= affordable:
         return usable, used
-    return affordable, f"{share} of the {gib(memory.available)} that {memory.limited_by} has free"
+    if memory.held is None:
+        return affordable, f"half of the {gib(memory.available)} that {memory.limited_by} has free"
+    why = f"what weights ({gib(memory.held)}) and the largest step ({gib(memory.step)}) leave of {memory.share:.0%} of "
+    why += f"the {gib(memory.total)} of {memory.limited_by}"
+    if memory.available < memory.total * memory.share - memory.held:
+        why += f", of which {gib(memory.available)} are free"
+    return affordable, why
 
 
 def gib(nbytes: float) -> str:
@@ -226,7 +258,7 @@ def gib(nbytes: float) -> str:
 def memory_of(device: Device) -> MachineMemory:
     """What a backend may use: its device's own memory, else this machine's."""
     own = device.own_memory()
-    return machine_memory() if own is None else MachineMemory(*own, "the GPU", _GPU_SHARE)
+    return machine_memory() if own is None else MachineMemory(own.total, own.free, "the GPU", own.held)
 
 
 def machine_memory(root: Path = Path("/")) -> MachineMemory:

@@ -5,7 +5,7 @@ transfers of blocks (`block_transfers`), then forward passes over all its tokens
 positions that score, then of those that sample (in slabs, so that a wide batch over a large vocabulary needs little
 memory), then vectors. Slots, tokens and settings are the backend's. Where that computes beside the caller, `submit`
 returns before the step is done. Drafts that the plan leaves to the executor are made first; then `submit` waits for
-them.
+them. Where the device itself has ended, a step does not fail but raises: nobody could compute another.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import accumulate, chain
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
 from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResult, PendingCopy, PendingPass, StateCache
 from inflight.execution.block_transfers import BlockTransfers
+from inflight.execution.device_lost import DeviceLost, sentence
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.drafters.step_drafting import StepDrafting
 from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
@@ -52,6 +53,8 @@ class ModelRunner:
         self._transfers = BlockTransfers(capacity, self._copy_blocks)
         self._grammars = grammars
         self._flights: deque[InFlight] = deque()  # whose results nobody has, where rows may have grammars
+        self.lost: str | None = None  # a sentence, once the device computes nothing any more
+        self._loss_is_told = False
         self.finished = 0.0  # when the last step was: the next one cannot have begun before
 
     @property
@@ -59,15 +62,31 @@ class ModelRunner:
         return self._capacity
 
     def submit(self, plan: BatchPlan) -> InFlight:
+        """Raises DeviceLost, as a step's `result` does, once the device has ended."""
+        if self.lost is not None:
+            raise DeviceLost(self.lost)
         flight = InFlight(self, plan)
         try:
             self._run(plan, flight)
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
             flight.fault = fault
-            self.discard(plan)
+            if not self.is_lost(fault):
+                self.discard(plan)
         if self._grammars is not None:
             self._flights.append(flight)
         return flight
+
+    def is_lost(self, fault: Exception) -> bool:
+        """By this fault of a step, or before: then slots and blocks are out of reach, too."""
+        if self.lost is None and not is_out_of_memory(fault) and (why := self._backend.failure()) is not None:
+            self.lost = sentence(why)
+        return self.lost is not None
+
+    def tell_of_loss(self, fault: Exception) -> None:
+        """Raises DeviceLost, for the first step that failed so: those that were under way beside it are ended then."""
+        if self.lost is not None and not self._loss_is_told:
+            self._loss_is_told = True
+            raise DeviceLost(self.lost) from fault
 
     def discard(self, plan: BatchPlan) -> None:
         """The step failed: those of the next one may be in flight already, and must not touch what it left undone."""
@@ -81,7 +100,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Nothing but threads outlives the runner's own references."""
-        if self._capacity.asynchronous_transfers:
+        if self._capacity.asynchronous_transfers and self.lost is None:
             self._backend.wait()  # or blocks would be copied whose memory is somebody else's
         if self._grammars is not None:
             self._grammars.close()
@@ -166,8 +185,12 @@ class InFlight:
         self._told: StepResult | None = None
 
     def result(self) -> StepResult:
+        """Raises DeviceLost, once; whoever asks again, or for a step that was under way beside it, is told of a step
+        that failed."""
         if self._told is None:
             self._told = self._result()
+            if self.fault is not None:
+                self._runner.tell_of_loss(self.fault)
         return self._told
 
     def _result(self) -> StepResult:
@@ -180,6 +203,9 @@ class InFlight:
         seconds = finished - max(self._started, self._runner.finished)
         self._runner.finished = finished
         step = self.plan.step
+        if self.fault is not None and self._runner.is_lost(self.fault):
+            self._runner.drawn(self, ())
+            return StepResult(step, (), seconds, error=self._runner.lost)
         if self.fault is not None:
             is_short = is_out_of_memory(self.fault)
             self._runner.drawn(self, ())

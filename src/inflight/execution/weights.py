@@ -88,7 +88,7 @@ def load_weights(
     named: TensorSource = ExpertNames(FamilyTensors(model, source), model)
     if shard is not None:
         named, model = ShardedTensors(named, shard), shard.spec
-    _check_memory(model, backend, max_positions, quantization, group_size, (memory or memory_of(backend)).total)
+    _check_memory(model, backend, max_positions, quantization, group_size, memory or memory_of(backend))
     packer = Packer(model, named, backend, progress, quantization, group_size)
     tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
@@ -144,13 +144,31 @@ def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:
 
 
 def _check_memory(
-    model: ModelSpec, backend: Backend, positions: int, quantization: Quantization, group_size: int, total: int
+    model: ModelSpec,
+    backend: Backend,
+    positions: int,
+    quantization: Quantization,
+    group_size: int,
+    memory: MachineMemory,
 ) -> None:
+    """Of the host, what there is in all: what others have may be given up. Of a GPU what is free: nobody gives up."""
     # Weights, and a cosine and a sine for every other value of a head that is rotated.
-    rotated = sum(settings.head_dim for settings in rope_settings(model))
-    needed = weight_bytes(model, backend.dtype, quantization, group_size) + positions * rotated * 4
-    if needed > total:
-        raise ModelError(
-            f"the model needs {gib(needed)} for {parameters(model):,} weights and {positions:,} positions, but there "
-            f"are {gib(total)} of memory in all; take a smaller model, --quantization int4 or a lower --max-model-len."
-        )
+    rotated = 4 * positions * sum(settings.head_dim for settings in rope_settings(model))
+    needed = weight_bytes(model, backend.dtype, quantization, group_size) + rotated
+    on_gpu = memory.held is not None
+    there = memory.available if on_gpu else memory.total
+    if needed <= there:
+        return
+    of = f"{gib(there)} of {memory.limited_by}'s {gib(memory.total)} are free"
+    smaller: list[tuple[Quantization, int]] = [
+        (held, weight_bytes(model, backend.dtype, held, group_size) + rotated) for held in ("int8", "int4")
+    ]
+    fits = [
+        f"--quantization {held} ({gib(size)})" for held, size in smaller if size <= there and quantization == "none"
+    ]
+    raise ModelError(
+        f"the model needs {gib(needed)} for {parameters(model):,} weights and {positions:,} positions, but "
+        f"{of if on_gpu else f'there are {gib(there)} of memory in all'}; take "
+        f"{', '.join([*fits, 'a smaller model' if fits else 'a smaller model, --quantization int4'])} or a lower "
+        "--max-model-len."
+    )

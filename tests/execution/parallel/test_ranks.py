@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
 
 from inflight.execution.backends.torch import device
+from inflight.execution.parallel import ranks
 from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.member import Member, device_of
 from inflight.execution.parallel.ranks import Ranks
@@ -60,9 +62,48 @@ def test_a_rank_that_does_not_come_is_lost(tmp_path: Path) -> None:
     assert told
 
 
+def test_a_rank_alone_waits_for_nobody_and_says_what_it_lacked(tmp_path: Path) -> None:
+    """While the largest step is computed, others may still load."""
+
+    def run(rank: int, group: Ranks) -> None:
+        if rank == 1:
+            return
+        with group.alone():
+            assert group.sum_of(torch.zeros(2, 3)).shape == (2, 3)
+        with pytest.raises(MemoryError), group.alone():
+            group.lacks(MemoryError())
+        with pytest.raises(PeerLost):
+            group.sum_of(torch.zeros(2, 3))
+
+    each(2, tmp_path, run, seconds=1.0)
+
+
 def test_a_group_that_nobody_joins_is_told(tmp_path: Path) -> None:
     with pytest.raises(PeerLost, match="2 processes did not find each other"):
         Ranks(Member(Shard(llama(), 0, 2), str(tmp_path), 0.5), "cpu")
+
+
+def test_waits_on_gpus_are_bounded_and_do_not_end_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL is not here: what PyTorch's group of it is told."""
+    made: list[tuple[Any, ...]] = []
+
+    class Group:
+        Options = SimpleNamespace
+
+        def __init__(self, *given: Any) -> None:
+            made.append((os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING"), *given))
+            self.aborted = False
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
+    monkeypatch.setattr(ranks.dist, "ProcessGroupNCCL", Group, raising=False)
+    group = Ranks(Member(Shard(llama(), 1, 2), str(tmp_path), 7.0), "cuda:1")
+    ((handling, _, rank, count, options),) = made
+    assert (handling, rank, count, options._timeout.total_seconds()) == ("2", 1, 2, 7.0)
+    group.abandon()
+    assert group._group.aborted
 
 
 def test_ranks_have_gpus_side_by_side() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from inflight.execution.attention_backends import AttentionBackend
     from inflight.execution.backends.protocol import Backend, DType
 
 __all__ = ["open_backend"]
@@ -24,10 +25,12 @@ def open_backend(
     device: str = "cpu",
     graph_rows: int = 0,
     batch_invariant: bool = False,
+    attention: AttentionBackend = "auto",
 ) -> Backend:
     """The backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` has what there is). On
     such a GPU passes of up to `graph_rows` rows that only decode are made so that graphs can be captured of them.
     batch_invariant: there, the bits of a row do not depend on the rows beside it, as those of a CPU never do.
+    attention: whose kernels attend there.
 
     The rest is about the CPU. `threads` None takes those this process may run on. `isa` is "auto" (the best this CPU
     has, unless the environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference"
@@ -41,7 +44,7 @@ def open_backend(
     if device != "cpu" or isa == "torch":
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, device, threads, graph_rows, batch_invariant=batch_invariant)
+        return open_device(dtype, device, threads, graph_rows, None, batch_invariant, attention)
     if isa == "reference":
         from inflight.execution.backends.reference import ReferenceBackend
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -107,8 +107,16 @@ class HostBackend(ABC, Generic[P]):
     def own_memory(self) -> None:
         """It is the host's."""
 
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        """Of memory of its own it has none."""
+        run()
+        return 0
+
     def wait(self) -> None:
         """What was asked for is done when the call returns."""
+
+    def failure(self) -> None:
+        """A processor that fails takes this process along."""
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)

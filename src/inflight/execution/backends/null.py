@@ -9,7 +9,7 @@ mistake in a plan.)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,8 +123,16 @@ class NullBackend:
     def own_memory(self) -> None:
         """Sizes are those of this machine."""
 
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        """Nothing takes any."""
+        run()
+        return 0
+
     def wait(self) -> None:
         """Everything is over at once."""
+
+    def failure(self) -> None:
+        """There is nothing that could fail."""
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """In bf16 and float32, as of a model that is computed."""

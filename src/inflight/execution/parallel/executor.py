@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transferred
+from inflight.execution.device_lost import DeviceLost
 from inflight.execution.parallel.faults import PeerLost, RanksLost, WorkerFault
 from inflight.execution.parallel.messages import Computed
 from inflight.execution.parallel.rank_transfers import RankTransfers
@@ -90,18 +91,18 @@ class ParallelExecutor:
             if late := self._transfers.overdue(limit):
                 raise WorkerFault(f"Rank {min(late)} has not copied the blocks of a transfer for {limit:g} s.")
         except WorkerFault as cause:
-            self._lose(str(cause), cause)
+            self.lose(str(cause), cause)
 
     def _others(self, result: StepResult, fault: Exception | None) -> list[Computed]:
         """What the others have made of a step. Raises RanksLost where one cannot go on."""
         if fault is not None and not isinstance(fault, PeerLost):
-            self._lose(str(result.error))
+            self.lose(str(result.error))
         try:
             others = self._workers.computed(_PATIENCE if fault else self._workers.seconds)
         except WorkerFault as cause:
-            self._lose(str(cause), cause)
+            self.lose(str(cause), cause)
         if fault is not None:
-            self._lose(str(result.error))
+            self.lose(str(result.error))
         return others
 
     def _compare(self, result: StepResult, others: Sequence[Computed]) -> None:
@@ -109,12 +110,13 @@ class ParallelExecutor:
         drawn = token_ids(result)
         for rank, other in enumerate(others, start=1):
             if (other.step, other.token_ids) != (result.step, drawn):
-                self._lose(
+                self.lose(
                     f"Rank {rank} has drawn other tokens than rank 0, {len(other.token_ids)} in step {other.step} and "
                     f"{len(drawn)} in step {result.step}: their devices do not compute the same bits."
                 )
 
-    def _lose(self, why: str, cause: WorkerFault | None = None) -> NoReturn:
+    def lose(self, why: str, cause: WorkerFault | DeviceLost | None = None) -> NoReturn:
+        """Raises RanksLost."""
         self.lost = f"{why} {_AGAIN}"
         raise RanksLost(self.lost) from cause
 
@@ -124,5 +126,8 @@ class _InFlight:
         self._executor, self._flight, self._short = executor, flight, short
 
     def result(self) -> StepResult:
-        result = self._flight.result()
+        try:
+            result = self._flight.result()
+        except DeviceLost as cause:
+            self._executor.lose(f"On rank 0: {cause}.", cause)
         return self._executor.finished(result, self._flight.fault, self._short)

@@ -7,6 +7,9 @@ by an error once that one is gone, or after the seconds that were agreed on.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ class Ranks:
         """Waits for all others. Raises PeerLost."""
         self._rank, self._count = member.shard.rank, member.shard.ranks
         self._on_gpu = device != "cpu"
+        self._is_alone = False
         self._shortage: Exception | None = None
         limit = timedelta(seconds=member.seconds)
         self._group: Any  # what both kinds offer is not typed
@@ -33,6 +37,9 @@ class Ranks:
             store = dist.FileStore(str(Path(member.folder) / "store"), self._count)  # type: ignore[attr-defined]
             store.set_timeout(limit)
             if self._on_gpu:
+                # A sum that waits too long is given up, and the first rank says which one is late; by itself PyTorch
+                # would end the whole process, without a sentence.
+                os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = limit
                 self._group = dist.ProcessGroupNCCL(store, self._rank, self._count, options)
@@ -50,13 +57,26 @@ class Ranks:
         ranks, and twice as many for four. Raises PeerLost; on a GPU whoever waits for the device learns it."""
         parts = torch.empty((self._count, *part.shape), dtype=part.dtype, device=part.device)
         try:
-            self._group.allgather([list(parts.unbind())], [part]).wait()
+            if not self._is_alone:
+                self._group.allgather([list(parts.unbind())], [part]).wait()
         except RuntimeError as error:
             raise PeerLost(_first_line(error)) from error
         total = parts[0]
         for one in parts[1:]:
             total += one
         return total
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While entered, sums take the memory that they will, of parts that nobody sends: others may still be loading.
+        What this rank lacked memory for meanwhile is raised at the end."""
+        self._is_alone = True
+        try:
+            yield
+        finally:
+            self._is_alone = False
+        if (fault := self.shortage()) is not None:
+            raise fault
 
     def lacks(self, fault: Exception) -> None:
         """Memory was short here for what is added up."""

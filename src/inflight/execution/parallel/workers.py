@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, TypeVar
@@ -141,6 +142,10 @@ class Workers:
             worker.tell(Begin(capacity))
         for worker in self._workers:
             worker.told(Ready, START_SECONDS)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """While entered, this process's rank waits for none of the others."""
+        return nullcontext() if self._ranks is None else self._ranks.alone()
 
     def shortage(self) -> Exception | None:
         """Of memory, on this process's rank, since the last call."""

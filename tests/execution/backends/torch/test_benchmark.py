@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,30 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: str, told: str) -> None:
     page = ran(capsys, "--part", part)
     assert told in page and "tiny's shape in bf16" in page and "could not be measured" not in page
+
+
+BARE = """
+import sys
+OURS = {"fastapi", "uvicorn", "httptools", "uvloop", "multipart", "aiohttp", "prometheus_client", "click", "rich",
+        "tokenizers", "huggingface_hub", "llguidance", "safetensors", "transformers", "gguf", "pytest"}
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in OURS or name == "inflight.execution.backends._native":
+            raise ImportError(f"{name} is not on a bare machine")
+sys.meta_path.insert(0, Refuse())
+from benchmarks.gpu.__main__ import main
+main(["--device", "cpu", "--part", "decode"])
+"""
+
+
+def test_a_bare_machine_is_enough() -> None:
+    """PyTorch, Triton, numpy and msgspec."""
+    root = Path(__file__).parents[4]
+    ran = subprocess.run(
+        [sys.executable, "-c", BARE], cwd=root, env={**os.environ, "PYTHONPATH": "src"}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "rows at 20 tokens of context" in ran.stdout and "could not be measured" not in ran.stdout
 
 
 @pytest.mark.wide

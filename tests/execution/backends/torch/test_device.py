@@ -14,7 +14,7 @@ import torch
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
-from inflight.execution.backends.torch.device import DeviceError, choose
+from inflight.execution.backends.torch.device import DeviceError, choose, has_fp8
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def nobody_names_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_driver_nobody_asks_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", _without("torch"))
-    assert choose("auto", tmp_path) == ("cpu", "this machine has no driver of an NVIDIA GPU")
+    assert choose("auto", tmp_path) == ("cpu", "this machine has no driver of an NVIDIA or AMD GPU")
     assert choose("cpu", tmp_path) == ("cpu", "as set")
 
 
@@ -73,6 +73,20 @@ def test_a_pytorch_for_cpus_is_told(driven: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(DeviceError, match="needs a PyTorch with CUDA"):
         choose("cuda:0", driven)
+
+
+def test_a_gpu_of_amds_is_taken_and_said_to_be_untried(
+    driven: Path, two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROCm's PyTorch has the names of CUDA's. Its floats of 8 bits are not the same everywhere."""
+    (driven / "dev/nvidiactl").rename(driven / "dev/kfd")
+    found = SimpleNamespace(name="MI300X", total_memory=192 * 2**30, major=9, minor=4, gcnArchName="gfx942")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: found)
+    name, reason = choose("auto", driven)
+    assert name == "cuda:0" and reason.endswith("MI300X, 192 GiB, gfx942, by ROCm, on which nobody has tried this yet")
+    assert not has_fp8("cuda:0")
 
 
 def test_without_a_compiler_of_kernels_the_cpu_computes(

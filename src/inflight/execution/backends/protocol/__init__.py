@@ -25,7 +25,7 @@ have the same bits whatever other tokens, queries or rows are in the call.
 
 from __future__ import annotations
 
-from inflight.execution.backends.protocol.backend import Backend, Device, PendingCopy, WeightPacking
+from inflight.execution.backends.protocol.backend import Backend, Device, DeviceMemory, PendingCopy, WeightPacking
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass, PassResult, PendingPass
 from inflight.execution.backends.protocol.handles import (
     Activation,
@@ -60,6 +60,7 @@ __all__ = [
     "Backend",
     "DType",
     "Device",
+    "DeviceMemory",
     "Experts",
     "ForwardPass",
     "GateUp",

@@ -6,8 +6,8 @@ needs; a decoder, and the loader of its weights, need all of `Backend`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.matrices import Matrix, Rows
@@ -37,6 +37,14 @@ class PendingCopy(Protocol):
         """Whether all of them are."""
 
 
+class DeviceMemory(NamedTuple):
+    """Bytes of a device's own memory: in all, those that are free, and those that this process has of it."""
+
+    total: int
+    free: int
+    held: int
+
+
 class Device(Protocol):
     """What a runner needs of a backend, whatever computes between tokens and logits: the KV cache, request slots, and
     passes over them."""
@@ -54,8 +62,11 @@ class Device(Protocol):
         """`num_blocks` in the device's memory, and behind them, numbered on, so many in the host's, which no pass
         reads: they are copied to and from. On a CPU both are the same memory."""
 
-    def own_memory(self) -> tuple[int, int] | None:
-        """Bytes of the device's memory, in all and free. None: it computes in the host's."""
+    def own_memory(self) -> DeviceMemory | None:
+        """None: it computes in the host's."""
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        """Of the device's own memory, what `run` takes at most beside what is held already."""
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
@@ -69,6 +80,10 @@ class Device(Protocol):
 
     def wait(self) -> None:
         """For all that the device was asked for."""
+
+    def failure(self) -> str | None:
+        """Asked when a step has failed: why the device computes nothing any more, in its own words; None where it does.
+        Waits for what it was asked for."""
 
     def prepare(
         self,

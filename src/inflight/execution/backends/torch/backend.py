@@ -5,7 +5,7 @@ Knows the parts of this folder; each has its own file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, in_order
 from inflight.execution.backends.protocol import (
     Array,
+    DeviceMemory,
     DType,
     Gating,
     Hold,
@@ -26,7 +27,7 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.torch import memory
-from inflight.execution.backends.torch.device import gpu_memory
+from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache, DeviceStates
@@ -174,8 +175,14 @@ class TorchBackend:
     def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> DeviceKVCache:
         return DeviceKVCache(shape, num_blocks, self._act, self.device, host_blocks)
 
-    def own_memory(self) -> tuple[int, int] | None:
+    def own_memory(self) -> DeviceMemory | None:
         return None if self.device.type == "cpu" else gpu_memory(self.device)
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        if self.device.type == "cuda":
+            return gpu_peak_bytes(self.device, run)
+        run()
+        return 0
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return memory.bytes_per_state(layers, self._act)
@@ -209,6 +216,15 @@ class TorchBackend:
             self._copies.mark().synchronize()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def failure(self) -> str | None:
+        """After some faults (memory that cannot be corrected, an address out of bounds, a kernel that hangs) CUDA
+        answers every call of this process with the same error."""
+        try:
+            self.wait()
+        except RuntimeError as error:
+            return first_line(error)
+        return None
 
     def prepare(
         self,

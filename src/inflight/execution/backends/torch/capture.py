@@ -77,6 +77,11 @@ class CapturedDecoder:
         self.failure: str | None = None
 
     @property
+    def uncaptured(self) -> CapturedPassDecoder:
+        """For a pass of which nothing may be kept."""
+        return self._decoder
+
+    @property
     def captured(self) -> tuple[int, ...]:
         """Buckets that have a graph."""
         return tuple(sorted(self._captured))

@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from inflight.execution.backends.protocol import DeviceMemory
 
 if TYPE_CHECKING:
     import torch
 
-_DRIVERS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg")
+_DRIVERS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/kfd")  # the last one is AMD's
 INSTALL = "install it: pip install 'inflight[gpu]'"
 
 
@@ -39,7 +42,7 @@ def choose(asked: str, root: Path = Path("/")) -> Chosen:
         if os.environ.get("INFLIGHT_ISA"):
             return Chosen("cpu", "INFLIGHT_ISA names what computes on it")
         if not has_driver(root):
-            return Chosen("cpu", "this machine has no driver of an NVIDIA GPU")
+            return Chosen("cpu", "this machine has no driver of an NVIDIA or AMD GPU")
         try:
             return Chosen(*_gpu("cuda", "a GPU is there"))
         except DeviceError as error:
@@ -65,15 +68,15 @@ def check_fp8(device: str, option: str) -> None:
         of = _cuda(device).get_device_properties(device)
         raise DeviceError(
             f"{option} fp8 takes a GPU that multiplies floats of 8 bits, from sm_89 on (L4, L40S, H100), and {of.name} "
-            f"is sm_{of.major}{of.minor}; take int8, which takes as much memory."
+            f"is {_architecture(of)}; take int8, which takes as much memory."
         )
 
 
 def has_fp8(device: str | torch.device) -> bool:
-    """Of a GPU that is there: whether it multiplies floats of 8 bits."""
+    """Of a GPU that is there: whether it multiplies floats of 8 bits as NVIDIA's are (some of AMD's have others)."""
     import torch
 
-    return bool(torch.cuda.get_device_capability(device) >= (8, 9))
+    return torch.version.hip is None and bool(torch.cuda.get_device_capability(device) >= (8, 9))
 
 
 def gpu_name(device: str) -> str:
@@ -85,13 +88,35 @@ def has_driver(root: Path = Path("/")) -> bool:
     return any((root / path).exists() for path in _DRIVERS)
 
 
-def gpu_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes of a GPU in all, and free: what PyTorch keeps for later counts as free."""
+def gpu_memory(device: torch.device) -> DeviceMemory:
+    """What PyTorch keeps for later counts as free. What CUDA itself takes (a context, the code of kernels) is neither
+    free nor held."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(total), int(free + kept)
+    held = int(torch.cuda.memory_allocated(device))
+    return DeviceMemory(int(total), int(free) + int(torch.cuda.memory_reserved(device)) - held, held)
+
+
+def gpu_peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
+    """What `run` has PyTorch take at most beside what was allocated before; pieces used in part count whole."""
+    import torch
+
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    held = int(torch.cuda.memory_allocated(device))
+    torch.cuda.reset_peak_memory_stats(device)
+    try:
+        run()
+        torch.cuda.synchronize(device)
+        return max(0, int(torch.cuda.max_memory_reserved(device)) - held)
+    finally:
+        torch.cuda.empty_cache()
+
+
+def first_line(error: Exception) -> str:
+    """What kind of error it is, and how it begins: what follows is advice for who writes kernels."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0][:300]}"
 
 
 def _gpu(asked: str, reason: str) -> Chosen:
@@ -103,7 +128,19 @@ def _gpu(asked: str, reason: str) -> Chosen:
             "take another number, or look at CUDA_VISIBLE_DEVICES."
         )
     of = cuda.get_device_properties(number)
-    return Chosen(f"cuda:{number}", f"{reason}: {of.name}, {of.total_memory / 2**30:.0f} GiB, sm_{of.major}{of.minor}")
+    return Chosen(f"cuda:{number}", f"{reason}: {of.name}, {of.total_memory / 2**30:.0f} GiB, {_architecture(of)}")
+
+
+def _architecture(of: Any) -> str:
+    import torch
+
+    if torch.version.hip is None:
+        return f"sm_{of.major}{of.minor}"
+    return f"{of.gcnArchName}, by ROCm, on which nobody has tried this yet"
+
+
+def _runtime(of: Any) -> str:
+    return f"CUDA {of.cuda}" if of.hip is None else f"ROCm {of.hip} (rocm-smi, there)"
 
 
 def _cuda(asked: str) -> Any:
@@ -111,7 +148,7 @@ def _cuda(asked: str) -> Any:
         import torch
     except ImportError as error:
         raise DeviceError(f"--device {asked} needs PyTorch, which is not here ({error}); {INSTALL}.") from None
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and torch.version.hip is None:
         raise DeviceError(
             f"--device {asked} needs a PyTorch with CUDA, and {torch.__version__} is for CPUs; {INSTALL} from PyPI, "
             "whose wheels have it."
@@ -119,7 +156,7 @@ def _cuda(asked: str) -> Any:
     if not torch.cuda.is_available():
         raise DeviceError(
             f"--device {asked}: PyTorch {torch.__version__} finds no GPU that it can use; nvidia-smi tells whether the "
-            f"driver runs, and whether it is new enough for CUDA {torch.version.cuda}."
+            f"driver runs, and whether it is new enough for {_runtime(torch.version)}."
         )
     if importlib.util.find_spec("triton") is None:
         raise DeviceError(f"--device {asked} needs Triton, which compiles our kernels and is not here; {INSTALL}.")

@@ -13,6 +13,8 @@ from typing import Any
 
 from triton.errors import TritonError
 
+from inflight.execution.backends.torch.device import first_line
+
 log = logging.getLogger(__name__)
 
 
@@ -41,11 +43,6 @@ class WithTwins:
                 return twin(*arguments)
 
         return call
-
-
-def first_line(error: Exception) -> str:
-    """What kind of error it is, and how it begins."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0][:300]}"
 
 
 def is_of_compiling(error: Exception) -> bool:

@@ -13,7 +13,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from inflight.execution.backends.torch.fallback import first_line, is_of_compiling
+from inflight.execution.backends.torch.device import first_line
+from inflight.execution.backends.torch.fallback import is_of_compiling
 
 
 class InvariantOperations:

@@ -204,6 +204,7 @@ class DeviceSlots:
             block_size=self._capacity.block_size,
             longest_chunk=int(layout.lengths.max(initial=0)),
             longest_context=layout.longest_context if bucket is None else self._capacity.max_model_len,
+            layout=layout,
         )
         states = StateTensors(next(sent), next(sent), next(sent)) if of_states else None
         found = PassStart(layout, tensors, states, next(sent).view(-1, 4), bucket)

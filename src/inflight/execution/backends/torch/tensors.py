@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from inflight.execution.backends.pass_layout import PassLayout
+
 
 class PassTensors(NamedTuple):
     """Where the tokens of a pass lie (`protocol.AttentionMetadata` has the meanings), of T tokens in C chunks.
@@ -19,7 +21,8 @@ class PassTensors(NamedTuple):
     chunks of one token of the padding row, at position 0.
 
     longest_chunk, longest_context: no chunk has more tokens, none ends behind more positions (T at most, and the
-    longest sequence, where a graph is captured).
+    longest sequence, where a graph is captured). layout: of chunks, on the host, for whoever plans there; not for a
+    graph.
     """
 
     token_ids: Tensor  # int32[T]
@@ -32,6 +35,7 @@ class PassTensors(NamedTuple):
     block_size: int
     longest_chunk: int
     longest_context: int
+    layout: PassLayout | None = None
 
     @property
     def num_tokens(self) -> int:

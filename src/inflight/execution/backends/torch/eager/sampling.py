@@ -72,7 +72,8 @@ def _by_chance(distance: Tensor, draws: Draws) -> Tensor:
     ids = torch.where(is_filtered[:, None], by_rank, torch.arange(vocabulary, device=rows.device))
     distance = torch.where(is_filtered[:, None], ranked, distance)
 
-    kept = torch.where(min_p > 0, (distance >= min_p.log()[:, None]).sum(1), vocabulary)
+    # Of a row that takes its largest logit nothing here is a number, and nothing is taken.
+    kept = torch.where(min_p > 0, (distance >= min_p.log()[:, None]).sum(1).clamp(min=1), vocabulary)
     kept = torch.where(top_k > 0, torch.minimum(kept, top_k), kept)
     cumulative = distance.exp().cumsum(1)
     before = torch.nn.functional.pad(cumulative[:, :-1], (1, 0))

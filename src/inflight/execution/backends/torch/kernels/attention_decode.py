@@ -91,7 +91,7 @@ def attend_short(call: AttentionCall) -> None:
         **constants,
         num_warps=tile.warps,
         num_stages=tile.stages,
-        maxnreg=tile.registers,
+        **({"maxnreg": tile.registers} if torch.version.hip is None else {}),  # an option of CUDA's alone
         enable_fp_fusion=True,
     )
     columns = min(COLUMNS, triton.next_power_of_2(call.value_dim))

@@ -1,0 +1,108 @@
+"""The largest step there can be, computed once before keys and values get their memory: what it takes is left free.
+
+Knows plans and what a step may hold; what a device takes for it, the device counts (`Device.peak_bytes`). Its rows are
+nobody's: they read and write one block of padding, at the last positions that a sequence has, where attention takes
+most memory, and are drawn from with all that a draw can ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
+from inflight.execution.backends.protocol import Backend, KVShape, LayerState
+from inflight.execution.memory import gib, memory_of
+from inflight.execution.out_of_memory import is_out_of_memory
+from inflight.execution.pass_decoder import PassDecoder, sample
+from inflight.models.errors import ModelError
+
+_BLOCKS = 2  # of the cache that it writes to, that of padding included
+_ALL = SamplingParams(
+    temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, logprobs=20
+)
+
+
+@runtime_checkable
+class Captures(Protocol):
+    """A decoder that would keep a graph of what it is given, whose memory is given up here."""
+
+    @property
+    def uncaptured(self) -> PassDecoder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LargestStep:
+    """tokens: of one pass. rows: that they are of. positions: of the longest sequence. layers: what recurrent ones
+    keep."""
+
+    tokens: int
+    rows: int
+    positions: int
+    vocab_size: int
+    shape: KVShape
+    windows: tuple[int, ...]
+    layers: Sequence[LayerState | None] = ()
+
+
+def largest_step_bytes(
+    decoder: PassDecoder,
+    backend: Backend,
+    step: LargestStep,
+    alone: AbstractContextManager[None] | None = None,
+) -> int:
+    """Bytes of the device's own memory; 0, without computing it, where that is the host's. alone: entered meanwhile, so
+    that a device that computes with others waits for none. Raises ModelError where it does not fit beside what is there
+    already."""
+    if backend.own_memory() is None:
+        return 0
+
+    plain = decoder.uncaptured if isinstance(decoder, Captures) else decoder
+
+    def run() -> None:
+        with alone or nullcontext():
+            _compute(plain, backend, step)
+
+    try:
+        return backend.peak_bytes(run)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        memory = memory_of(backend)
+        raise ModelError(
+            f"a step of {step.tokens:,} tokens, in {step.rows} sequences of up to {step.positions:,}, takes more than "
+            f"the {gib(memory.available)} of {memory.limited_by}'s {gib(memory.total)} that weights leave; lower "
+            "--max-num-batched-tokens, --max-num-seqs or --max-model-len."
+        ) from error
+
+
+def _compute(decoder: PassDecoder, backend: Backend, step: LargestStep) -> None:
+    capacity = Capacity(1, step.shape.block_size, step.rows, step.positions, step.vocab_size, windows=step.windows)
+    states = backend.state_cache(step.layers, step.rows + 1, 0) if step.layers else None
+    slots = backend.request_slots(capacity, padding_block=1, states=states)
+    cache = backend.kv_cache(step.shape, _BLOCKS)
+    rows = list(range(step.rows))
+    new = [NewRow(row, (0,), 1, _ALL, seed=row, sample_index=0) for row in rows]
+    backend.prepare(slots, cache, (), new)
+    backend.discard(slots, rows)  # so that they need no blocks of their own
+    chunks = [
+        Chunk(-1, row, step.positions - length, length, (), 1)
+        for row, length in enumerate(chunk_lengths(step.tokens, step.rows, step.positions))
+    ]
+    batch = backend.prepare(slots, cache, chunks)
+    decoder.forward(batch)
+    sample(decoder, batch, chunks)
+    batch.finish().result()
+
+
+def chunk_lengths(tokens: int, rows: int, positions: int) -> list[int]:
+    """A token of each row, and what is left of the tokens in as few of them as can be: prompts beside decodes."""
+    rest, found = max(0, tokens - rows), []
+    for _ in range(min(rows, tokens)):
+        more = min(rest, positions - 1)
+        rest -= more
+        found.append(1 + more)
+    return found
