@@ -137,7 +137,9 @@ def test_behind_a_token_that_alone_may_come_the_rest_of_its_run_is_told(compiled
     told = row.allowed(*forced)
     assert told[:-1] == [[one] for one in forced]
     assert row.drawn(*forced) == ()  # there is a choice behind them
-    assert Row(compiled, Grammar("regex", "[ab]{9}")).drawn(TOKENIZER.encode("a")[0]) == ()
+    free = Row(compiled, Grammar("regex", "[ab]{9}"))
+    free.allowed()
+    assert free.drawn(TOKENIZER.encode("a")[0]) == ()
 
 
 def test_a_row_that_begins_anew_goes_on_where_it_was(compiled: CompiledGrammars) -> None:
@@ -195,6 +197,7 @@ def test_an_output_that_does_not_open_reasoning_is_bound_from_its_first_token_on
         drafted = Row(compiled, either).allowed(*output)
         for count in range(1, len(output)):
             bound, row = Row(compiled, plain, tuple(output[:count])).allowed(), Row(compiled, either)
+            row.allowed()
             row.drawn(*output[:count])
             want = set(bound[0] or ())
             if tuple(output[:count]) == OPENING[:count]:
@@ -235,6 +238,20 @@ def test_rows_without_a_grammar_are_not_asked_for(compiled: CompiledGrammars) ->
     scripted = NewRow(2, PROMPT, 3, SamplingParams(), 0, 0, forced_token_ids=(7,), grammar=Grammar("json_object"))
     rows.start((), [scripted])
     assert not rows
+
+
+def test_what_a_step_drew_late_is_not_taken_for_its_rows_next_owners(compiled: CompiledGrammars) -> None:
+    """An engine that was interrupted forgets steps in flight, and gives their rows to others."""
+    row = Row(compiled, Grammar("regex", "[ab]{3}"))
+    row.allowed()
+    late = BatchPlan(0, (row._chunk(()),))
+    grammar = Grammar("regex", "[xy]{3}")
+    row.rows.start((), [NewRow(4, PROMPT, len(PROMPT), SamplingParams(), seed=0, sample_index=0, grammar=grammar)])
+    row.rows.sampled(late, [Sampled(9, (65,))])
+    masks = row.rows.fill([Chunk(10, 4, len(PROMPT) - 1, 1, (), 1)])
+    assert masks is not None
+    (mask,) = masks.take(1)
+    assert mask is not None and tokens_of(mask) == Row(compiled, grammar).allowed()[0]
 
 
 def test_masks_of_a_pass_stand_where_its_draws_do(compiled: CompiledGrammars) -> None:

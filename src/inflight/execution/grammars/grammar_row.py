@@ -30,7 +30,8 @@ class Demand(NamedTuple):
 
 
 class GrammarRow:
-    """fault: why nothing can follow, in words, once that is known."""
+    """fault: why nothing can follow, in words, once that is known. sequence_id: whose output it is, from its first
+    draw on."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class GrammarRow:
         """token_ids: all that are known, of the prompt and behind it."""
         self.num_tokens = len(token_ids)
         self.fault: str | None = None
+        self.sequence_id: int | None = None
         self._grammar, self._compiled = grammar, compiled
         self._prelude = Prelude(grammar)
         self._matcher: LLMatcher | None = None

@@ -78,6 +78,7 @@ class GrammarRows:
             if row is None or row.num_tokens != _num_known(chunk):
                 of_draws += [None] * chunk.sample
                 continue
+            row.sequence_id = chunk.sequence_id
             placed.append((row, lines, chunk.draft_token_ids))
             of_draws += range(lines, lines + chunk.sample)
             lines += chunk.sample
@@ -89,8 +90,10 @@ class GrammarRows:
         return PassMasks(self, masks, self._thread.submit(self._fill, bits, placed))
 
     def sampled(self, plan: BatchPlan, draws: Sequence[Sampled]) -> tuple[Sampled, ...]:
-        """A step has drawn these, which its rows go on from. Dead ends are told in their grammar's words."""
-        row_of = {one.sequence_id: self._rows.get(one.row) for one in plan.chunks if one.sample}
+        """A step has drawn these, which its rows go on from. Dead ends are told in their grammar's words. A step that
+        nobody waited for may be told of late, when its rows are others'."""
+        rows = (self._rows.get(one.row) for one in plan.chunks if one.sample)
+        row_of = {row.sequence_id: row for row in rows if row is not None}
         return tuple(self._taken_in(row_of.get(one.sequence_id), one) for one in draws)
 
     def _taken_in(self, row: GrammarRow | None, drawn: Sampled) -> Sampled:
