@@ -23,6 +23,7 @@ from unittest.mock import patch
 from benchmarks.drive import drive
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan
@@ -64,7 +65,8 @@ class Bar:
 
 def measured_steps() -> list[HostStep]:
     """Of the built-in model's engine, while requests come and go."""
-    engine = build_engine(EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=ROWS + PROMPT))
+    settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=ROWS + PROMPT)
+    engine = build_engine(settings, SchedulingSettings(speculation="off"))
     rng, vocabulary = random.Random(0), engine.capacity.vocab_size
     requests = [
         Request(

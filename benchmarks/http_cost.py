@@ -115,6 +115,7 @@ def compare(model: str | None, streams: Sequence[int], tokens: int, repeats: int
     settings: dict[str, object] = {"num_blocks": 12_000, "max_num_seqs": 512, "max_model_len": 512}
     if model is not None:
         settings = {"load_format": "dummy", "num_blocks": 1024, "max_num_seqs": 32, "max_model_len": 512}
+    settings["speculation"] = "off"  # tokens that come together are sent together, and that is not what HTTP costs
     given = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     offline = Offline({"model": model, **settings})
     vocabulary = 4096 if model is None else int(str(QWEN25_05B["vocab_size"]))

@@ -217,6 +217,7 @@ def served(model: str, config: ModelSpec, probe: Probe, batches: Sequence[int], 
                 quantization=held,
                 max_num_seqs=max(batches),
                 max_model_len=PROMPT + OUTPUT,
+                speculation="off",
                 record=Path(folder) / f"{held}.jsonl",
             )
             for held in HELD

@@ -5,16 +5,19 @@ Run by the Python of the checkout that is to be measured; imports nothing but it
 
 import sys
 import time
+from importlib.util import find_spec
 
 from inflight import LLM, SamplingParams
 
 
 def main() -> None:
     model, quantization = sys.argv[1:]
+    # A step is to be a token a row in every version; older ones know of no drafts.
+    options = {"speculation": "off"} if find_spec("inflight.core.speculation") else {}
     if model == "built-in":
-        llm = LLM(max_model_len=1024)
+        llm = LLM(max_model_len=1024, **options)
     else:
-        llm = LLM(model, load_format="dummy", quantization=quantization, max_model_len=1024, kv_memory=0.25)
+        llm = LLM(model, load_format="dummy", quantization=quantization, max_model_len=1024, kv_memory=0.25, **options)
     for number, line in enumerate(sys.stdin):
         amount, steps = map(int, line.split())
         # Prompts are never the same, or they would be found in the cache.

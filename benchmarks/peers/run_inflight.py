@@ -8,6 +8,7 @@ from benchmarks.peers.stepping import Job, serve
 from inflight import __version__
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
@@ -30,7 +31,7 @@ class Inflight:
             **_QUANTIZATION.get(job.precision, {}),  # type: ignore[arg-type]
             **job.settings,
         )
-        engine = build_engine(settings)
+        engine = build_engine(settings, SchedulingSettings(speculation="off"))  # as the others compute: a token a step
         self._loop = engine.loop
         self.settings = f"{engine.settings['max_num_batched_tokens'].value} tokens in a step"
 

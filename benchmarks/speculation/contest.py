@@ -22,7 +22,10 @@ from inflight.execution.backends.protocol import Quantization
 from inflight.execution.drafters.suffix import SuffixDrafter
 from inflight.metrics.confidence import Estimate
 
-ON, OFF = SchedulingSettings(speculation="suffix"), SchedulingSettings()  # what auto comes to, and none
+ON, OFF = (
+    SchedulingSettings(speculation="suffix"),
+    SchedulingSettings(speculation="off"),
+)  # what auto comes to, and none
 ASKED: dict[tuple[Kind, int], float] = {("repeating", 1): 2.0, ("repeating", 4): 1.5}  # × at least
 ANYWHERE = 0.99
 
