@@ -9,7 +9,8 @@ import pytest
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
-from inflight.core.speculation.measured import READING, MeasuredSpeculation
+from inflight.core.speculation.measured import MeasuredSpeculation
+from inflight.core.speculation.questions import READING
 from inflight.core.speculation.speculation import Allotment, Candidate
 from inflight.core.speculation.time_budget import RESERVE, SHARE
 from inflight.core.types.plan import Chunk

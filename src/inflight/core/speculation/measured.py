@@ -1,9 +1,9 @@
 """Measured speculation: drafts where they bring tokens, and almost nothing elsewhere.
 
 Joins a drafter, acceptance (are its drafts right?), step cost (what do they take?), the controller (how many?), turns
-(whom is it worth asking for?) and the time budget (what may be lost?). Each step it offers the drafts of those whose
-turn it is to the controller; when the step has ended, all of these learn what came of it. The same steps with the same
-times have the same drafts: no clock is read here.
+(whom is it worth asking for?), questions (what does asking take?) and the time budget (what may be lost?). Each step it
+offers the drafts of those whose turn it is to the controller; when the step has ended, all of these learn what came of
+it. The same steps with the same times have the same drafts: no clock is read here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from inflight.core.sequence import SequenceView
 from inflight.core.speculation.acceptance import Acceptance, SequenceAcceptance
 from inflight.core.speculation.controller import NO_DRAFTS, Choice, Offer, choose
 from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
+from inflight.core.speculation.questions import ASKING, Questions
 from inflight.core.speculation.rounds import Rounds
 from inflight.core.speculation.speculation import MOST, Allotment, Candidate
 from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
@@ -28,9 +29,6 @@ from inflight.core.speculation.turns import LONGEST, Turns
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-ASKING = 15e-6  # seconds that a drafter and the planner take for one sequence at least
-READING = 0.5e-6  # seconds that a drafter takes for each token that it has not seen yet
-DEARER = 1.1  # times what a question takes, for which those wait whom the account cannot pay: texts grow meanwhile
 FIRST_ASKING = 100e-6  # seconds that a round with questions takes beside these, before one is measured
 ASKING_SHARE = 0.001  # of the time, that asking in vain takes at most
 MARGIN = 0.02  # by which a step must be better with drafts, where the one before it had none
@@ -65,6 +63,7 @@ class MeasuredSpeculation:
         self._of: dict[int, SequenceAcceptance] = {}
         self._cost = StepCost(latency)
         self._budget = TimeBudget()
+        self._questions = Questions(self._budget, reads=not self._makes_passes)
         self._turns = Turns()
         self._tally = SpeculationTally(drafter.name)
         self._targets: dict[int, float] = {}  # ITL targets of those that run, in seconds
@@ -78,18 +77,13 @@ class MeasuredSpeculation:
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
         self._rounds = Rounds(FIRST_ASKING)
         self._asked: dict[int, float] = {}  # seconds that looking at drafts was charged, by step
-        self._price = ASKING  # seconds that the account has to hold before anybody's turn is looked for
-        self._views: dict[int, SequenceView] = {}  # of those that run, by number
-        self._seen: dict[int, int] = {}  # tokens of each running sequence that the drafter was shown, by number
-        self._unseen = 0  # tokens of answers that have ended since a drafter was asked, which it learns first
 
     # -- before a step ------------------------------------------------------------------------------------------
 
     def began(self, view: SequenceView) -> None:
         self._of[view.number] = SequenceAcceptance()
         self._turns.begin(view.number)
-        self._views[view.number] = view
-        self._price = min(self._price, self._asking(view))
+        self._questions.began(view)
         if view.itl_target is not None:
             self._targets[view.number] = view.itl_target
 
@@ -101,19 +95,11 @@ class MeasuredSpeculation:
         fewest, most = self._like_it
         if not fewest <= running <= most:
             self._begin_batch(running)
-        if step < self._rests_until or not self._affords(self._price + self._rounds.asking) or not self._cost.ready:
+        beside = self._rounds.asking
+        if step < self._rests_until or not self._questions.may_be_any(beside) or not self._cost.ready:
             return NOBODY
-        return self._affordable(self._turns.at(step))
-
-    def _affordable(self, due: set[int]) -> Collection[int]:
-        """Nobody, where the account does not hold what one question to any of them takes: looking takes time, too."""
-        if not due:
-            return due
-        least = min(self._asking(self._views[number]) for number in due)
-        if self._affords(self._rounds.asking + least):
-            return due
-        self._price = DEARER * least
-        return NOBODY
+        due = self._turns.at(step)
+        return due if not due or self._questions.affords_any(due, beside) else NOBODY
 
     def _begin_batch(self, running: int) -> None:
         """So many sequences run that verdicts of before may not hold."""
@@ -182,9 +168,9 @@ class MeasuredSpeculation:
         vain = self._longest_in_vain(extended.seconds)
         proposals: dict[int, Proposal] = {}
         offers: list[Offer] = []
-        self._price = ASKING
+        self._questions.begin()
         for view, room in candidates:
-            if room > 0 and not self._affords(self._asking(view)):
+            if room > 0 and not self._questions.affords(view):
                 continue
             proposal, chances = self._chances(step, view, min(room, self._most, budget))
             if chances:
@@ -194,17 +180,6 @@ class MeasuredSpeculation:
                 self._turns.pauses(view.number, step, vain)
         return proposals, offers
 
-    def _asking(self, view: SequenceView) -> float:
-        """Seconds that a question about this sequence takes: all that the drafter has not seen yet is read for it."""
-        if self._makes_passes:
-            return ASKING
-        unseen = view.prompt_tokens + view.output_tokens - self._seen.get(view.number, 0) + self._unseen
-        return ASKING + READING * unseen
-
-    def _affords(self, seconds: float) -> bool:
-        """Whether so much may be lost; what is more than the account ever holds may be, when it is full."""
-        return self._budget.allows(min(seconds, self._budget.reserve))
-
     def _chances(self, step: int, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]]:
         """At most so many drafts of a sequence, and of each the chance that it is right if those before it are. None
         where finding out is more than may be lost now."""
@@ -213,12 +188,9 @@ class MeasuredSpeculation:
             return NOTHING, ()
         if isinstance(self._drafter, ExecutorDrafter):
             return NOTHING, self._acceptance.chances_by_place(of, most)
-        asking = self._asking(view)
-        if not self._affords(asking):
+        if not self._questions.affords(view):
             return NOTHING, ()
-        self._asked[step] = self._asked.get(step, 0.0) + asking
-        self._budget.settle(0.0, asking)
-        self._seen[view.number], self._unseen = view.prompt_tokens + view.output_tokens, 0
+        self._asked[step] = self._asked.get(step, 0.0) + self._questions.pay(view)
         self._tally.asked += 1
         proposal = self._drafter.propose(view, most)
         return proposal, self._acceptance.chances(of, proposal.chances)
@@ -303,10 +275,8 @@ class MeasuredSpeculation:
         self._of.pop(view.number, None)
         self._turns.end(view.number)
         self._targets.pop(view.number, None)
-        self._seen.pop(view.number, None)
-        self._views.pop(view.number, None)
+        self._questions.ended(view)
         if not isinstance(self._drafter, ExecutorDrafter):
-            self._unseen += view.output_tokens
             self._drafter.finished(view)
 
     def stats(self) -> SpeculationStats:
