@@ -1,8 +1,8 @@
-"""Exercises in copying, which come before all other training: rows that can only be completed by looking back.
+"""Exercises in copying: rows that can only be completed by looking back.
 
 What it knows: how to make rows whose second part repeats or looks up what the first part said, in random tokens and in
 made-up words. What it does not know: any text or tool. Calls and JSON answers need heads that find a value in the
-prompt and repeat it; these form within minutes on such rows, and hardly ever from the conversations alone.
+prompt and repeat it; `copying_heads.py` makes them, and these rows keep and tune them.
 """
 
 import random
@@ -50,7 +50,7 @@ def quoted(encoder: Encoder, rng: random.Random) -> Row:
 
 
 def exercises(encoder: Encoder, share_of_words: float, rng: random.Random) -> Iterator[Row]:
-    """Without end. Words are harder than tokens, so their share grows as the heads form."""
+    """Without end. Words are harder than tokens, so their share grows."""
     while True:
         if rng.random() < share_of_words:
             yield quoted(encoder, rng)

@@ -39,22 +39,6 @@ def new_model(encoder: Encoder) -> LlamaForCausalLM:
     return model
 
 
-@torch.no_grad()
-def begin_with(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Takes over the weights of a folder of the same shape; its tokens are matched by their texts, with or without a
-    space in front, and those that it lacks begin as the mean of their pieces."""
-    former = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    cut = PreTrainedTokenizerFast.from_pretrained(folder)
-    known = former.get_input_embeddings().weight.clone()
-    model.load_state_dict(former.state_dict())
-    vocabulary = cut.get_vocab()
-    for token, number in tokenizer.get_vocab().items():
-        other = token[1:] if token.startswith("Ġ") else f"Ġ{token}"
-        found = next((vocabulary[one] for one in (token, other) if one in vocabulary), None)
-        pieces = cut.encode(tokenizer.decode([number]), add_special_tokens=False) if found is None else [found]
-        model.get_input_embeddings().weight[number] = known[pieces].mean(0)
-
-
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     half = LlamaForCausalLM(model.config).to(torch.bfloat16)
@@ -68,6 +52,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     config = json.loads((folder / "config.json").read_text())
     config["rope_theta"] = ROPE_THETA
     write_json(folder / "config.json", config)
+    generation = json.loads((folder / "generation_config.json").read_text())
+    write_json(folder / "generation_config.json", {"do_sample": False, **generation})
     write_json(
         folder / "tokenizer_config.json",
         {

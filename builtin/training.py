@@ -1,4 +1,4 @@
-"""The training itself: exercises in copying first, then conversations of all kinds, mixed.
+"""The training itself: conversations of all kinds and exercises in copying, mixed.
 
 What it knows: the order of rows, the rate at which is learned, and how to tell how far it is. What it does not know:
 what the rows say.
@@ -14,31 +14,30 @@ from pathlib import Path
 
 import torch
 from copying import exercises
+from copying_heads import begin_copying
 from dialogues import about_batching, beside_tools, called, chat, of_tools_and_facts
 from entries import Entry, conversations_of_epoch, drills_of_epoch, listed_conversations
 from facts import fact_in_json
-from model import answered_exactly, begin_with, loss_of, new_model, save
+from model import answered_exactly, loss_of, new_model, save
 from rows import Encoder, Row, batches_by_length
 from tokens import MAX_LENGTH, train_tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from values import Values
 
 DRILL_TOKENS = 14
-SAVED_EVERY = 100.0  # seconds
-TOLD_EVERY = 200  # batches of exercises
-ROWS_AT_ONCE = 512  # of exercises, which are sorted by length
+SAVED_EVERY = 300.0  # seconds
+WARM_UP = 400  # batches; heads that copy are there from the start, and large steps would undo them
 
 
 @dataclass(frozen=True)
 class Settings:
-    """start: a folder whose weights are taken over. exercise_batches: of copying, before all else. uses, facts, copies:
-    rows of tools, of JSON and of exercises in each epoch. drills: times each answer's beginning is practised per epoch.
-    """
+    """uses, facts, copies: rows of tools, of JSON and of exercises in each epoch; exercises twice as often at first and
+    never at last. drills: times each answer's beginning is practised per epoch. minutes: ends after so long, whatever
+    epoch it is."""
 
     output: Path
-    start: Path | None
-    exercise_batches: int
     epochs: int
+    minutes: float | None
     uses: int
     facts: int
     copies: int
@@ -66,20 +65,19 @@ class Training:
         self.tokenizer: PreTrainedTokenizerFast = train_tokenizer(texts_of(entries, random.Random(settings.seed)))
         self.encoder = Encoder(self.tokenizer)
         self.model: LlamaForCausalLM = new_model(self.encoder)
-        if settings.start is not None:
-            begin_with(self.model, self.tokenizer, settings.start)
+        begin_copying(self.model)
         self.optimizer = self._new_optimizer()
         self.samples = self._samples()
         self.started = self.saved = time.monotonic()
         print(f"{sum(p.numel() for p in self.model.parameters()):,} parameters", flush=True)
 
     def run(self) -> None:
-        self._exercise()
-        self.optimizer = self._new_optimizer()
-        for epoch in range(self.settings.epochs):
+        epoch = 0
+        while (done := self._done(epoch)) < 1:
             loss = self._epoch(epoch)
-            self._tell(f"epoch {epoch + 1}/{self.settings.epochs}  loss {loss:.3f}")
-            if time.monotonic() - self.saved > SAVED_EVERY or epoch + 1 == self.settings.epochs:
+            epoch += 1
+            self._tell(f"epoch {epoch}, {done:.0%} done  loss {loss:.3f}")
+            if time.monotonic() - self.saved > SAVED_EVERY or self._done(epoch) >= 1:
                 self.saved = time.monotonic()
                 self._sample()
                 save(self.model, self.tokenizer, self.settings.output)
@@ -94,31 +92,21 @@ class Training:
             fused=True,
         )
 
-    def _exercise(self) -> None:
-        batches = self.settings.exercise_batches
-        total, number = 0.0, 0
-        while number < batches:
-            share = 0.2 + 0.7 * number / batches
-            rows = list(itertools.islice(exercises(self.encoder, share, self.rng), ROWS_AT_ONCE))
-            for batch in self._batches(rows):
-                number += 1
-                warm_up = min(1.0, number / 100)
-                cool_down = min(1.0, 0.1 + (batches - number) / (0.2 * batches)) if number < batches else 0.1
-                total += self._step(batch, warm_up * cool_down)
-                if number % TOLD_EVERY == 0:
-                    self._tell(f"exercises {number}/{batches}  loss {total / TOLD_EVERY:.3f}")
-                    total = 0.0
+    def _done(self, epochs: float) -> float:
+        if self.settings.minutes is None:
+            return epochs / self.settings.epochs
+        return (time.monotonic() - self.started) / (60 * self.settings.minutes)
 
     def _epoch(self, epoch: int) -> float:
-        batches = self._batches(self._rows())
+        batches = self._batches(self._rows(self._done(epoch)))
         total = 0.0
         for number, batch in enumerate(batches):
-            done = (epoch + number / len(batches)) / self.settings.epochs
-            warm_up = min(1.0, (epoch * len(batches) + number + 1) / 100)
+            done = min(1.0, self._done(epoch + number / len(batches)))
+            warm_up = min(1.0, (epoch * len(batches) + number + 1) / WARM_UP)
             total += self._step(batch, warm_up * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done))))
         return total / len(batches)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self, done: float) -> list[Row]:
         """Those of one epoch."""
         rng, encoder, settings, values = self.rng, self.encoder, self.settings, Values(self.rng)
         conversations = conversations_of_epoch(self.entries, rng)
@@ -128,7 +116,7 @@ class Training:
             rows.append(encoder.chat(drill).cut(DRILL_TOKENS))
         rows += [encoder.plain(entry.answer) for entry in self.entries if rng.random() < 0.1]
         rows += [encoder.chat(messages) for messages in of_tools_and_facts(settings.uses, settings.facts, values)]
-        rows += itertools.islice(exercises(encoder, 0.8, rng), settings.copies)
+        rows += itertools.islice(exercises(encoder, 0.4 + 0.5 * done, rng), round(settings.copies * 2 * (1 - done)))
         return [row for row in rows if len(row.tokens) <= MAX_LENGTH]
 
     def _batches(self, rows: list[Row]) -> list[list[Row]]:
