@@ -39,6 +39,11 @@ def new_model(encoder: Encoder) -> LlamaForCausalLM:
     return model
 
 
+def read(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    return tokenizer, LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     half = LlamaForCausalLM(model.config).to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The training itself: conversations of all kinds and exercises in copying, mixed.
+"""The training itself: exercises in copying first, then conversations of all kinds among them.
 
 What it knows: the order of rows, the rate at which is learned, and how to tell how far it is. What it does not know:
 what the rows say.
@@ -18,7 +18,7 @@ from copying_heads import begin_copying
 from dialogues import about_batching, beside_tools, called, chat, of_tools_and_facts
 from entries import Entry, conversations_of_epoch, drills_of_epoch, listed_conversations
 from facts import fact_in_json
-from model import answered_exactly, loss_of, new_model, save
+from model import answered_exactly, loss_of, new_model, read, save
 from rows import Encoder, Row, batches_by_length
 from tokens import MAX_LENGTH, train_tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -26,16 +26,22 @@ from values import Values
 
 DRILL_TOKENS = 14
 SAVED_EVERY = 300.0  # seconds
-WARM_UP = 400  # batches; heads that copy are there from the start, and large steps would undo them
+WARM_UP = 400  # batches
+EXERCISE_RATE = 0.5  # of the learning rate
+EXERCISE_TOKENS = 640  # in a batch
+EXERCISES_AT_ONCE, USES_AMONG_THEM = 400, 30  # rows that are sorted by length together
+TOLD_EVERY = 50  # batches of exercises
 
 
 @dataclass(frozen=True)
 class Settings:
-    """uses, facts, copies: rows of tools, of JSON and of exercises in each epoch; exercises twice as often at first and
-    never at last. drills: times each answer's beginning is practised per epoch. minutes: ends after so long, whatever
-    epoch it is."""
+    """start: a folder to go on from. exercise_batches: of copying, before all else. uses, facts, copies: rows of tools,
+    of JSON and of exercises in each epoch; exercises twice as often at first and never at last. drills: times each
+    answer's beginning is practised per epoch. minutes: ends after so long, whatever epoch it is."""
 
     output: Path
+    start: Path | None
+    exercise_batches: int
     epochs: int
     minutes: float | None
     uses: int
@@ -62,16 +68,16 @@ class Training:
         self.entries, self.settings = entries, settings
         self.rng = random.Random(settings.seed)
         torch.manual_seed(settings.seed)
-        self.tokenizer: PreTrainedTokenizerFast = train_tokenizer(texts_of(entries, random.Random(settings.seed)))
+        self.tokenizer, self.model = self._begin() if settings.start is None else read(settings.start)
         self.encoder = Encoder(self.tokenizer)
-        self.model: LlamaForCausalLM = new_model(self.encoder)
-        begin_copying(self.model)
         self.optimizer = self._new_optimizer()
         self.samples = self._samples()
         self.started = self.saved = time.monotonic()
         print(f"{sum(p.numel() for p in self.model.parameters()):,} parameters", flush=True)
 
     def run(self) -> None:
+        if self.settings.start is None:
+            self._exercise()
         epoch = 0
         while (done := self._done(epoch)) < 1:
             loss = self._epoch(epoch)
@@ -81,6 +87,12 @@ class Training:
                 self.saved = time.monotonic()
                 self._sample()
                 save(self.model, self.tokenizer, self.settings.output)
+
+    def _begin(self) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+        tokenizer = train_tokenizer(texts_of(self.entries, random.Random(self.settings.seed)))
+        model = new_model(Encoder(tokenizer))
+        begin_copying(model)
+        return tokenizer, model
 
     def _new_optimizer(self) -> torch.optim.AdamW:
         matrices = [p for p in self.model.parameters() if p.ndim == 2]
@@ -92,17 +104,32 @@ class Training:
             fused=True,
         )
 
+    def _exercise(self) -> None:
+        """Until the heads that copy are tuned: with small steps, which do not undo them."""
+        settings, number, total = self.settings, 0, 0.0
+        values = Values(self.rng)
+        while number < settings.exercise_batches:
+            share_of_words = 0.2 + 0.6 * number / settings.exercise_batches
+            rows = list(itertools.islice(exercises(self.encoder, share_of_words, self.rng), EXERCISES_AT_ONCE))
+            rows += [self.encoder.chat(one) for one in of_tools_and_facts(USES_AMONG_THEM, USES_AMONG_THEM, values)]
+            for batch in self._batches(rows, EXERCISE_TOKENS):
+                number += 1
+                total += self._step(batch, EXERCISE_RATE * min(1.0, number / WARM_UP))
+                if number % TOLD_EVERY == 0:
+                    self._tell(f"exercises {number}/{settings.exercise_batches}  loss {total / TOLD_EVERY:.3f}")
+                    total = 0.0
+
     def _done(self, epochs: float) -> float:
         if self.settings.minutes is None:
             return epochs / self.settings.epochs
         return (time.monotonic() - self.started) / (60 * self.settings.minutes)
 
     def _epoch(self, epoch: int) -> float:
-        batches = self._batches(self._rows(self._done(epoch)))
+        batches = self._batches(self._rows(self._done(epoch)), self.settings.tokens_per_batch)
         total = 0.0
         for number, batch in enumerate(batches):
             done = min(1.0, self._done(epoch + number / len(batches)))
-            warm_up = min(1.0, (epoch * len(batches) + number + 1) / WARM_UP)
+            warm_up = min(1.0, EXERCISE_RATE + (epoch * len(batches) + number) / WARM_UP)
             total += self._step(batch, warm_up * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done))))
         return total / len(batches)
 
@@ -119,9 +146,9 @@ class Training:
         rows += itertools.islice(exercises(encoder, 0.4 + 0.5 * done, rng), round(settings.copies * 2 * (1 - done)))
         return [row for row in rows if len(row.tokens) <= MAX_LENGTH]
 
-    def _batches(self, rows: list[Row]) -> list[list[Row]]:
+    def _batches(self, rows: list[Row], tokens: int) -> list[list[Row]]:
         self.rng.shuffle(rows)
-        batches = list(batches_by_length(rows, self.settings.tokens_per_batch))
+        batches = list(batches_by_length(rows, tokens))
         self.rng.shuffle(batches)
         return batches
 
