@@ -121,7 +121,7 @@ def after_a_use(turns: Turns, values: Values) -> list[Message]:
 def of_tools_and_facts(uses: int, facts: int, values: Values) -> Iterator[list[Message]]:
     for _ in range(uses):
         yield called(values) if values.rng.random() < 0.5 else told(values)
-    for _ in range(uses // 6):
+    for _ in range(uses // 3):
         yield refused(values)
     for _ in range(facts):
         yield fact_in_json(values)
