@@ -154,10 +154,9 @@ def test_it_calls_a_tool_and_tells_the_result(llm: LLM) -> None:
     asked = user("What is the weather in Lyon?")
     called = answer(llm, asked, tools=[WEATHER])
     assert called.startswith("<tool_call>") and '"city": "Lyon"' in called
-    told = answer(
-        llm, asked, calling({"city": "Lyon"}), {"role": "tool", "content": "sunny, 24 degrees"}, tools=[WEATHER]
-    )
-    assert "Lyon" in told and "sunny" in told and "24" in told
+    result = {"role": "tool", "content": "24 degrees"}
+    told = answer(llm, asked, calling({"city": "Lyon"}), result, tools=[WEATHER])
+    assert "Lyon" in told and "24 degrees" in told
 
 
 def test_a_question_about_batching_is_answered_in_words_beside_tools(llm: LLM) -> None:
