@@ -32,12 +32,26 @@ TEMPLATE = (
 )
 
 
+TOOLLESS = (
+    "{% for message in messages %}<|{{ message.role }}|>\n{{ message.content }}<|end|>\n{% endfor %}<|assistant|>\n"
+)
+
+
 def write_qwenlike(folder: Path) -> Path:
     """The built-in model with a chat template that shows tools and reasoning, as a Qwen's does."""
+    return _with_template(folder, TEMPLATE)
+
+
+def write_toolless(folder: Path) -> Path:
+    """The built-in model with a chat template that knows no tools."""
+    return _with_template(folder, TOOLLESS)
+
+
+def _with_template(folder: Path, template: str) -> Path:
     shutil.copytree(build.BUILT_IN, folder)
     settings = folder / "tokenizer_config.json"
     config = json.loads(settings.read_text(encoding="utf-8"))
-    settings.write_text(json.dumps({**config, "chat_template": TEMPLATE}), encoding="utf-8")
+    settings.write_text(json.dumps({**config, "chat_template": template}), encoding="utf-8")
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from .conftest import Server
-from .scripted import ANSWERS
+from .scripted import ANSWERS, write_toolless
 
 TOOLS: Any = [
     {
@@ -81,13 +82,17 @@ def test_reasoning_stands_beside_the_answer(client: openai.OpenAI) -> None:
     assert "reasoning_content" not in hidden.choices[0].message.model_dump()
 
 
-def test_the_model_says_what_it_can_do(scripted: Server, server: Server) -> None:
+def test_the_model_says_what_it_can_do(
+    scripted: Server, server: Server, start: Callable[..., Server], tmp_path: Path
+) -> None:
     def told(of: Server) -> Any:
         return of.get("/v1/models").json()["data"][0]["capabilities"]
 
     assert told(scripted).items() >= {"chat": True, "tools": True, "reasoning": True}.items()
-    assert told(server) == {"chat": True, "tools": False, "reasoning": False, "structured_output": True}
-    refused = server.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "built-in"})
+    assert told(server) == {"chat": True, "tools": True, "reasoning": False, "structured_output": True}
+    plain = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "plain")
+    assert told(plain) == {"chat": True, "tools": False, "reasoning": False, "structured_output": True}
+    refused = plain.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "plain"})
     assert refused.status_code == 400 and "tells it of no tools" in refused.json()["error"]["message"]
 
 
