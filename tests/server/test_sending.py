@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
+from inflight.build import BUILT_IN
 from inflight.server import delivery
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.app import make_app
@@ -23,6 +24,7 @@ from inflight.server.sending import PIECE_BYTES, PreparedResponse, WholeAnswer
 from inflight.server.service import OpenCall, Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE, Tenants
+from inflight.text import Tokenizer
 
 from .conftest import Server
 from .test_streams import raw_stream
@@ -256,7 +258,9 @@ def lost(client: Any) -> int:
     return received
 
 
-LONG = {"tokens": [1829] * 262_144}  # " probabilities": the answer is more than a kernel keeps
+TOKENIZER = Tokenizer.load(BUILT_IN)
+LONGEST = max(range(TOKENIZER.vocab_size), key=lambda token_id: len(TOKENIZER.decode([token_id])))
+LONG = {"tokens": [LONGEST] * 262_144}  # the answer is more than a kernel keeps
 
 
 def test_who_does_not_read_a_whole_answer_loses_its_place_and_its_connection(start: Callable[..., Server]) -> None:
