@@ -79,7 +79,8 @@ def report(models: Sequence[Model], rows: int, legs: int, compiled: CompiledGram
     head = ["model", "rows that follow a schema", "a step, ms", "over free text", "masks, ms a step", "waited for, ms"]
     about = (
         f"{rows} rows that decode at temperature 1 on random weights over 151,936 tokens, in turns of {LEG} steps, "
-        f"{legs} of each. The schema is a list of nested records; each row stands elsewhere in it. Ratios of mean step "
+        f"{legs} of each. The schema is a list of nested records; each row stands elsewhere in it, and what "
+        "it forces is not drafted here: a step is a token a row. Ratios of mean step "
         f"times within each turn, with a 95 % interval; at most {ASKED} is asked of all rows, and of one row 1."
     )
     return f"{about}\n\n{table(head, lines)}"
