@@ -76,9 +76,9 @@ def test_tokens_are_those_of_an_engine_without(
     assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
-def test_auto_takes_heads_where_the_checkpoint_has_some(with_mtp: Path, tiny: Path) -> None:
-    assert engine(with_mtp, "auto").settings["speculation"].value == "heads"
-    assert engine(tiny, "auto").settings["speculation"].value == "suffix"
+def test_heads_are_used_where_they_are_asked_for_alone(with_mtp: Path) -> None:
+    assert engine(with_mtp, "auto").settings["speculation"].value == "suffix"
+    assert engine(with_mtp, "heads").settings["speculation"].value == "heads"
 
 
 def test_mtp_that_does_not_fit_is_refused(with_mtp: Path, tiny: Path, bare: Path, tmp_path: Path) -> None:
