@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.engine.null import Done, NullExecutor
 from inflight.execution.backends.protocol import Array
@@ -33,7 +34,11 @@ def compiled() -> CompiledGrammars:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["END"])
     vocabulary = Vocabulary(tokenizer.to_str(), VOCABULARY, VOCABULARY, tuple(END_TOKENS))
-    return CompiledGrammars(lambda: vocabulary)
+    made = CompiledGrammars(lambda: vocabulary)
+    made.check(
+        Grammar("regex", "a")
+    )  # an engine hears of no request before its grammar is compiled, and so knows the ends
+    return made
 
 
 def tokens_of(mask: Array) -> list[int]:
