@@ -150,5 +150,5 @@ def test_errors_are_the_clients_own(client: ForeignClient, api: str, streams: bo
 @apis
 def test_time_limits(client: ForeignClient, foreign_server: Server, api: str) -> None:
     asked = {**SETTINGS, "maxOutputTokens": 900, "prompt": "Count without an end.", "api": api}
-    assert "abort" in client.fail("leave", milliseconds=20, **asked).message
+    assert "abort" in client.fail("leave", milliseconds=1, **asked).message  # no answer comes so soon
     assert foreign_server.settled(lambda: foreign_server.metric("inflight_sequences_running") == 0)
