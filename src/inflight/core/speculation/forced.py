@@ -11,13 +11,12 @@ from collections.abc import Collection, Sequence
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import MOST, Allotment, Candidate, Speculation
+from inflight.core.speculation.speculation import HEADROOM, MOST, Allotment, Candidate, Speculation
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 _WORTH_WAITING = 3  # tokens to come, of which the step in flight brings one, and another none for this sequence
-_HEADROOM = 0.9  # of an ITL target: predictions err
 
 
 class ForcedDrafts:
@@ -75,7 +74,7 @@ class ForcedDrafts:
     def _allot_forced(self, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int) -> list[Allotment]:
         found: list[Allotment] = []
         if self._targets:
-            held, target = features(BatchPlan(0, tuple(chunks))), _HEADROOM * min(self._targets.values())
+            held, target = features(BatchPlan(0, tuple(chunks))), HEADROOM * min(self._targets.values())
             budget = min(budget, self._latency.most_tokens(held, target)) if self._latency.ready else 0
         for view, room in candidates:
             token_ids = self._forced.get(view.number, ())[: max(0, min(room, budget, MOST))]

@@ -21,7 +21,7 @@ from inflight.core.speculation.controller import NO_DRAFTS, Choice, Offer, choos
 from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
 from inflight.core.speculation.questions import ASKING, Questions
 from inflight.core.speculation.rounds import Rounds
-from inflight.core.speculation.speculation import MOST, Allotment, Candidate
+from inflight.core.speculation.speculation import HEADROOM, MOST, Allotment, Candidate
 from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
 from inflight.core.speculation.step_cost import ExtendedStep, StepCost
 from inflight.core.speculation.time_budget import TimeBudget
@@ -32,7 +32,6 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 FIRST_ASKING = 100e-6  # seconds that a round with questions takes beside these, before one is measured
 ASKING_SHARE = 0.001  # of the time, that asking in vain takes at most
 MARGIN = 0.02  # by which a step must be better with drafts, where the one before it had none
-HEADROOM = 0.9  # of an ITL target: predictions err
 SURELY = (1, 2, 4, 8)  # drafts that are tried for whether right ones would pay at all
 OTHER_BATCH = 1.5  # times as many running, or as few: verdicts may differ
 FIRST_TRIAL = 3  # steps in a row whose offers are all refused, before one is tried for all that

@@ -14,6 +14,7 @@ from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
+HEADROOM = 0.9  # of an ITL target that steps with drafts keep: predictions err
 MOST = 32  # drafts of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
 
 
