@@ -32,6 +32,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "growth",
             "quantization_accuracy",
             "family_error",
+            "embeddings",
             "neighbour",
             "scheduler_cost",
             "structured_output",

@@ -61,12 +61,22 @@ inline void begin(Activation& out, Kind kind, std::int64_t columns, std::int64_t
   out.rows = rows;
 }
 
+// The same of an operation that writes either format.
+inline Format begin_as_held(Activation& out, std::int64_t columns, std::int64_t rows, Format act) {
+  const Format held = out.kind == Kind::f32 ? Format::f32 : act;
+  begin(out, held == Format::f32 ? Kind::f32 : Kind::u16, columns, rows);
+  return held;
+}
+
 inline Nonlinearity nonlinearity_of(const std::string& name) {
   if (name == "silu") return Nonlinearity::silu;
   if (name == "gelu_tanh") return Nonlinearity::gelu;
+  if (name == "gelu") return Nonlinearity::gelu_erf;
+  if (name == "relu") return Nonlinearity::relu;
   if (name == "relu2") return Nonlinearity::relu2;
+  if (name == "tanh") return Nonlinearity::tanh;
   if (name == "xielu") return Nonlinearity::xielu;
-  refuse("there is no activation function " + name + "; there are silu, gelu_tanh, relu2 and xielu");
+  refuse("there is no activation function " + name + "; there are silu, gelu, gelu_tanh, relu, relu2, tanh and xielu");
 }
 
 }  // namespace inflight

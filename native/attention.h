@@ -31,11 +31,11 @@ class Attention {
 
  public:
   Attention(const Value* q, const KVLayer& layer, const AttentionMetadata& metadata, std::int64_t heads,
-            std::int64_t window, const Scores& scores, Value* out)
+            std::int64_t window, bool causal, const Scores& scores, Value* out)
       : q_(q), heads_(heads), group_(heads / layer.kv_heads), layer_(layer), metadata_(metadata),
         scale_((scores.soft_cap > 0 ? scores.soft_cap : scores.scale) * log2e),
         inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks), out_(out),
-        work_(metadata, layer.kv_heads, group_, window),
+        work_(metadata, layer.kv_heads, group_, window, causal),
         rows_((work_.most_rows() + 15) / 16 * 16) {}
 
   void divide(Pool& pool, AttentionPlan& plan) const { work_.plan(pool, part_floats() * sizeof(float), plan); }
@@ -68,7 +68,7 @@ class Attention {
   struct Scratch {
     X *queries, *probabilities;  // [R · x_rows][D], [rows of a tile][64]
     float *scores, *sums;        // [rows of a tile][64], [R][lanes]
-    std::int32_t* last;          // [R] position of the query
+    std::int32_t *first, *last;  // [R] positions that the query sees
     SoftmaxState total, part;
     std::uint32_t *segment, *made;  // one segment of values; those of a tile, where values are a part of the keys
     // int8: [R] what queries stand for; sums of probabilities · values, [rows of a tile][padded D]
@@ -81,14 +81,15 @@ class Attention {
       const std::int64_t dim = a.layer_.padded_dim;
       const auto take = [&](std::int64_t n) { return std::exchange(floats_, floats_ + (n + 15) / 16 * 16); };
       const std::int64_t q = take(a.rows_ * x_rows * a.query_row()), p = take(query_tokens * probability_row<Values>),
-                         c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(a.rows_),
+                         c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(2 * a.rows_),
                          t = take(a.part_floats()), m = take(a.part_floats()), v = take(bytes ? 0 : panel * dim),
                          w = take(bytes ? a.rows_ * sizeof(Split) / sizeof(float) : 0),
                          x = take(bytes ? query_tokens * dim : 0),
                          k = take(a.layer_.values_in_keys() ? tile_positions / per_step * dim : 0);
       float* base = static_cast<float*>(memory);
       queries = reinterpret_cast<X*>(base + q), probabilities = reinterpret_cast<X*>(base + p);
-      scores = base + c, sums = base + l, last = reinterpret_cast<std::int32_t*>(base + o);
+      scores = base + c, sums = base + l;
+      first = reinterpret_cast<std::int32_t*>(base + o), last = first + a.rows_;
       total = a.softmax_state(base + t), part = a.softmax_state(base + m);
       segment = reinterpret_cast<std::uint32_t*>(base + v), made = reinterpret_cast<std::uint32_t*>(base + k);
       splits = reinterpret_cast<Split*>(base + w), mixed = base + x;
@@ -137,8 +138,11 @@ class Attention {
       } else {
         std::memcpy(to, from, values * sizeof(Value));
       }
-      for (std::int64_t r = t * group_; r < (t + 1) * group_; ++r)
-        s.last[r] = static_cast<std::int32_t>(work_.first_position(task) + t);
+      const std::int64_t position = work_.first_position(task) + t;
+      for (std::int64_t r = t * group_; r < (t + 1) * group_; ++r) {
+        s.first[r] = static_cast<std::int32_t>(work_.first_seen(position));
+        s.last[r] = static_cast<std::int32_t>(work_.last_seen(task, position));
+      }
     }
   }
 
@@ -155,7 +159,7 @@ class Attention {
     for (std::int64_t p = begin; p < end; p += tile_positions) {
       Tile next = tile;
       bool known = true;
-      if (p + tile_positions < work_.past_position(task) && (p + tile_positions < end || task.part < 0)) {
+      if (p + tile_positions < work_.past_seen(task) && (p + tile_positions < end || task.part < 0)) {
         next = look_up(task, p + tile_positions);
       } else if (const AttentionTask* other = following()) {
         next = look_up(*other, work_.begin(*other, other->first));
@@ -179,7 +183,7 @@ class Attention {
       const std::int64_t row = rows * i / tiles;
       const int count = static_cast<int>(rows * (i + 1) / tiles - row);
       // Segments that these rows see: from `first` to before `past`.
-      const std::int64_t seen = work_.first_seen(s.last[row]) - position, last = s.last[row + count - 1] - position;
+      const std::int64_t seen = s.first[row] - position, last = s.last[row + count - 1] - position;
       if (last < 0 || seen >= tile_positions) continue;
       const int first = seen > 0 ? static_cast<int>(seen / panel) : 0;
       const int past = last < tile_positions - 1 ? static_cast<int>(last / panel) + 1 : tile_segments;
@@ -216,7 +220,7 @@ class Attention {
       }
     }
     const float scale = bytes && !capped ? scale_ * s.splits[row].scale : scale_;
-    const std::int64_t low = work_.first_seen(s.last[row]) - position, high = s.last[row] - position;
+    const std::int64_t low = s.first[row] - position, high = s.last[row] - position;
     const auto softmax_seen = [&](auto all_seen) {
       online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
                                              static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
@@ -253,7 +257,7 @@ class Attention {
 
   // Where the keys and values of the 64 positions from `position` on lie. Blocks that nobody sees are not looked up.
   Tile look_up(const AttentionTask& task, std::int64_t position) const {
-    const std::int64_t past = work_.past_position(task);
+    const std::int64_t past = work_.past_seen(task);
     const std::int64_t seen = work_.first_seen(work_.first_position(task)) / panel * panel;
     Tile tile;
     for (int j = 0; j < tile_segments; ++j) {
@@ -308,7 +312,7 @@ class Attention {
 
   // The values of a tile from its keys, of the segments that any query sees.
   void make_values(const AttentionTask& task, Scratch& s, std::int64_t position, Tile& tile) const {
-    const std::int64_t past = work_.past_position(task) - position, seen = work_.first_seen(work_.first_position(task)) - position;
+    const std::int64_t past = work_.past_seen(task) - position, seen = work_.first_seen(work_.first_position(task)) - position;
     for (int j = 0; j < tile_segments; ++j) {
       std::uint32_t* to = s.made + j * (panel / per_step) * layer_.padded_dim;
       tile.values[j] = to;
@@ -374,14 +378,14 @@ class Attention {
 
 template <class Value, class Keys, class Values>
 void divide(Pool& pool, const KVLayer& layer, const AttentionMetadata& metadata, AttentionPlan& plan) {
-  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, {1.0f, 0.0f, nullptr}, nullptr)
+  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, plan.causal, {1.0f, 0.0f, nullptr}, nullptr)
       .divide(pool, plan);
 }
 
 template <class Value, class Keys, class Values>
 void attention(Pool& pool, const void* q, const KVLayer& layer, const AttentionMetadata& metadata,
                const AttentionPlan& plan, const Scores& scores, void* out) {
-  Attention<Value, Keys, Values>(static_cast<const Value*>(q), layer, metadata, plan.heads, plan.window, scores,
+  Attention<Value, Keys, Values>(static_cast<const Value*>(q), layer, metadata, plan.heads, plan.window, plan.causal, scores,
                                  static_cast<Value*>(out))
       .run(pool, plan);
 }

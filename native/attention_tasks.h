@@ -18,8 +18,10 @@ constexpr std::int64_t most_parts_bytes = 64 << 20;  // that results of pieces m
 
 class AttentionPartition {
  public:
-  AttentionPartition(const AttentionMetadata& metadata, std::int64_t kv_heads, std::int64_t group, std::int64_t window)
-      : metadata_(metadata), kv_heads_(kv_heads), group_(group), window_(window),
+  // causal: no query sees past its own position; else as far as back, or all of its chunk.
+  AttentionPartition(const AttentionMetadata& metadata, std::int64_t kv_heads, std::int64_t group, std::int64_t window,
+                     bool causal)
+      : metadata_(metadata), kv_heads_(kv_heads), group_(group), window_(window), causal_(causal),
         tokens_per_task_(group >= rows_per_task ? 1 : rows_per_task / group) {}
 
   // part_bytes: that the result of a piece takes. Tasks of which there would be too many pieces stay whole, which changes
@@ -55,19 +57,28 @@ class AttentionPartition {
   std::int64_t most_rows() const { return tokens_per_task_ * group_; }
   std::int64_t rows(const AttentionTask& task) const { return task.tokens * group_; }
   std::int64_t first_seen(std::int64_t position) const {
-    return window_ > 0 && position + 1 > window_ ? position + 1 - window_ : 0;
+    const std::int64_t first = causal_ ? position + 1 - window_ : position - window_;
+    return window_ > 0 && first > 0 ? first : 0;
+  }
+  std::int64_t last_seen(const AttentionTask& task, std::int64_t position) const {
+    if (causal_) return position;
+    const std::int32_t* start = metadata_.query_start + task.chunk;
+    const std::int64_t last = metadata_.context_len[task.chunk] + start[1] - start[0] - 1;
+    return window_ > 0 && position + window_ < last ? position + window_ : last;
   }
   std::int64_t first_position(const AttentionTask& task) const {  // of its queries
     return metadata_.context_len[task.chunk] + task.token - metadata_.query_start[task.chunk];
   }
-  std::int64_t past_position(const AttentionTask& task) const { return first_position(task) + task.tokens; }
+  std::int64_t past_seen(const AttentionTask& task) const {  // by any of them
+    return last_seen(task, first_position(task) + task.tokens - 1) + 1;
+  }
   // The positions of a partition that any query of the task sees, from the beginning of a tile.
   std::int64_t begin(const AttentionTask& task, std::int64_t partition) const {
     const std::int64_t seen = first_seen(first_position(task)) / tile_positions * tile_positions;
     return partition * partition_positions > seen ? partition * partition_positions : seen;
   }
   std::int64_t end(const AttentionTask& task, std::int64_t partition) const {
-    const std::int64_t past = past_position(task), end = (partition + 1) * partition_positions;
+    const std::int64_t past = past_seen(task), end = (partition + 1) * partition_positions;
     return end < past ? end : past;
   }
 
@@ -87,7 +98,7 @@ class AttentionPartition {
         const std::int64_t n = length - t < tokens_per_task_ ? length - t : tokens_per_task_;
         AttentionTask task{std::int32_t(c), 0, std::int32_t(metadata_.query_start[c] + t), std::int32_t(n), 0, 0, -1};
         task.first = static_cast<std::int32_t>(first_seen(first_position(task)) / partition_positions);
-        task.last = static_cast<std::int32_t>((past_position(task) - 1) / partition_positions);
+        task.last = static_cast<std::int32_t>((past_seen(task) - 1) / partition_positions);
         for (; task.head < kv_heads_; ++task.head) each(task);
       }
     }
@@ -114,7 +125,9 @@ class AttentionPartition {
   }
 
   const AttentionMetadata& metadata_;
-  std::int64_t kv_heads_, group_, window_, tokens_per_task_;
+  std::int64_t kv_heads_, group_, window_;
+  bool causal_;
+  std::int64_t tokens_per_task_;
 };
 
 }  // namespace inflight::INFLIGHT_ISA

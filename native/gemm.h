@@ -25,7 +25,12 @@ INLINE vf clamped_times(vf gate, vf up) {
 template <Epilogue epilogue>
 INLINE vf gated(vf gate, vf up) {
   if constexpr (epilogue == Epilogue::gate_up_clamped) return clamped_times(gate, up);
+  if constexpr (epilogue == Epilogue::gate_up_gelu_erf) return gelu_erf(gate) * up;
   return (epilogue == Epilogue::gate_up_gelu ? gelu(gate) : silu(gate)) * up;
+}
+
+INLINE vf activated(Epilogue epilogue, vf x) {
+  return epilogue == Epilogue::gelu_erf ? gelu_erf(x) : epilogue == Epilogue::gelu ? gelu(x) : relu(x);
 }
 
 template <class Value>
@@ -73,6 +78,28 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
       store_value(at + v, gated<epilogue>(opening, up));
     }
     for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
+  }
+}
+
+// What the epilogue makes of each sum by itself, as activations are held.
+template <class F, class Value>
+void finish_activated(const Weights& w, const Staged<F>& x, const Finished& tile, Epilogue epilogue, Value* out) {
+  const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
+  for (std::int64_t t = 0; t < tile.tokens; ++t) {
+    Value* to = out + (tile.token + t) * w.out_stride + tile.lane;
+    for (std::int64_t i = 0; i < count; i += lanes) {
+      vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
+      if (i + lanes <= count) {
+        if (w.bias) value += load<vf>(w.bias + tile.lane + i);
+        store_value(to + i, activated(epilogue, value));
+        continue;
+      }
+      float bias[lanes] = {};
+      for (std::int64_t k = i; k < count && w.bias; ++k) bias[k - i] = w.bias[tile.lane + k];
+      Value held[lanes];
+      store_value(held, activated(epilogue, value + load<vf>(bias)));
+      for (std::int64_t k = i; k < count; ++k) to[k] = held[k - i];
+    }
   }
 }
 
@@ -205,6 +232,10 @@ class Product {
       return finish_gate_up<F, Epilogue::gate_up_clamped>(w_, x_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_gelu)
       return finish_gate_up<F, Epilogue::gate_up_gelu>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gate_up_gelu_erf)
+      return finish_gate_up<F, Epilogue::gate_up_gelu_erf>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gelu || epilogue_ == Epilogue::gelu_erf || epilogue_ == Epilogue::relu)
+      return finish_activated<F>(w_, x_, tile, epilogue_, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
     if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, x_, tile, out);
     if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);

@@ -110,6 +110,10 @@ NB_MODULE(_native, m) {
       .def("rms_norm", &rms_norm)
       .def("layer_norm", &layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
            nb::arg("out"))
+      .def("layer_norm_sum", &layer_norm_sum, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
+           nb::arg("out"))
+      .def("add_rows_of", &add_rows_of)
+      .def("mean", &mean)
       .def("to_act", &to_act)
       .def("activate", &activate, nb::arg("x"), nb::arg("activation"), nb::arg("out"),
            nb::arg("parameters").none() = nb::none(), nb::arg("by").none() = nb::none(), nb::arg("first") = 0)
@@ -120,6 +124,7 @@ NB_MODULE(_native, m) {
       .def("linear", &linear)
       .def("linear_residual", &linear_residual)
       .def("gate_up", &gate_up, nb::arg("x"), nb::arg("weight"), nb::arg("out"), nb::arg("activation") = "silu")
+      .def("linear_act", &linear_act)
       .def("experts", &experts)
       .def("by_head", &by_head)
       .def("add_gated", &add_gated)
@@ -128,7 +133,7 @@ NB_MODULE(_native, m) {
            nb::arg("norms_last") = false, nb::arg("v_norm").none() = nb::none())
       .def("rope_and_write_latent", &rope_and_write_latent)
       .def("attention", &attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
-           nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none())
+           nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none(), nb::arg("causal") = true)
       .def("convolve", &convolve)
       .def("convolve_gated", &convolve_gated, nb::arg("x"), nb::arg("layer"), nb::arg("weight"),
            nb::arg("bias").none(), nb::arg("out"))

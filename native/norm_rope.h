@@ -3,6 +3,8 @@
 //
 // Knows the cache's metadata (types.h) from the writing side; attention.h reads it.
 #pragma once
+#include <type_traits>
+
 #include "parallel.h"
 #include "quantize.h"
 #include "types.h"
@@ -45,21 +47,84 @@ void normalise(Pool& pool, const float* x, const float* weight, float eps, std::
   });
 }
 
-// (x − mean) / sqrt(variance + eps) · weight + bias.
-template <class Value>
-void normalise_layer(Pool& pool, const float* x, const float* weight, const float* bias, float eps, std::int64_t tokens,
-                     std::int64_t width, Value* out) {
+// What a layer norm takes off a row, and multiplies it by. The mean of large numbers is off by a few of their last bits:
+// what is left of it among the centred ones is taken off, too.
+struct Centre {
+  float mean, rest, inverse;
+  INLINE vf of(vf x) const { return (x - mean - rest) * inverse; }
+  INLINE float of(float x) const { return (x - mean - rest) * inverse; }
+};
+
+INLINE Centre centre_of(const float* row, std::int64_t width, float eps) {
+  const float count = static_cast<float>(width);
+  vf sums[2] = {}, squares{};
+  float total = 0, rest = 0, square = 0;
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= width; i += 2 * lanes)
+    sums[0] += load<vf>(row + i), sums[1] += load<vf>(row + i + lanes);
+  const std::int64_t whole = i;
+  for (; i < width; ++i) total += row[i];
+  const float mean = (sum(sums[0] + sums[1]) + total) / count;
+  vf left{};
+  for (i = 0; i < whole; i += lanes) {
+    const vf v = load<vf>(row + i) - mean;
+    left += v, squares = fma(v, v, squares);
+  }
+  for (; i < width; ++i) {
+    const float v = row[i] - mean;
+    rest += v, square += v * v;
+  }
+  rest = (sum(left) + rest) / count;
+  const float variance = (sum(squares) + square) / count - rest * rest;
+  return {mean, rest, 1.0f / __builtin_sqrtf((variance > 0 || variance != variance ? variance : 0.0f) + eps)};
+}
+
+// (x − mean) / sqrt(variance + eps) · weight + bias. sum: x becomes it, too.
+template <bool sum, class Value>
+void normalise_layer(Pool& pool, std::conditional_t<sum, float*, const float*> x, const float* weight,
+                     const float* bias, float eps, std::int64_t tokens, std::int64_t width, Value* out) {
   parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
-      const float* row = x + t * width;
+      auto* row = x + t * width;
       Value* to = out + t * width;
-      double total = 0, squares = 0;
-      for (std::int64_t i = 0; i < width; ++i) total += row[i];
-      const float mean = static_cast<float>(total / static_cast<double>(width));
-      for (std::int64_t i = 0; i < width; ++i) squares += static_cast<double>(row[i] - mean) * (row[i] - mean);
-      const float inverse = 1.0f / __builtin_sqrtf(static_cast<float>(squares / static_cast<double>(width)) + eps);
-      for (std::int64_t i = 0; i < width; ++i)
-        hold(to + i, (row[i] - mean) * inverse * weight[i] + (bias ? bias[i] : 0.0f));
+      const Centre centre = centre_of(row, width, eps);
+      std::int64_t i = 0;
+      for (; i + lanes <= width; i += lanes) {
+        vf value = centre.of(load<vf>(row + i)) * load<vf>(weight + i);
+        if (bias) value += load<vf>(bias + i);
+        if constexpr (sum) store(row + i, value);
+        if constexpr (sizeof(Value) == 2) {
+          store_bf16(to + i, value);
+        } else {
+          store(to + i, value);
+        }
+      }
+      for (; i < width; ++i) {
+        const float value = centre.of(row[i]) * weight[i] + (bias ? bias[i] : 0.0f);
+        if constexpr (sum) row[i] = value;
+        hold(to + i, value);
+      }
+    }
+  });
+}
+
+// out[i] = the mean of rows [starts[i], ends[i]) of x, added up in their order.
+inline void mean_rows(Pool& pool, const float* x, const std::int32_t* starts, const std::int32_t* ends,
+                      std::int64_t count, std::int64_t width, float* out) {
+  parallel_rows(pool, count, count * width * 64, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t s = first; s < last; ++s) {
+      const float inverse = 1.0f / static_cast<float>(ends[s] - starts[s]);
+      std::int64_t i = 0;
+      for (; i + lanes <= width; i += lanes) {
+        vf total{};
+        for (std::int64_t t = starts[s]; t < ends[s]; ++t) total += load<vf>(x + t * width + i);
+        store(out + s * width + i, total * inverse);
+      }
+      for (; i < width; ++i) {
+        float total = 0;
+        for (std::int64_t t = starts[s]; t < ends[s]; ++t) total += x[t * width + i];
+        out[s * width + i] = total * inverse;
+      }
     }
   });
 }

@@ -379,4 +379,21 @@ void embed_from_rows(Pool& pool, const Value* rows, std::int64_t columns, const 
   });
 }
 
+template <class Value>
+void add_from_rows(Pool& pool, const Value* rows, std::int64_t columns, const std::int32_t* ids, std::int64_t tokens,
+                   float* out) {
+  parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const Value* from = rows + ids[t] * columns;
+      for (std::int64_t k = 0; k < columns; ++k) {
+        if constexpr (sizeof(Value) == 2) {
+          out[t * columns + k] += from_bf16(from[k]);
+        } else {
+          out[t * columns + k] += from[k];
+        }
+      }
+    }
+  });
+}
+
 }  // namespace inflight::INFLIGHT_ISA

@@ -91,7 +91,7 @@ inline void rope_and_write_latent(PreparedPass& pass, const Activation& q, const
 }
 
 inline void attention(PreparedPass& pass, const Activation& q, std::int64_t layer, float scale, std::int64_t window,
-                      Activation& out, float soft_cap, const Vector* sinks) {
+                      Activation& out, float soft_cap, const Vector* sinks, bool causal) {
   KVLayer kept = pass.layer_at(layer);
   const std::int64_t heads = q.columns / kept.key_dim;
   if (kept.values_in_keys()) {
@@ -108,7 +108,7 @@ inline void attention(PreparedPass& pass, const Activation& q, std::int64_t laye
   if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
   if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
   begin(out, pass.act(), heads * kept.value_dim, q.rows);
-  const AttentionPlan& plan = pass.plan_for(kept, heads, window, layer);
+  const AttentionPlan& plan = pass.plan_for(kept, heads, window, causal, layer);
   const Scores scores{scale, soft_cap, numbers(sinks)};
   pass.run([&](Pool& pool, const RowKernels&) {
     pass.attention_kernels().attention(pool, q.array.data(), kept, pass.metadata_of(layer), plan, scores,

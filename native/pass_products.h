@@ -15,17 +15,19 @@
 namespace inflight {
 
 inline void product(PreparedPass& pass, const Activation& x, const Linear& linear, Epilogue epilogue, Activation& out) {
-  const bool gated = epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu;
+  const bool gated = epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu ||
+                     epilogue == Epilogue::gate_up_gelu_erf;
+  const bool held = gated || (epilogue != Epilogue::store && epilogue != Epilogue::residual);  // as activations are
   pass.backend().same_format(linear.format);
   if (linear.gate_up != gated) refuse("weights of gate and up go with gate_up, others with linear");
   expect(x, "x", pass.act(), linear.columns);
-  begin(out, gated ? pass.act() : Kind::f32, linear.rows, x.rows);
+  begin(out, held ? pass.act() : Kind::f32, linear.rows, x.rows);
   pass.run([&](Pool& pool, const RowKernels& kernels) {
     const std::int64_t item = pass.backend().item();
     const std::vector<std::int32_t>* ordered = nullptr;  // the order that columns lie in beside x
     for (const Piece& piece : linear.pieces) {
       const Share all{&piece.weights, 0, x.rows};
-      void* to = gated ? out.array.data() : out.array.data<float>() + piece.first;
+      void* to = static_cast<char*>(out.array.data()) + piece.first * (held ? item : sizeof(float));
       const void* from = x.array.data();
       if (!piece.order.empty()) {
         void* beside = pool.scratch(2, static_cast<std::size_t>(x.rows * x.columns * item));
@@ -49,10 +51,22 @@ inline void linear_residual(PreparedPass& pass, const Activation& x, const Linea
 
 inline void gate_up(PreparedPass& pass, const Activation& x, const Linear& weight, Activation& out,
                     const std::string& activation) {
-  const Nonlinearity known = nonlinearity_of(activation);
-  if (known != Nonlinearity::silu && known != Nonlinearity::gelu)
-    refuse("gate_up multiplies by silu or gelu_tanh, not by " + activation);
-  product(pass, x, weight, known == Nonlinearity::silu ? Epilogue::gate_up : Epilogue::gate_up_gelu, out);
+  switch (nonlinearity_of(activation)) {
+    case Nonlinearity::silu: return product(pass, x, weight, Epilogue::gate_up, out);
+    case Nonlinearity::gelu: return product(pass, x, weight, Epilogue::gate_up_gelu, out);
+    case Nonlinearity::gelu_erf: return product(pass, x, weight, Epilogue::gate_up_gelu_erf, out);
+    default: refuse("gate_up multiplies by silu, gelu or gelu_tanh, not by " + activation);
+  }
+}
+
+inline void linear_act(PreparedPass& pass, const Activation& x, const Linear& weight, const std::string& activation,
+                       Activation& out) {
+  switch (nonlinearity_of(activation)) {
+    case Nonlinearity::gelu: return product(pass, x, weight, Epilogue::gelu, out);
+    case Nonlinearity::gelu_erf: return product(pass, x, weight, Epilogue::gelu_erf, out);
+    case Nonlinearity::relu: return product(pass, x, weight, Epilogue::relu, out);
+    default: refuse("linear_act applies gelu, gelu_tanh or relu, not " + activation);
+  }
 }
 
 inline void experts(PreparedPass& pass, const Activation& x, const Activation& logits, const Experts& experts,

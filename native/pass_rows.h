@@ -37,9 +37,9 @@ inline void embed(PreparedPass& pass, const Table& table, Activation& out) {
 inline void rms_norm(PreparedPass& pass, const Activation& x, const Vector& weight, float eps, Activation& out) {
   const std::int64_t width = weight.array.size(0);
   expect(x, "x", Kind::f32, width);
-  begin(out, pass.act(), width, x.rows);
+  const Format held = begin_as_held(out, width, x.rows, pass.format());
   pass.run([&](Pool& pool, const RowKernels& kernels) {
-    kernels.rms_norm(pool, pass.format(), x.array.data<float>(), weight.array.data<float>(), eps, x.rows, width,
+    kernels.rms_norm(pool, held, x.array.data<float>(), weight.array.data<float>(), eps, x.rows, width,
                      out.array.data());
   });
 }
@@ -49,10 +49,52 @@ inline void layer_norm(PreparedPass& pass, const Activation& x, const Vector& we
   const std::int64_t width = weight.array.size(0);
   if (bias != nullptr && bias->array.size(0) != width) refuse("a norm's bias must be as long as its weight");
   expect(x, "x", Kind::f32, width);
+  const Format held = begin_as_held(out, width, x.rows, pass.format());
+  pass.run([&](Pool& pool, const RowKernels& kernels) {
+    kernels.layer_norm(pool, held, x.array.data<float>(), weight.array.data<float>(), numbers(bias), eps, x.rows,
+                       width, out.array.data());
+  });
+}
+
+inline void layer_norm_sum(PreparedPass& pass, Activation& x, const Vector& weight, const Vector* bias, float eps,
+                           Activation& out) {
+  const std::int64_t width = weight.array.size(0);
+  if (bias != nullptr && bias->array.size(0) != width) refuse("a norm's bias must be as long as its weight");
+  begin(x, Kind::f32, width, x.rows);
   begin(out, pass.act(), width, x.rows);
   pass.run([&](Pool& pool, const RowKernels& kernels) {
-    kernels.layer_norm(pool, pass.format(), x.array.data<float>(), weight.array.data<float>(), numbers(bias), eps,
-                       x.rows, width, out.array.data());
+    kernels.layer_norm_sum(pool, pass.format(), x.array.data<float>(), weight.array.data<float>(), numbers(bias), eps,
+                           x.rows, width, out.array.data());
+  });
+}
+
+// rows: of the table, one for each token.
+inline void add_rows_of(PreparedPass& pass, const Table& table, nb::handle rows, Activation& out) {
+  pass.backend().same_format(table.format);
+  if (table.linear || table.share) refuse("rows are added of a table that holds plain numbers");
+  const std::int64_t tokens = pass.tokens();
+  const Array ids(rows, "rows", Kind::i32, {tokens});
+  const auto* of = ids.data<const std::int32_t>();
+  for (std::int64_t t = 0; t < tokens; ++t)
+    if (of[t] < 0 || of[t] >= table.rows)
+      refuse("row " + std::to_string(of[t]) + " is outside the table of " + std::to_string(table.rows));
+  begin(out, Kind::f32, table.columns, tokens);
+  pass.run([&](Pool& pool, const RowKernels& kernels) {
+    kernels.add_rows_of(pool, pass.format(), table.memory.data(), table.columns, of, tokens, out.array.data<float>());
+  });
+}
+
+inline void mean(PreparedPass& pass, const Activation& x, nb::handle starts_, nb::handle ends_, Activation& out) {
+  expect(x, "x", Kind::f32, out.columns);
+  const Array starts(starts_, "starts", Kind::i32, {any});
+  const std::int64_t count = starts.size(0);
+  const Array ends(ends_, "ends", Kind::i32, {count});
+  const auto *from = starts.data<const std::int32_t>(), *to = ends.data<const std::int32_t>();
+  for (std::int64_t i = 0; i < count; ++i)
+    if (from[i] < 0 || from[i] >= to[i] || to[i] > x.rows) refuse("a mean is of one row of x or more");
+  begin(out, Kind::f32, x.columns, count);
+  pass.run([&](Pool& pool, const RowKernels& kernels) {
+    kernels.mean(pool, x.array.data<float>(), from, to, count, x.columns, out.array.data<float>());
   });
 }
 
@@ -73,10 +115,10 @@ inline void activate(PreparedPass& pass, const Activation& x, const std::string&
   expect(x, "x", Kind::f32, out.columns);
   if (by != nullptr && (by->kind != Kind::f32 || by->rows != x.rows || first < 0 || first > by->columns - x.columns))
     refuse("what is multiplied must hold float32, a row for each of x, and its columns from the first on");
-  begin(out, pass.act(), x.columns, x.rows);
+  const Format held = begin_as_held(out, x.columns, x.rows, pass.format());
   const float* factors = by ? by->array.data<float>() + first : nullptr;
   pass.run([&](Pool& pool, const RowKernels& kernels) {
-    kernels.activate(pool, pass.format(), known, numbers(parameters), x.array.data<float>(), factors,
+    kernels.activate(pool, held, known, numbers(parameters), x.array.data<float>(), factors,
                      by ? by->columns : 0, x.rows, x.columns, out.array.data());
   });
 }

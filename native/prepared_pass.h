@@ -77,11 +77,12 @@ class PreparedPass {
   const ProductKernels& attention_kernels() const { return backend_.products(cache_->bytes ? Hold::int8 : Hold::act); }
 
   // Work is divided alike for all groups; what the window lets queries see of a group's blocks is checked once.
-  const AttentionPlan& plan_for(const KVLayer& kept, std::int64_t heads, std::int64_t window, std::int64_t layer) {
+  const AttentionPlan& plan_for(const KVLayer& kept, std::int64_t heads, std::int64_t window, bool causal,
+                                std::int64_t layer) {
     const std::int64_t group = group_of(layer);
     const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
       return plan->heads == heads && plan->kv_heads == kept.kv_heads && plan->padded_dim == kept.padded_dim &&
-             plan->window == window;
+             plan->window == window && plan->causal == causal;
     });
     if (known != plans_.end() && std::find(seen_.begin(), seen_.end(), std::pair(window, group)) != seen_.end())
       return **known;
@@ -91,7 +92,7 @@ class PreparedPass {
     metadata_.check_blocks(*cache_, group, window);
     seen_.emplace_back(window, group);
     if (known != plans_.end()) return **known;
-    auto plan = std::make_unique<AttentionPlan>(heads, kept.kv_heads, kept.padded_dim, window);
+    auto plan = std::make_unique<AttentionPlan>(heads, kept.kv_heads, kept.padded_dim, window, causal);
     run([&](Pool& pool, const RowKernels&) { attention_kernels().divide(pool, kept, metadata_.all, *plan); });
     plans_.push_back(std::move(plan));
     return *plans_.back();

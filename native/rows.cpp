@@ -72,8 +72,27 @@ void rms_norm(Pool& pool, Format format, const float* x, const float* weight, fl
 void layer_norm(Pool& pool, Format format, const float* x, const float* weight, const float* bias, float eps,
                 std::int64_t tokens, std::int64_t width, void* out) {
   with(format, [&](auto value) {
-    normalise_layer(pool, x, weight, bias, eps, tokens, width, static_cast<decltype(value)*>(out));
+    normalise_layer<false>(pool, x, weight, bias, eps, tokens, width, static_cast<decltype(value)*>(out));
   });
+}
+
+void layer_norm_sum(Pool& pool, Format format, float* x, const float* weight, const float* bias, float eps,
+                    std::int64_t tokens, std::int64_t width, void* out) {
+  with(format, [&](auto value) {
+    normalise_layer<true>(pool, x, weight, bias, eps, tokens, width, static_cast<decltype(value)*>(out));
+  });
+}
+
+void add_rows_of(Pool& pool, Format format, const void* rows, std::int64_t columns, const std::int32_t* ids,
+                 std::int64_t tokens, float* out) {
+  with(format, [&](auto value) {
+    add_from_rows(pool, static_cast<const decltype(value)*>(rows), columns, ids, tokens, out);
+  });
+}
+
+void mean(Pool& pool, const float* x, const std::int32_t* starts, const std::int32_t* ends, std::int64_t count,
+          std::int64_t width, float* out) {
+  mean_rows(pool, x, starts, ends, count, width, out);
 }
 
 void to_act(Pool& pool, Format format, const float* x, std::int64_t tokens, std::int64_t width, void* out) {
@@ -89,7 +108,10 @@ void activate(Pool& pool, Format format, Nonlinearity kind, const float* paramet
     auto* at = static_cast<decltype(value)*>(out);
     const auto to = [=](std::int64_t i, float y) { hold(at + i, by ? y * by[i / width * stride + i % width] : y); };
     if (kind == Nonlinearity::gelu) return map_rows(pool, x, tokens, width, [](vf v) { return gelu(v); }, to);
+    if (kind == Nonlinearity::gelu_erf) return map_rows(pool, x, tokens, width, [](vf v) { return gelu_erf(v); }, to);
     if (kind == Nonlinearity::silu) return map_rows(pool, x, tokens, width, [](vf v) { return silu(v); }, to);
+    if (kind == Nonlinearity::relu) return map_rows(pool, x, tokens, width, [](vf v) { return relu(v); }, to);
+    if (kind == Nonlinearity::tanh) return map_rows(pool, x, tokens, width, [](vf v) { return tanh(v); }, to);
     if (kind == Nonlinearity::relu2)
       return map_rows(pool, x, tokens, width, [](vf v) { return v > all(0.0f) ? v * v : v != v ? v : vf{}; }, to);
     const float above = parameters[0], below = parameters[1];
@@ -165,7 +187,8 @@ void gate(Pool& pool, Format format, const float* gates, std::int64_t tokens, st
 }  // namespace
 
 const RowKernels rows = {
-    pack, copy_rows, embed_packed, embed_rows, copy_bytes, embed_bytes, rms_norm, layer_norm, to_act, activate,
+    pack, copy_rows, embed_packed, embed_rows, copy_bytes, embed_bytes, rms_norm, layer_norm, layer_norm_sum,
+    add_rows_of, mean, to_act, activate,
     add_rows, scale, soft_cap, route, gather, add_weighted, add_gated, rope_and_write, rope_and_write_latent,
     heads_into_place, convolve, convolve_gated, delta_rule, gate, sample_rows, score_rows, read_bandwidth,
 };

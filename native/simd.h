@@ -435,6 +435,32 @@ INLINE vf gelu(vf x) {
   return x / (all(1.0f) + exp(-inner));
 }
 
+// erf x to about 1 ulp of 1: x · a polynomial in x² near 0, else 1 − e to a polynomial in |x|, both of least error; from 4 on
+// it is 1.
+INLINE vf erf(vf x) {
+  const vf size = min(max(x, -x), all(4.0f)), square = x * x;
+  vf p = fma(square, all(7.88912294e-5f), all(-8.02084222e-4f));
+  p = fma(p, square, all(5.18953567e-3f));
+  p = fma(p, square, all(-2.68544443e-2f));
+  p = fma(p, square, all(1.12836003e-1f));
+  p = fma(p, square, all(-3.7612627e-1f));
+  p = fma(p, square, all(1.12837911f));
+  vf q = fma(size, all(-1.85574027e-4f), all(2.93960748e-3f));
+  q = fma(q, size, all(-2.18053181e-2f));
+  q = fma(q, size, all(1.03037372e-1f));
+  q = fma(q, size, all(6.38225675e-1f));
+  q = fma(q, size, all(1.12704003f));
+  q = fma(q, size, all(3.53719312e-4f));
+  const vf far = all(1.0f) - exp_bounded(-q);
+  return size < all(1.0f) ? p * x : x < all(0.0f) ? -far : x == x ? far : x;
+}
+
+// x · Φ(x), with the distribution of the normal law.
+INLINE vf gelu_erf(vf x) { return x * 0.5f * (all(1.0f) + erf(x * 0.707106781f)); }
+
+// NaN stays NaN.
+INLINE vf relu(vf x) { return x > all(0.0f) ? x : x != x ? x : vf{}; }
+
 INLINE vf silu(vf x) { return x / (all(1.0f) + exp(-x)); }
 
 // x / 2 + above · x² of what is positive, x / 2 + below · (eˣ − 1 − x) of the rest.

@@ -20,11 +20,14 @@ enum class Source : std::int32_t { bf16, f16, f32, i8, codes, blocks };
 enum class BlockType : std::int32_t { q4_0, q4_1, q4_k, iq4_nl, iq4_xs, mxfp4, q5_0, q5_1, q8_0, q5_k, q6_k };
 constexpr bool has_codes(BlockType type) { return type <= BlockType::mxfp4; }
 constexpr bool has_offsets(BlockType type) { return type == BlockType::q4_1 || type == BlockType::q4_k; }
-// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
+// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_gelu_erf:
+// gelu itself; gelu, gelu_erf, relu: of what has no gate, held as activations are; gate_up_clamped: as
 // gpt-oss has it (gemm.h).
-enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
-// gelu by tanh; relu(x)²; xIELU with two parameters (simd.h).
-enum class Nonlinearity : std::int32_t { silu, gelu, relu2, xielu };
+enum class Epilogue : std::int32_t {
+  store, residual, gate_up, gate_up_gelu, gate_up_gelu_erf, gate_up_clamped, gelu, gelu_erf, relu
+};
+// gelu by tanh, and itself; relu(x)²; xIELU with two parameters (simd.h).
+enum class Nonlinearity : std::int32_t { silu, gelu, gelu_erf, relu, relu2, tanh, xielu };
 
 constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
@@ -160,6 +163,7 @@ struct AttentionTask {
 // How attention under one window is divided: once for a pass, for all layers with the same heads.
 struct AttentionPlan {
   std::int64_t heads, kv_heads, padded_dim, window;
+  bool causal;
   AttentionTask *tasks, *wholes;  // tasks and pieces of tasks, the longest first; the tasks that were cut, as they were
   std::int64_t count, cut, parts, cost;  // of tasks; of wholes; results of pieces that are kept; of all together
   Buffer memory;
@@ -229,6 +233,15 @@ struct RowKernels {
                    std::int64_t width, void* out);
   void (*layer_norm)(Pool&, Format, const float* x, const float* weight, const float* bias, float eps,
                      std::int64_t tokens, std::int64_t width, void* out);  // bias: or null
+  // x becomes its layer norm, and out holds the same numbers.
+  void (*layer_norm_sum)(Pool&, Format, float* x, const float* weight, const float* bias, float eps,
+                         std::int64_t tokens, std::int64_t width, void* out);
+  // out[t] += rows[ids[t]]
+  void (*add_rows_of)(Pool&, Format, const void* rows, std::int64_t columns, const std::int32_t* ids,
+                      std::int64_t tokens, float* out);
+  // out[i] = the mean of rows [starts[i], ends[i]) of x
+  void (*mean)(Pool&, const float* x, const std::int32_t* starts, const std::int32_t* ends, std::int64_t count,
+               std::int64_t width, float* out);
   void (*to_act)(Pool&, Format, const float* x, std::int64_t tokens, std::int64_t width, void* out);
   // Of each token `width` numbers; times those of `by`, `stride` apart from token to token, where there are any.
   // parameters: those of xielu, else null.

@@ -117,7 +117,7 @@ class Inventor:
     def tensor(self, name: str, shape: Sequence[int]) -> np.ndarray:
         if name not in self.made:
             scale = 0.5 if "embed" in name else 0.2
-            is_norm = "norm" in name or name.endswith("scalar")
+            is_norm = "norm" in name.lower() or name.endswith("scalar")
             made = (
                 self._random.uniform(0.5, 1.5, shape) - self._less if is_norm else self._random.standard_normal(shape)
             )

@@ -228,7 +228,7 @@ def _attention(numbers: Numbers, sizes: Sizes, rows: int, length: int, context: 
     what = f"{rows} x {context} positions" if length == 1 else f"a prompt of {length}"
 
     def attention(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.attention(q, cached, dim**-0.5, 0, 0.0, None, pass_, buffers[0])
+        operations.attention(q, cached, dim**-0.5, 0, 0.0, None, True, pass_, buffers[0])
         return buffers
 
     pairs = tokens * (2 * context - length + 1) / 2
@@ -258,7 +258,7 @@ def _latent(numbers: Numbers, sizes: Sizes, rows: int, length: int, context: int
     q = numbers.normal(rows * length, heads * width, kind=numbers.act)
 
     def attention(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.attention(q, cached, width**-0.5, 0, 0.0, None, pass_, buffers[0])
+        operations.attention(q, cached, width**-0.5, 0, 0.0, None, True, pass_, buffers[0])
         return buffers
 
     pairs = rows * length * (2 * context - length + 1) / 2

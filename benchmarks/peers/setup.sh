@@ -5,6 +5,7 @@
 #   benchmarks/peers/setup.sh FOLDER              makes FOLDER/llama, openvino, onnxruntime and vllm (about 9 GB; the
 #                                                 compiling of llama.cpp takes two cores five minutes)
 #   benchmarks/peers/setup.sh FOLDER openvino     only those named
+#   benchmarks/peers/setup.sh FOLDER embeddings   what benchmarks/embeddings compares with
 #
 # Needs Python 3.11 to 3.13 (PYTHON names another one than python3) on x86-64 Linux; llama.cpp a compiler, cmake and
 # ninja besides (JOBS: how many files are compiled at once, 2 unless said otherwise). What exists already is kept.
@@ -91,9 +92,15 @@ onnxruntime() {
     install "torch==2.13.0" "onnxruntime==1.32.0" "onnxruntime-genai==0.18.0" "onnx-ir==1.1.0" "transformers==5.23.0"
 }
 
+# All that benchmarks/embeddings compares with, and what writes the graph that two of them run.
+embeddings() {
+    environment embeddings
+    install "transformers==5.23.0" "onnx==1.22.0" onnxscript "onnxruntime==1.32.0" "openvino==2026.4.1"
+}
+
 for engine in "$@"; do
     case $engine in
-    llama | openvino | onnxruntime | vllm) $engine ;;
-    *) echo "$engine is unknown; there are llama, openvino, onnxruntime and vllm." >&2; exit 2 ;;
+    llama | openvino | onnxruntime | vllm | embeddings) $engine ;;
+    *) echo "$engine is unknown; there are llama, openvino, onnxruntime, vllm and embeddings." >&2; exit 2 ;;
     esac
 done

@@ -10,10 +10,14 @@ if TYPE_CHECKING:
     from inflight.api import (
         LLM,
         AsyncEngine,
+        ClassificationOutput,
         CompletionOutput,
+        EmbeddingOutput,
         Logprob,
+        PoolingRequestOutput,
         RequestOutput,
         SamplingParams,
+        ScoringOutput,
         StructuredOutputsParams,
     )
 
@@ -21,10 +25,14 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "ClassificationOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
     "Logprob",
+    "PoolingRequestOutput",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
     "StructuredOutputsParams",
 ]
 

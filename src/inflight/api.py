@@ -7,9 +7,10 @@ Knows how to ask an engine; how it is put together, `build` knows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
 from inflight.build import Engine, build_engine
 from inflight.config.engine import EngineSettings
@@ -17,23 +18,41 @@ from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import PoolingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.offline import Offline
-from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
+from inflight.frontend.outputs import (
+    ClassificationOutput,
+    CompletionOutput,
+    EmbeddingOutput,
+    Logprob,
+    OutputCollector,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+)
 from inflight.frontend.prompts import Prompt, PromptError
 from inflight.frontend.structured_outputs import SamplingParams, StructuredOutputsParams, split
+from inflight.frontend.text_tasks import TextTasks, pairs_of
 from inflight.text import Conversation
 
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "ClassificationOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
     "Logprob",
+    "PoolingRequestOutput",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
     "StructuredOutputsParams",
 ]
+
+Outputs = TypeVar("Outputs")
 
 
 class LLM:
@@ -48,6 +67,7 @@ class LLM:
         self._offline = Offline(self._engine.loop, self._engine.tokenizer)
         self._numbers = itertools.count()
         self._closed = False
+        self._tasks = TextTasks(self._engine.model.pooler, self._engine.text_prompts)
 
     @property
     def settings(self) -> dict[str, Resolved]:
@@ -88,6 +108,60 @@ class LLM:
             sampling_params or SamplingParams(temperature=0, max_tokens=None),
         )
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+        """A vector of each text, in order.
+
+        dimensions: the first so many of its numbers. normalize: to length 1; None: as the model's files say.
+        prompt_name: of the model's own prompts, put before each text. truncate: what is longer than the model takes is
+        cut at its end, instead of being refused. Raises TextTaskError, PromptError or RequestRefused.
+        """
+        self._tasks.check("vectors")
+        before, params = (
+            self._tasks.before(prompt_name),
+            self._tasks.params("vectors", dimensions=dimensions, normalize=normalize),
+        )
+        texts = [self._text_tokens(one, before, truncate) for one in _several(prompts)]
+        found = self._pool([(tokens, None) for tokens in texts], params)
+        return [_pooled(one, EmbeddingOutput(list(one.embedding or ()))) for one in found]
+
+    def score(
+        self, text_1: str | Sequence[str], text_2: str | Sequence[str], *, truncate: bool = False
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        """How well each of the second texts belongs to the first one, or to its own, where there are as many. A model
+        that reads pairs tells its score, any other the cosine of both vectors. Errors as in `embed`."""
+        self._tasks.check("scores")
+        firsts, seconds = ([one] if isinstance(one, str) else list(one) for one in (text_1, text_2))
+        if len(firsts) not in (1, len(seconds)):
+            raise PromptError(f"There are {len(firsts)} texts and {len(seconds)}; give one, or as many of both.")
+        pairs, params = pairs_of(len(firsts), len(seconds)), self._tasks.params("scores")
+        everything = [*firsts, *seconds]
+        if self._tasks.reads_pairs:
+            most = self._engine.capacity.max_model_len if truncate else None
+            read = [self._engine.prompts.pair(everything[i], everything[j], most) for i, j in pairs]
+            return [_pooled(one, ScoringOutput((one.embedding or (0.0,))[0])) for one in self._pool(read, params)]
+        before = self._tasks.before(None)
+        found = self._pool([(self._text_tokens(one, before, truncate), None) for one in everything], params)
+        vectors = [one.embedding or () for one in found]
+        scores = [math.fsum(a * b for a, b in zip(vectors[i], vectors[j], strict=True)) for i, j in pairs]
+        return [_pooled(found[j], ScoringOutput(score)) for (_, j), score in zip(pairs, scores, strict=True)]
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, truncate: bool = False
+    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        """The label of each text, with the probabilities of all. Errors as in `embed`."""
+        self._tasks.check("classes")
+        texts = [self._text_tokens(one, "", truncate) for one in _several(prompts)]
+        found = self._pool([(tokens, None) for tokens in texts], self._tasks.params("classes"))
+        return [_pooled(one, _classified(one.embedding or (), self._tasks.labels)) for one in found]
+
     def close(self) -> None:
         """Closes the record file, if there is one; the model's memory goes with the object."""
         self._closed = True
@@ -105,22 +179,50 @@ class LLM:
         texts: Sequence[str | None],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[RequestOutput]:
+        params, now = _params_for(len(prompts), sampling_params), self._engine.loop.clock.now()
+
+        def requests() -> Iterator[tuple[Request, str | None]]:
+            for token_ids, text, one in zip(prompts, texts, params, strict=True):
+                plain, grammar = split(one)
+                name = str(next(self._numbers))
+                yield self._engine.prompts.request(name, token_ids, plain, now, grammar=grammar), text
+
+        return self._answers(requests())
+
+    def _pool(
+        self, prompts: Sequence[tuple[tuple[int, ...], int | None]], params: PoolingParams
+    ) -> list[RequestOutput]:
+        """prompts: token ids, and where the second text of a pair begins."""
+        now, make = self._engine.loop.clock.now(), self._engine.prompts.pooled
+        found = self._answers(
+            (make(str(next(self._numbers)), tokens, params, now, second_text_at=second_at), None)
+            for tokens, second_at in prompts
+        )
+        for one in found:
+            if one.outputs[0].finish_reason == "error":
+                raise EngineStopped(one.outputs[0].detail or "The step failed.")
+        return found
+
+    def _answers(self, requests: Iterable[tuple[Request, str | None]]) -> list[RequestOutput]:
         if self._closed:
             raise EngineStopped("The engine was closed; make a new LLM.")
-        params = _params_for(len(prompts), sampling_params)
-        now = self._engine.loop.clock.now()
         collectors: list[OutputCollector] = []
         self._offline.abort_all()  # that a call left which was interrupted twice
         try:
-            for token_ids, text, one in zip(prompts, texts, params, strict=True):
-                plain, grammar = split(one)
-                request = self._engine.prompts.request(str(next(self._numbers)), token_ids, plain, now, grammar=grammar)
+            for request, text in requests:
                 collectors.append(self._offline.add(request, text))
             for _ in self._offline.run():
                 pass
         finally:
             self._offline.abort_all()
         return [collector.output() for collector in collectors]
+
+    def _text_tokens(self, prompt: Prompt, before: str, truncate: bool) -> tuple[int, ...]:
+        """Of a whole text."""
+        prompts, most = self._engine.prompts, self._engine.capacity.max_model_len if truncate else None
+        if (text := _prompt_text(prompt)) is None:
+            return prompts.tokens(prompt)[:most]
+        return prompts.text(before + text, most=most)
 
 
 class AsyncEngine:
@@ -208,6 +310,14 @@ def _prompt_text(prompt: Prompt) -> str | None:
     if isinstance(prompt, Mapping):
         prompt = prompt.get("prompt", ())
     return prompt if isinstance(prompt, str) else None
+
+
+def _pooled(told: RequestOutput, outputs: Outputs) -> PoolingRequestOutput[Outputs]:
+    return PoolingRequestOutput(told.request_id, told.prompt_token_ids, outputs, told.timings)
+
+
+def _classified(probs: Sequence[float], labels: Sequence[str]) -> ClassificationOutput:
+    return ClassificationOutput(list(probs), labels[max(range(len(probs)), key=probs.__getitem__)])
 
 
 def _path(record: str | Path | None) -> Path | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 LONGEST_FILE = 16 * 1024**2  # bytes; the index of a checkpoint of a hundred thousand tensors has ten million
 _AGAIN = "download or export the model's files again."
 _LONGEST_SHOWN = 120  # characters of a value that a sentence quotes
+K = TypeVar("K", dict[str, Any], list[Any])
 
 
 class JsonFileError(ValueError):
@@ -23,6 +24,15 @@ class JsonFileError(ValueError):
 
 def read_json_object(path: Path, most_bytes: int = LONGEST_FILE) -> dict[str, Any]:
     """The object in a file. Raises JsonFileError; FileNotFoundError where there is none."""
+    return parse_json_object(_content(path, most_bytes), str(path))
+
+
+def read_json_list(path: Path, most_bytes: int = LONGEST_FILE) -> list[Any]:
+    """The list in a file. Errors as there."""
+    return _of_kind(list, "a list", _content(path, most_bytes), str(path))
+
+
+def _content(path: Path, most_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
@@ -33,11 +43,15 @@ def read_json_object(path: Path, most_bytes: int = LONGEST_FILE) -> dict[str, An
         raise JsonFileError(f"{path} cannot be read: {cause}; check the file and its permissions.") from None
     if len(content) > most_bytes:
         raise JsonFileError(f"{path} has more than {most_bytes:,} bytes, which no model's settings need; {_AGAIN}")
-    return parse_json_object(content, str(path))
+    return content
 
 
 def parse_json_object(content: bytes, name: str) -> dict[str, Any]:
     """The object that bytes spell. name: what the sentence says of where they come from. Raises JsonFileError."""
+    return _of_kind(dict, "an object", content, name)
+
+
+def _of_kind(kind: type[K], wanted: str, content: bytes, name: str) -> K:
     try:
         data = json.loads(content.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -52,8 +66,8 @@ def parse_json_object(content: bytes, name: str) -> dict[str, Any]:
         raise JsonFileError(f"{name} is not usable: its JSON is nested too deeply; {_AGAIN}") from None
     except ValueError:  # Python reads no longer ones
         raise JsonFileError(f"{name} is not usable: it holds a number of thousands of digits; {_AGAIN}") from None
-    if not isinstance(data, dict):
-        raise JsonFileError(f"{name} holds a JSON {type(data).__name__} where an object is expected; {_AGAIN}")
+    if not isinstance(data, kind):
+        raise JsonFileError(f"{name} holds a JSON {type(data).__name__} where {wanted} is expected; {_AGAIN}")
     return data
 
 

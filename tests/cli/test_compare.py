@@ -109,7 +109,7 @@ def test_a_server_beside_an_engine(inflight: Caller) -> None:
     ("arguments", "sentence"),
     [
         (["--setting", "small"], "write NAME=OPTIONS"),
-        (["--setting", "a=--nothing 1"], "--setting 'a': No such option '--nothing'"),
+        (["--setting", "a=--xyzzy 1"], "--setting 'a': No such option '--xyzzy'"),
         (["--setting", "a=--window 1"], "--setting 'a': --window has no effect with --strategy chunked"),
         (["--setting", "a='--seed"], "look for a quote that is open"),
         (["--setting", "a=", "--setting", "a="], "2 times"),

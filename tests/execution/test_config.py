@@ -294,7 +294,7 @@ def test_a_window_bounds_what_a_decode_reads() -> None:
         ({"architectures": None}, "names neither architectures nor model_type"),
         ({"architectures": "LlamaForCausalLM"}, "must be a list of names"),
         ({"quantization_config": {"quant_method": "gptq"}}, r"the checkpoint is quantized \(gptq\)"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"hidden_act": "quick_gelu"}, "hidden_act 'quick_gelu' is not supported"),
         ({"mlp_bias": True}, "mlp_bias is true"),
         ({"hidden_size": None}, "config.json lacks hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers in config.json must be a whole number above 0, not 0"),

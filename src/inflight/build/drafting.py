@@ -56,6 +56,7 @@ def resolve_drafting(
         ranks,
         isinstance(computed, KernelModel),
         not limits.on_gpu or (isinstance(computed, KernelModel) and computed.batch_invariant),
+        computed.spec.head is not None,
     )
     source, in_force = resolve_speculation(asked, support)
     inside: DrafterSource | None = None

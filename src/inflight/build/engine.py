@@ -44,6 +44,7 @@ from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.registry import read_generation
+from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts, read_prompts
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer
 
@@ -51,7 +52,8 @@ from inflight.text import ChatTemplate, Tokenizer
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
-    model's authors would have it sampled; `start` is what its start took."""
+    model's authors would have it sampled; `start` is what its start took; `text_prompts` may stand before whole
+    texts."""
 
     loop: EngineLoop
     executor: Executor
@@ -63,6 +65,7 @@ class Engine:
     defaults: SamplingParams
     kv_bytes_per_token: float
     start: StartSeconds
+    text_prompts: TextPrompts = NO_PROMPTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ def _assemble(
         defaults=sampling_defaults(read_generation(files)),
         kv_bytes_per_token=len(windows) * backend.bytes_per_block(shape) / shape.block_size,
         start=built.seconds,
+        text_prompts=read_prompts(files) if isinstance(files, Path) else NO_PROMPTS,
     )
 
 

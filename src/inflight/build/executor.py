@@ -87,7 +87,7 @@ def build_executor(
     """workers: of the other ranks, who do the same. Raises SettingsError where the device computes no step, ModelError
     for weights that cannot be had, MemoryError."""
     limits, began = settings.limits, time.perf_counter()
-    decoder = computed.decoder(backend, limits.max_model_len, limits.max_tokens, limits.logit_rows, progress)
+    decoder = computed.decoder(backend, limits.max_model_len, limits.pass_tokens, limits.logit_rows, progress)
     drafter = None
     if settings.drafter is not None:
         assert isinstance(backend, Backend)
@@ -159,7 +159,9 @@ def _kv_size(
         num_blocks=settings.engine.num_blocks,
         memory=memory,
         windows=settings.windows,
-        longest_chunk=longest_chunk(settings.scheduling, limits.max_tokens),
+        longest_chunk=limits.pass_tokens
+        if limits.whole_texts
+        else longest_chunk(settings.scheduling, limits.max_tokens),
         drafter_bytes=0 if drafter is None else drafter.bytes_per_block,
     )
 
@@ -187,9 +189,11 @@ def _runner(
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(backend, kv_cache, host_blocks) * whole / own if host_blocks else 0.0,
         asynchronous_transfers=host_blocks > 0 and backend.asynchronous_copies,
-        embedding_size=spec.hidden_size,
+        embedding_size=0 if spec.pooler is None else spec.pooler.outputs(spec.hidden_size),
         windows=settings.windows,
         state_snapshots=states.snapshots,
+        generates=spec.head is not None,
+        whole_texts=limits.whole_texts,
     )
     cache = None
     if kinds:

@@ -57,6 +57,7 @@ def values_in_force(
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
         **snapshots,
+        **_pooling(settings, computed.spec),
         "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
@@ -88,6 +89,15 @@ def _ranks(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
     whole = (*kept_whole(model), "tables and the output projection")
     reason = f"as set: heads and widths of matrices are cut; on each device whole are {', '.join(whole)}"
     return {"tensor_parallel_size": Resolved(settings.tensor_parallel_size, reason)}
+
+
+def _pooling(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
+    """Where the model tells something of texts."""
+    if model.pooler is None:
+        return {}
+    told = f"{len(model.pooler.labels)} labels" if model.pooler.labels else "a vector"
+    whose = "as the model's files say" if settings.pooling == "auto" else "as set"
+    return {"pooling": Resolved(model.pooler.pooling, f"{whose}: of which tokens {told} of a text is made")}
 
 
 def _attention(settings: EngineSettings) -> dict[str, Resolved]:

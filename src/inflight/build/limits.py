@@ -28,7 +28,8 @@ from inflight.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is decided before a model is loaded, with reasons; as plain values by the properties."""
+    """What is decided before a model is loaded, with reasons; as plain values by the properties. whole_texts: each is
+    computed in one pass."""
 
     device: Resolved
     dtype: Resolved
@@ -38,6 +39,7 @@ class Limits:
     rows: Resolved
     budget: Resolved
     length: Resolved
+    whole_texts: bool
 
     @property
     def on_gpu(self) -> bool:
@@ -66,6 +68,11 @@ class Limits:
         return int(self.budget.value)
 
     @property
+    def pass_tokens(self) -> int:
+        """Of one forward pass."""
+        return max(self.max_tokens, self.max_model_len) if self.whole_texts else self.max_tokens
+
+    @property
     def max_model_len(self) -> int:
         return int(self.length.value)
 
@@ -90,6 +97,7 @@ def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved,
         rows=rows,
         budget=resolve_budget(settings, int(rows.value), strategy, on_gpu),
         length=resolve_max_model_len(settings, model.default_model_len),
+        whole_texts=model.pools_whole_texts,
     )
 
 

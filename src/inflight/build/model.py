@@ -13,6 +13,7 @@ from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.pooler import with_pooling
 from inflight.models.registry import family_at, read_folder
 
 BUILT_IN = Path(__file__).parents[1] / "builtin_model"
@@ -26,6 +27,8 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
     if settings.backend == "auto":
         family = None if settings.family is None else family_at(settings.family)
         spec = read_folder(files, to_run=True, family=family)
+        if settings.pooling != "auto":
+            spec = with_pooling(spec, settings.pooling)
         group = settings.quantization_group_size
         captures = device != "cpu" and not settings.enforce_eager
         rows = graph_rows(settings) if captures else 0

@@ -130,7 +130,8 @@ def _model(config: Any, machine: Machine, settings: EngineSettings, on_gpu: bool
     group_size = settings.quantization_group_size
     context = min(CONTEXT, config.default_model_len)
     decode = []
-    for batch in GPU_BATCHES if on_gpu else BATCHES:
+    batches = GPU_BATCHES if on_gpu else BATCHES
+    for batch in () if config.head is None else batches:
         ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held, int8_kv, group_size)
         decode.append(
             {
@@ -143,7 +144,7 @@ def _model(config: Any, machine: Machine, settings: EngineSettings, on_gpu: bool
         )
     prefill = []
     for tokens in GPU_PROMPTS if on_gpu else PROMPTS:
-        if tokens < config.default_model_len:
+        if tokens < config.default_model_len or (config.head is None and tokens == config.default_model_len):
             ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held, int8_kv, group_size)
             prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
     return {
@@ -191,11 +192,11 @@ def _print(report: dict[str, Any]) -> None:
     if left <= 0:
         print(f": more than the {gib(free)} that are free; it does not fit")
         return
-    tokens, kv = (
-        left // model["kv_bytes_per_token"],
-        f", in {held}" if (held := model["kv_cache_dtype"]) != "auto" else "",
-    )
-    print(f", leaving room for the keys and values of {tokens:,} tokens ({gib(model['kv_bytes_per_token'])} each{kv})")
+    if each := model["kv_bytes_per_token"]:
+        kv = f", in {held}" if (held := model["kv_cache_dtype"]) != "auto" else ""
+        print(f", leaving room for the keys and values of {left // each:,} tokens ({gib(each)} each{kv})")
+    else:
+        print(": it reads whole texts, and keeps nothing of them")
     print(f"ridge           {model['ridge_tokens']:.0f} tokens per step: from there computing is the limit")
     print("\nat best         (no step can be faster than its bytes or its operations allow)")
     for one in model["decode"]:

@@ -51,6 +51,9 @@ class Lines:
             max_prompts=2048,
             max_model_len=engine.capacity.max_model_len,
             keeps_grammars=engine.loop.grammars is not None,
+            generates=engine.capacity.generates,
+            pooler=engine.model.pooler,
+            prompts=engine.text_prompts,
         )
         self._preprocessor = Preprocessor(engine.prompts, engine.tokenizer, limits, parsers)
         self._translator = RequestTranslator(
@@ -60,6 +63,7 @@ class Lines:
             defaults=engine.defaults,
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, engine.tokenizer),
+            pooler=engine.model.pooler,
         )
 
     def take(self, index: int, number: int, text: str) -> Line:

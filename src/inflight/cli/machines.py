@@ -19,6 +19,7 @@ from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, option
 from inflight.models.arithmetic import paged_kv_bytes_per_token
+from inflight.models.errors import ModelError
 from inflight.models.known import read_model
 from inflight.models.registry import family_at
 from inflight.models.spec import ModelSpec, WeightFormat
@@ -122,7 +123,13 @@ def _wider_than_published(published: WeightFormat) -> str:
 
 def _model(values: dict[str, Any]) -> ModelSpec:
     place = values["family"]
-    return read_model(values["model"], None if place is None else family_at(place))
+    spec = read_model(values["model"], None if place is None else family_at(place))
+    if spec.head is None:
+        raise ModelError(
+            f"{spec.name or spec.family} continues no texts, and plans are of models that do: answers of 0 tokens "
+            "have no latency between tokens. `inflight bench` measures a server of it."
+        )
+    return spec
 
 
 def check_machine(values: dict[str, Any]) -> None:

@@ -217,6 +217,12 @@ engine_options = grouped(
     click.option(
         "--kv-cache-dtype", default="auto", show_default=True, help="auto, as activations are held; int8; fp8, on GPUs."
     ),
+    click.option(
+        "--pooling",
+        default="auto",
+        show_default=True,
+        help="Tokens that a text's vector is made of: cls, mean or last; auto: as the model's files say, if they do.",
+    ),
     click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
     click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),

@@ -173,6 +173,9 @@ def _load(
         clock_zero=time.monotonic() - engine.loop.clock.now(),
         parsers=_parsers(settings, engine),
         keeps_grammars=engine.loop.grammars is not None,
+        generates=engine.capacity.generates,
+        pooler=engine.model.pooler,
+        text_prompts=engine.text_prompts,
     )
     return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
 

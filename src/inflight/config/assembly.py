@@ -89,7 +89,7 @@ def make_scheduler(
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,
         speculation=speculation,
-        longest_chunk=longest_chunk(scheduling, rules.token_budget),
+        longest_chunk=UNLIMITED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
     )
 
 

@@ -24,6 +24,7 @@ QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp
 GROUP_SIZES = (32, 64, 128)
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
+PoolingChoice = Literal["auto", "cls", "mean", "last"]
 AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
 
 
@@ -48,6 +49,7 @@ class EngineSettings:
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     watermark: share of the KV blocks kept free of newcomers.
+    pooling: of which tokens a text's vector is made; "auto": as the model's files say, if they do.
     """
 
     model: str | None = None
@@ -77,6 +79,7 @@ class EngineSettings:
     threads: int | None = None
     pin_threads: bool = False
     seed: int = 0
+    pooling: PoolingChoice = "auto"
 
     def __post_init__(self) -> None:
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
@@ -103,6 +106,8 @@ class EngineSettings:
         if self.kv_memory is not None and self.num_blocks is not None:
             raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
         self._check_utilization()
+        if self.pooling not in get_args(PoolingChoice):
+            raise SettingsError(f"--pooling is {self.pooling!r}; known are auto, cls, mean and last.")
         if self.attention_backend not in get_args(AttentionChoice):
             raise SettingsError(
                 f"--attention-backend is {self.attention_backend!r}; known are auto, flash-attn and flashinfer."
@@ -161,6 +166,7 @@ class EngineSettings:
             "attention_backend": "auto",
             "batch_invariant": False,
             "tensor_parallel_size": 1,
+            "pooling": "auto",
         }
         for name, unset in ours.items():
             if getattr(self, name) != unset:

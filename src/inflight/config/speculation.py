@@ -58,15 +58,18 @@ def parse_speculation(text: str) -> DraftSource:
 class DraftSupport:
     """What a model allows. has_state: its layers keep a recurrent state. ranks: devices that share it. own_kernels:
     whether its steps are computed by our kernels. is_invariant: whether the bits of an answer do not depend on the
-    batch, as on a GPU under --batch-invariant alone."""
+    batch, as on a GPU under --batch-invariant alone. generates: it continues texts."""
 
     has_state: bool = False
     ranks: int = 1
     own_kernels: bool = True
     is_invariant: bool = True
+    generates: bool = True
 
     def obstacle(self, kind: DraftKind) -> str | None:
         """Why drafts cannot come from there, as a clause; None: they can."""
+        if not self.generates:
+            return "this model continues no text, so that there is nothing to draft"
         if self.has_state:
             return "this model's layers keep a recurrent state, which cannot be taken back behind wrong drafts"
         if kind in ("suffix", "off"):

@@ -243,7 +243,9 @@ class NullExecutor:
         last = self._value(row, chunk.start + chunk.length - 1)
         vector = [_logprob(last, place) for place in range(self._capacity.embedding_size)]
         pooling = row.start.pooling
-        length = math.hypot(*vector) if pooling is not None and pooling.normalize else 1.0
+        assert pooling is not None, "planned for requests that are pooled"
+        vector = vector[: pooling.dimensions]
+        length = math.hypot(*vector) if pooling.normalize else 1.0
         return tuple([one / length for one in vector])
 
     def _draw(self, row: _Row, value: int) -> int:

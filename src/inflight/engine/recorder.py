@@ -172,6 +172,8 @@ class Recorder:
             record["handed_tokens"] = request.handed_tokens
         if request.pooling is not None:
             record["pooling"] = asdict(request.pooling)
+        if request.second_text_at is not None:
+            record["second_text_at"] = request.second_text_at
         if request.grammar is not None:
             record["grammar"] = asdict(request.grammar)
         if request.forced_output_tokens is not None:
@@ -213,8 +215,12 @@ def _transferred(one: Transferred) -> TransferredRecord:
 
 
 def _capacity(capacity: Capacity) -> dict[str, Any]:
-    """Without KV groups and recurrent state there is nothing to tell of them."""
+    """Without KV groups and recurrent state there is nothing to tell of them, nor of the kinds that most models are."""
     record = asdict(capacity)
+    if capacity.generates:
+        del record["generates"]
+    if not capacity.whole_texts:
+        del record["whole_texts"]
     if capacity.windows == (0,):
         del record["windows"]
     if not capacity.state_snapshots:

@@ -17,6 +17,7 @@ from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
 from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
+from inflight.execution.checkpoints.module_tensors import ModuleTensors
 from inflight.execution.decoder import Decoder
 from inflight.execution.packer import Progress, TensorSource
 from inflight.execution.parallel.member import Member
@@ -97,11 +98,13 @@ class KernelModel:
     ) -> PassDecoder:
         assert isinstance(backend, Backend)
         dummy = self.load_format == "dummy"
-        source = (
+        source: TensorSource = (
             DummyWeights(backend.dtype, self.seed, self.spec.weight_format, backend.packs_fp8)
             if dummy
             else open_checkpoint(self.files, backend.packs_fp8)
         )
+        if not dummy and isinstance(self.files, Path):
+            source = ModuleTensors(source, self.files)
         weights = self._weights(source, backend, max_positions, progress)
         decoder = Decoder(self.held, weights, backend, max_tokens, max_logit_rows)
         if not self.graph_rows:

@@ -26,7 +26,7 @@ class Decoder:
         self, model: ModelSpec, weights: ModelWeights, backend: Backend, max_tokens: int, max_logit_rows: int
     ) -> None:
         """`max_tokens` of one pass, `max_logit_rows` of one call to `logits`."""
-        self.weights, self._head, self._embedding_scale = weights, model.head, model.embedding_scale
+        self.weights, self._head = weights, model.head
         self.max_tokens = max_tokens
         self.max_logit_rows = max_logit_rows
         hidden = model.hidden_size
@@ -34,14 +34,21 @@ class Decoder:
         self._hidden = self._workspace.take("hidden", hidden, "float32")  # [T, E], the residual stream
         self._normed = self._workspace.take("normed", hidden)  # [T, E]
         layers = [bound_layer(layer, self._workspace, self._hidden, self._normed, hidden) for layer in weights.layers]
+        self._embed = weights.embedding.bind(self._hidden, self._normed)
+        if weights.layers[0].mixer_sum is not None and weights.embedding.norm is None:
+            layers[0].insert(0, lambda batch: batch.to_act(self._hidden, self._normed))
         if weights.token_inputs is not None:
             layers[0].insert(0, weights.token_inputs.bind(self._workspace, self._hidden, self._normed))
         self._by_layer = layers
         self._steps = list(chain.from_iterable(layers))
+        self._pooling = None
+        if weights.pooler is not None:
+            self._pooling = weights.pooler.bind(self._workspace, backend, self._hidden, hidden, max_logit_rows)
         self._gathered = backend.activation(max_logit_rows, hidden, "float32")
         self._final_normed = backend.activation(max_logit_rows, hidden, "act")
-        self._logits = backend.activation(max_logit_rows, model.vocab_size, "float32")
-        self._final_norm = weights.final_norm.bind(self._gathered, self._final_normed)
+        self._logits = backend.activation(max_logit_rows if model.head is not None else 0, model.vocab_size, "float32")
+        norm = weights.final_norm
+        self._final_norm = None if norm is None else norm.bind(self._gathered, self._final_normed)
 
     @property
     def nbytes(self) -> int:
@@ -54,9 +61,7 @@ class Decoder:
         than the decoder was made for."""
         if batch.num_tokens > self.max_tokens:
             raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
-        batch.embed(self.weights.table, self._hidden)
-        if self._embedding_scale != 1:
-            batch.scale(self._hidden, self._embedding_scale)
+        self._embed(batch)
         for step in self._steps:
             step(batch)
 
@@ -64,8 +69,19 @@ class Decoder:
         """What the last layer made of the tokens at `places` (indices into the pass's tokens), final norm applied:
         act[S, E], which the next call overwrites."""
         batch.gather(self._hidden, places, self._gathered)
+        assert self._final_norm is not None, "of a model that continues texts, or drafts for one"
         self._final_norm(batch)
         return self._final_normed
+
+    def pooled(self, batch: ForwardPass, texts: Sequence[range]) -> Activation:
+        """What the model tells of texts whose tokens are these of the pass: float32[S, N], which the next call
+        overwrites. Raises ValueError for more than the decoder was made for."""
+        assert self._pooling is not None, "asked of models that tell something of texts"
+        if len(texts) > self.max_logit_rows:
+            raise ValueError(
+                f"{len(texts)} texts do not fit a decoder made for {self.max_logit_rows} at once; ask in slabs"
+            )
+        return self._pooling(batch, texts)
 
     def logits(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
         """Logits float32[S, V] after the tokens at `places`, computed for these alone; the next call overwrites them.
@@ -74,6 +90,7 @@ class Decoder:
             raise ValueError(
                 f"logits of {len(places)} rows do not fit a decoder made for {self.max_logit_rows}; ask in slabs"
             )
+        assert self._head is not None and self.weights.output is not None, "asked of models that continue texts"
         batch.linear(self.last_hidden(batch, places), self.weights.output, self._logits)
         if self._head.scale != 1:
             batch.scale(self._logits, self._head.scale)
@@ -104,6 +121,13 @@ def bound_layer(
     """A layer's steps over the residual stream float32[T, E]: what the mixer reads, the mixer, what the MLP reads, the
     MLP, and what few families have behind it. normed: act[T, E], written and read."""
     mixer, mlp = layer.mixer.bind(workspace, hidden_size), layer.mlp.bind(workspace, hidden_size)
+    if layer.mixer_sum is not None and layer.mlp_sum is not None:
+        return [
+            lambda batch: mixer(batch, normed, hidden),
+            layer.mixer_sum.bind_sum(hidden, normed),
+            lambda batch: mlp(batch, normed, hidden),
+            layer.mlp_sum.bind_sum(hidden, normed),
+        ]
     steps = [_reads(layer.mixer_norm, hidden, normed), lambda batch: mixer(batch, normed, hidden)]
     if not layer.spec.side_by_side:
         steps.append(_reads(layer.mlp_norm, hidden, normed))

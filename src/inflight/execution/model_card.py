@@ -30,7 +30,7 @@ BATCHES = (1, 8)
 class ModelCard:
     """refusal: why it does not run here; None where it does. file_bytes: of its weights on disk. weight_bytes: as held
     in memory. tokens_per_s: at best, for each of `BATCHES` sequences that decode together; empty where it does not
-    run."""
+    run, or continues no texts."""
 
     name: str
     family: str
@@ -73,6 +73,8 @@ def model_card(
 
 
 def _speeds(spec: ModelSpec, machine: Machine, quantization: Quantization) -> dict[int, float]:
+    if spec.head is None:
+        return {}
     context = min(CONTEXT, spec.default_model_len)
     ceilings = {batch: decode_ceiling(spec, "bfloat16", machine, batch, context, quantization) for batch in BATCHES}
     return {batch: batch / ceiling.seconds for batch, ceiling in ceilings.items()}

@@ -78,10 +78,13 @@ class Packer:
         self._group_size = group_size
         self._packed, self._parameters = 0, parameters(model)
 
-    def tables(self) -> tuple[Table, Linear]:
-        """The embedding table, and the output projection: the same memory where the model ties them."""
+    def tables(self) -> tuple[Table, Linear | None]:
+        """The embedding table, and the output projection: the same memory where the model ties them; None of a model
+        that continues no text."""
         model, backend, source = self.model, self._backend, self._source
         shape = (model.vocab_size, model.hidden_size)
+        if model.head is None:
+            return self.place_table(_TABLE, model.vocab_size), None
         # A tied model may have been saved under either name, or under both.
         name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
         tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
@@ -94,6 +97,13 @@ class Packer:
             return table, table.linear
         bias = [(_BIAS, model.vocab_size)] if model.head.bias else []
         return table, self._linear([(_HEAD, shape)], bias, self._output)
+
+    def place_table(self, name: str, rows: int) -> Table:
+        """A table of a vector for each token, position or type of token, of which only rows are read."""
+        shape = (rows, self.model.hidden_size)
+        table = self._backend.pack_rows(self._source.pieces(name, shape), *shape)
+        self._done(table.nbytes, (name, shape))
+        return table
 
     def norm(self, name: str, length: int) -> Vector:
         """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""

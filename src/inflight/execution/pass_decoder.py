@@ -8,22 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from inflight.core.types.plan import Chunk
 
+T = TypeVar("T")
 
-class PassDecoder(Protocol):
-    """Computes the layers of a pass, and its logits; batch: a pass of the backend that it was made for."""
+
+class LogitDecoder(Protocol):
+    """Computes a pass's logits; batch: a pass of the backend that it was made for."""
+
+    max_logit_rows: int
+
+    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+
+class PassDecoder(LogitDecoder, Protocol):
+    """And the layers before them, or what is told of texts behind these."""
 
     max_tokens: int
-    max_logit_rows: int
 
     def forward(self, batch: Any) -> None: ...
 
-    def last_hidden(self, batch: Any, places: Sequence[int]) -> Any: ...
-
-    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
+    def pooled(self, batch: Any, texts: Sequence[range]) -> Any: ...
 
 
 class Masks(Protocol):
@@ -33,7 +40,7 @@ class Masks(Protocol):
         """Of the next so many draws, bits as `SamplingBatch.allowed` has them; waits until they are there."""
 
 
-def sample(decoder: PassDecoder, batch: Any, chunks: Sequence[Chunk], masks: Masks | None = None) -> None:
+def sample(decoder: LogitDecoder, batch: Any, chunks: Sequence[Chunk], masks: Masks | None = None) -> None:
     """Draws at the positions of a computed pass that its chunks sample."""
     ends = accumulate(chunk.length for chunk in chunks)
     sampled = [place for chunk, end in zip(chunks, ends, strict=True) for place in range(end - chunk.sample, end)]
@@ -45,7 +52,7 @@ def sample(decoder: PassDecoder, batch: Any, chunks: Sequence[Chunk], masks: Mas
             batch.sample(logits, places, masks.take(len(places)))
 
 
-def slabs(places: Iterable[int], most: int) -> Iterator[list[int]]:
+def slabs(places: Iterable[T], most: int) -> Iterator[list[T]]:
     """At most so many of them at once, in order."""
     left = list(places)
     for first in range(0, len(left), most):

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from inflight.core.types.plan import Chunk, Scored
 
 
-def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
-    """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, drafts,
+def passes(chunks: Sequence[Chunk], limit: int, cut: bool = True) -> Iterator[list[Chunk]]:
+    """Lists of chunks, in order, of at most `limit` tokens each. cut: whether a chunk may go on in the next; else one
+    that is longer than the limit is a ValueError. Blocks come with a chunk's first piece, drafts,
     samples and a vector with its last, each scored position and each snapshot with its own. What a chunk samples is
     never cut: ValueError for one that samples at more than `limit` positions."""
     if 0 < sum(chunk.length for chunk in chunks) <= limit:  # as most steps do
@@ -23,12 +24,17 @@ def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
     for chunk in chunks:
         if chunk.sample > limit:
             raise ValueError(f"a chunk samples at {chunk.sample} positions, but a pass has room for {limit} tokens")
+        if not cut and chunk.length > room:
+            if chunk.length > limit:
+                raise ValueError(f"a text of {chunk.length} tokens is not cut, and a pass has room for {limit}")
+            yield part
+            part, room = [], limit
         while chunk.length > room:
             room = min(room, chunk.length - chunk.sample)
             if room:
-                cut, score = chunk.start + room, chunk.score
-                before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
-                taken = tuple(one for one in chunk.snapshots if one[0] <= cut)
+                end, score = chunk.start + room, chunk.score
+                before, after = range(score.start, min(score.stop, end)), range(max(score.start, end), score.stop)
+                taken = tuple(one for one in chunk.snapshots if one[0] <= end)
                 part.append(
                     chunk._replace(
                         length=room,
@@ -41,7 +47,7 @@ def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
                     )
                 )
                 chunk = chunk._replace(
-                    start=cut,
+                    start=end,
                     length=chunk.length - room,
                     new_blocks=(),
                     window_blocks=(),

@@ -121,7 +121,8 @@ class ModelRunner:
             self._grammars.start(plan.freed_rows, plan.new_rows)
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         new, freed = plan.new_rows, plan.freed_rows
-        for chunks in list(passes((*planned, *padding), self._decoder.max_tokens)) or [[]]:
+        cut = not self._capacity.whole_texts
+        for chunks in list(passes((*planned, *padding), self._decoder.max_tokens, cut)) or [[]]:
             batch = self._backend.prepare(self._slots, self._kv_cache, chunks, new, freed)
             new, freed = (), ()
             follows = self._awaits(chunks)
@@ -162,9 +163,9 @@ class ModelRunner:
         for places in slabs(chain.from_iterable(scored), self._decoder.max_logit_rows):
             batch.score(self._decoder.logits(batch, places), places)
         sample(self._decoder, batch, chunks, masks)
-        pooled = (end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool)
-        for places in slabs(pooled, self._decoder.max_logit_rows):
-            batch.pool(self._decoder.last_hidden(batch, places), places)
+        texts = (range(end - chunk.length, end) for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool)
+        for pooled in slabs(texts, self._decoder.max_logit_rows):
+            batch.pool(self._decoder.pooled(batch, pooled), [text[-1] for text in pooled])
 
     def _copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> list[PendingCopy]:
         """What is under way of it: the model's blocks, and what a drafter keeps of them."""

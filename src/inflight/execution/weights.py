@@ -13,10 +13,12 @@ from inflight.execution.checkpoints.expert_names import ExpertNames
 from inflight.execution.checkpoints.family_names import FamilyTensors
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
+from inflight.execution.layers.embedding import EmbeddingWeights
 from inflight.execution.layers.latent import LatentWeights
 from inflight.execution.layers.linear_attention import LinearAttentionWeights
 from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
+from inflight.execution.layers.pooler import PoolerWeights
 from inflight.execution.layers.short_convolution import ShortConvolutionWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
@@ -37,7 +39,8 @@ MixerWeights = AttentionWeights | LatentWeights | LinearAttentionWeights | Short
 class LayerWeights:
     """One layer. mixer_norm None: the mixer reads the residual stream as it is. mlp_norm None: the MLP does, or where
     layers are side by side, it reads what the mixer reads. scalar: what the residual stream is multiplied by at the
-    end."""
+    end. mixer_sum, mlp_sum: norms of the residual stream behind both, which it becomes; what parts read is then
+    that."""
 
     spec: LayerSpec
     mixer_norm: NormWeights | None
@@ -46,19 +49,27 @@ class LayerWeights:
     mlp: DenseWeights | MoEWeights
     token_input: TokenInputWeights | None
     scalar: float
+    mixer_sum: NormWeights | None = None
+    mlp_sum: NormWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
     """A whole model, ready to run."""
 
-    table: Table
+    embedding: EmbeddingWeights
     token_inputs: TokenInputTable | None
     layers: tuple[LayerWeights, ...]
-    final_norm: NormWeights
-    output: Linear  # the projection to logits; of a tied model the table's own
+    final_norm: NormWeights | None
+    output: Linear | None  # the projection to logits; of a tied model the table's own
+    pooler: PoolerWeights | None
     ropes: dict[RopeSettings, Rope]
     nbytes: int  # of everything above
+
+    @property
+    def table(self) -> Table:
+        """Of the tokens' vectors."""
+        return self.embedding.tokens
 
 
 def load_weights(
@@ -94,12 +105,14 @@ def load_weights(
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
+    embedding = EmbeddingWeights.load(packer, table)
     token_inputs = None if model.token_input is None else TokenInputTable.load(packer, model.token_input)
     layers = tuple(load_layer(packer, index, ropes) for index in range(len(model.layers)))
-    final_norm = NormWeights.load(packer, "model.norm")
+    final_norm = NormWeights.load(packer, "model.norm") if model.final_norm else None
+    pooler = None if model.pooler is None else PoolerWeights.load(packer, model.pooler, final_norm)
     backend.finish_packing()
     nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
-    return ModelWeights(table, token_inputs, layers, final_norm, output, ropes, nbytes)
+    return ModelWeights(embedding, token_inputs, layers, final_norm, output, pooler, ropes, nbytes)
 
 
 def load_layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
@@ -118,6 +131,8 @@ def load_layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> L
         else DenseWeights.load(packer, mlp, index, names.get("after mlp")),
         token_input=None if layer.token_input is None else TokenInputWeights.load(packer, layer.token_input, index),
         scalar=float(packer.array(f"model.layers.{index}.layer_scalar", 1)[0]) if layer.scalar else 1.0,
+        mixer_sum=NormWeights.load(packer, names["mixer sum"]) if "mixer sum" in names else None,
+        mlp_sum=NormWeights.load(packer, names["mlp sum"]) if "mlp sum" in names else None,
     )
 
 
@@ -139,6 +154,8 @@ def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:
         "after mixer": "post_attention_layernorm",
         "before mlp": "pre_feedforward_layernorm" if "after mixer" in layer.norms else "post_attention_layernorm",
         "after mlp": "post_feedforward_layernorm",
+        "mixer sum": "mixer_sum_norm",
+        "mlp sum": "mlp_sum_norm",
     }
     return {place: usual[place] for place in layer.norms}
 

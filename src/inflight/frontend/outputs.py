@@ -6,6 +6,7 @@ Knows one request at a time. Streaming is taking the deltas as they come; not st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.frontend.prompts import text_stream
 from inflight.records.timings import Timings
 from inflight.text import TextStream, Tokenizer
+
+Outputs = TypeVar("Outputs")
 
 
 class Logprob(Struct, frozen=True):
@@ -71,6 +74,31 @@ class RequestOutput(Struct, frozen=True):
         return None if self.timings is None else self.timings.cached_tokens
 
 
+class EmbeddingOutput(Struct, frozen=True):
+    embedding: list[float]
+
+
+class ScoringOutput(Struct, frozen=True):
+    score: float
+
+
+class ClassificationOutput(Struct, frozen=True):
+    """probs: of all labels, in their order. label: of the largest."""
+
+    probs: list[float]
+    label: str
+
+
+class PoolingRequestOutput(Struct, Generic[Outputs], frozen=True):
+    """What a model tells of one text, or of one pair of texts."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    outputs: Outputs
+    timings: Timings | None = None
+    finished: bool = True
+
+
 class Added(Struct):
     """What is new of a parsed sample. logprobs: of the content's tokens."""
 
@@ -118,7 +146,7 @@ class OutputCollector:
         self._prompt = None if request.params.prompt_logprobs is None else _Logprobs()
         self._samples = [
             _Sample(
-                None if tokenizer is None else text_stream(tokenizer, request),
+                None if tokenizer is None or request.pooling is not None else text_stream(tokenizer, request),
                 None if parsing is None else parsing.new(),
                 Added() if parsing is not None and deltas_only else None,
             )

@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 from inflight.core.stopping import StopText
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.text import ChatEncoder, ChatTemplate, Conversation, EncodedChat, RenderedChat, TextStream, Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -146,6 +146,52 @@ class PromptEncoder:
             forced_output_tokens=forced_output_tokens,
             grammar=grammar,
             shown_token_ids=shown_token_ids,
+        )
+
+    def text(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> tuple[int, ...]:
+        """Token ids of a whole text. most: so many, what is too much is cut off its end. Raises PromptError and
+        TokenizerError."""
+        if most is None or self._tokenizer is None:
+            return self._encode(text, add_special_tokens=add_special_tokens)
+        if not add_special_tokens:
+            return self._encode(text, add_special_tokens=False)[:most]
+        return _not_empty(self._tokenizer.encode_within(text, most))
+
+    def pair(self, first: str, second: str, most: int | None = None) -> tuple[tuple[int, ...], int | None]:
+        """Token ids of a pair of texts, and where the second begins, where that is told apart. most: as of `text`.
+        Raises PromptError and TokenizerError."""
+        if self._tokenizer is None:
+            raise PromptError("This model has no tokenizer, which pairs of texts are read by; give its tokenizer.json.")
+        token_ids, second_at = self._tokenizer.encode_pair(first, second, most)
+        return _not_empty(token_ids), second_at
+
+    def pooled(
+        self,
+        request_id: str,
+        prompt_token_ids: tuple[int, ...],
+        pooling: PoolingParams,
+        arrival: float,
+        *,
+        second_text_at: int | None = None,
+        cache_salt: str = "",
+        lane: str = "interactive",
+        tenant: str = "",
+        priority: int = 0,
+        slo: SLO = SLO(),  # noqa: B008  (frozen)
+    ) -> Request:
+        """A request for what the model tells of a text."""
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=prompt_token_ids,
+            params=NO_SAMPLING,
+            pooling=pooling,
+            second_text_at=second_text_at,
+            arrival=arrival,
+            cache_salt=cache_salt,
+            lane=lane,
+            tenant=tenant,
+            priority=priority,
+            slo=slo,
         )
 
     def _cut_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:

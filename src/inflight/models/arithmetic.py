@@ -196,15 +196,28 @@ def matrix_parameters(spec: ModelSpec) -> int:
 
 def other_parameters(spec: ModelSpec) -> int:
     """Elements of all norms, biases and the like, those around the layers included."""
-    head = spec.vocab_size if spec.head.bias else 0
+    head = spec.vocab_size if spec.head is not None and spec.head.bias else 0
     layers = sum(count * layer_other_parameters(spec, layer) for layer, count in kinds_of_layers(spec))
     inputs = spec.token_input.width if spec.token_input is not None else 0  # a norm that all layers share
-    return layers + _norm_elements(spec) + head + inputs
+    norms = (spec.embedding_norm + spec.final_norm) * _norm_elements(spec)
+    return layers + norms + head + inputs + _pooler(spec).others
 
 
 def table_parameters(spec: ModelSpec) -> int:
     """Elements of one embedding table [vocab_size, hidden_size]."""
     return spec.vocab_size * spec.hidden_size
+
+
+def place_table_parameters(spec: ModelSpec) -> int:
+    """Elements of the tables of positions and of token types."""
+    return ((0 if spec.positions is None else spec.positions.rows) + spec.token_types) * spec.hidden_size
+
+
+def _pooler(spec: ModelSpec) -> Weights:
+    layers = () if spec.pooler is None else spec.pooler.layers
+    norms = sum(one.outputs * (1 + one.norm_bias) for one in layers if one.norm)
+    biases = sum(one.outputs for one in layers if one.bias)
+    return Weights(tuple((one.outputs, one.inputs) for one in layers), norms + biases)
 
 
 def token_table_parameters(spec: ModelSpec) -> int:
@@ -215,8 +228,9 @@ def token_table_parameters(spec: ModelSpec) -> int:
 
 def parameters(spec: ModelSpec) -> int:
     """Elements of all weights; a tied table counts once."""
-    tables = table_parameters(spec) * (1 if spec.head.tied else 2) + token_table_parameters(spec)
-    return matrix_parameters(spec) + other_parameters(spec) + tables
+    own_head = spec.head is not None and not spec.head.tied
+    tables = table_parameters(spec) * (1 + own_head) + token_table_parameters(spec) + place_table_parameters(spec)
+    return matrix_parameters(spec) + other_parameters(spec) + tables + _pooler(spec).elements
 
 
 def active_parameters(spec: ModelSpec) -> int:
@@ -238,15 +252,16 @@ def _norm_elements(spec: ModelSpec) -> int:
 def weight_bytes(spec: ModelSpec, packing: Packing) -> float:
     """Bytes of all weights, but for what a backend adds in padding."""
     of_inputs = token_table_parameters(spec) * (packing.table if packing.token_table is None else packing.token_table)
-    of_tokens = 0 if spec.head.tied else table_parameters(spec) * packing.table
-    return step_weight_bytes(spec, packing) + of_inputs + of_tokens
+    tied = spec.head is not None and spec.head.tied
+    of_tokens = 0 if tied else table_parameters(spec) * packing.table
+    return step_weight_bytes(spec, packing) + of_inputs + of_tokens + place_table_parameters(spec) * packing.table
 
 
 def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = None) -> float:
     """Bytes of weights that a step reads at least once: all but the input table, of which it reads rows; with `tokens`
     in the step, of each mixture only the experts that they touch."""
-    read = table_parameters(spec) * packing.head + spec.vocab_size * packing.head_scale
-    read += other_parameters(spec) * packing.other
+    read = 0.0 if spec.head is None else table_parameters(spec) * packing.head + spec.vocab_size * packing.head_scale
+    read += other_parameters(spec) * packing.other + _pooler(spec).elements * packing.table
     for layer, count in kinds_of_layers(spec):
         experts = touched_experts(layer.mlp, tokens) if isinstance(layer.mlp, MoE) and tokens is not None else None
         every = layer_matrix_parameters(spec, layer, 0)
@@ -273,10 +288,10 @@ def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
 # -- what a sequence keeps ---------------------------------------------------------------------------------------------
 def cached_elements(mixer: Mixer) -> int:
     """Elements that a layer caches of each token it sees: 2·K·h; of latent attention the compressed vector and the
-    rotated key, for all heads once; none where a state of fixed size takes the cache's place, or it reads what another
-    layer has cached."""
+    rotated key, for all heads once; none where a state of fixed size takes the cache's place, it reads what another
+    layer has cached, or texts are whole."""
     if isinstance(mixer, Attention):
-        return 2 * mixer.kv_heads * mixer.head_dim if mixer.kv_layer is None else 0
+        return 2 * mixer.kv_heads * mixer.head_dim if mixer.kv_layer is None and mixer.causal else 0
     return mixer.kv_lora_rank + mixer.qk_rope_head_dim if isinstance(mixer, LatentAttention) else 0
 
 
@@ -302,10 +317,13 @@ def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes
 def read_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
     """Bytes of keys and values that attention reads for one token that sees `tokens` tokens: those of each layer, its
     own or another's."""
-    own = [replace(mixer, kv_layer=None) if isinstance(mixer, Attention) else mixer for mixer, _ in mixers(spec)]
+    own = [
+        replace(mixer, kv_layer=None, causal=True) if isinstance(mixer, Attention) else mixer
+        for mixer, _ in mixers(spec)
+    ]  # of whole texts, those that the step has just written
     return sum(
-        count * _cached_bytes(mixer, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
-        for mixer, (_, count) in zip(own, mixers(spec), strict=True)
+        count * _cached_bytes(cached, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
+        for cached, (mixer, count) in zip(own, mixers(spec), strict=True)
     )
 
 
@@ -320,7 +338,7 @@ def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
 def _cached_bytes(mixer: Mixer, item_bytes: float, scale_bytes: float) -> float:
     """Of one token in one layer."""
     if isinstance(mixer, Attention):
-        scales = 0 if mixer.kv_layer is not None else 2 * mixer.kv_heads
+        scales = 2 * mixer.kv_heads if mixer.kv_layer is None and mixer.causal else 0
     else:
         scales = 1 if isinstance(mixer, LatentAttention) else 0
     return cached_elements(mixer) * item_bytes + scales * scale_bytes
@@ -354,7 +372,10 @@ def mixers(spec: ModelSpec) -> Iterator[tuple[Mixer, int]]:
 
 
 def _window(mixer: Mixer) -> int:
-    return mixer.window if isinstance(mixer, Attention) else 0
+    """Most tokens that one sees; 0: all."""
+    if not isinstance(mixer, Attention):
+        return 0
+    return mixer.window if mixer.causal or not mixer.window else 2 * mixer.window + 1
 
 
 # -- operations --------------------------------------------------------------------------------------------------------
@@ -369,7 +390,7 @@ def layer_flops_per_token(spec: ModelSpec) -> float:
 
 def logit_flops_per_token(spec: ModelSpec) -> int:
     """Operations of the output projection for one token that is sampled or scored."""
-    return 2 * table_parameters(spec)
+    return 0 if spec.head is None else 2 * table_parameters(spec)
 
 
 def attention_flops_per_token(spec: ModelSpec, context: float, compressed: bool = False) -> float:

@@ -14,8 +14,19 @@ from msgspec import Struct
 from inflight.counted import there_are
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
+from inflight.models.pooler import BASE, CLASSIFIER, GENERATES, of_decoder
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormKind, QkNorm, Router
+from inflight.models.spec import (
+    Attention,
+    Dense,
+    LayerSpec,
+    LearnedPositions,
+    MoE,
+    NormKind,
+    Pooler,
+    QkNorm,
+    Router,
+)
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 SOFTMAX = Router()
@@ -28,7 +39,12 @@ class Family(Struct, frozen=True, kw_only=True):
     to logits has one; None: no. rope: of the fields and a layer's attention, what rotates it; asked of families that
     run. names: parts of tensors' names that its checkpoints spell differently, usual → theirs; several that mean one
     tensor are its rows, one after the other. wrappers: architectures of which it is the text part, beside images and
-    the like."""
+    the like.
+
+    aliases: fields that it names otherwise, usual → its own.
+
+    Of families that continue no text: generates is False; pooler: of the architecture's name and the fields, what is
+    told of a text; positions, token_types, embedding_norm, final_norm, roots: as `ModelSpec` has them."""
 
     name: str
     architectures: tuple[str, ...]
@@ -48,6 +64,22 @@ class Family(Struct, frozen=True, kw_only=True):
     rope: Callable[[Fields, Attention, int], RopeSettings | None] = lambda fields, mixer, layer: rope(fields, mixer)
     names: Mapping[str, str] = {}
     wrappers: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = {}
+    generates: bool = True
+    pooler: Callable[[str, Fields], Pooler | None] = of_decoder
+    positions: Callable[[Fields], LearnedPositions] | None = None
+    token_types: Callable[[Fields], int] | None = None
+    embedding_norm: bool = False
+    final_norm: bool = True
+    roots: tuple[str, ...] = ()
+
+    @property
+    def all_architectures(self) -> tuple[str, ...]:
+        """Beside those that continue texts, those of the same layers that tell something of them."""
+        if not self.generates:
+            return self.architectures
+        stems = [one.removesuffix(GENERATES) for one in self.architectures if one.endswith(GENERATES)]
+        return (*self.architectures, *(stem + end for stem in stems for end in (BASE, CLASSIFIER)))
 
 
 def rope(
@@ -79,6 +111,7 @@ def attention(
     gate: bool = False,
     scale: float = 0.0,
     soft_cap: float = 0.0,
+    causal: bool = True,
 ) -> Attention:
     """heads, kv_heads, bias: names of fields; bias is a flag of all four projections. Raises ModelError where heads do
     not fit together."""
@@ -99,6 +132,7 @@ def attention(
         heads=num_heads,
         kv_heads=num_kv_heads,
         head_dim=head_dim,
+        causal=causal,
         window=window,
         chunked=chunked and window > 0,
         qk_norm=qk_norm,

@@ -22,7 +22,9 @@ from inflight.models.family import Family
 from inflight.models.fields import Fields
 from inflight.models.gguf.config import config_of, generation_of, refuse_more_weights, told_of_file
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at, model_name
+from inflight.models.pooler import BASE, CLASSIFIER, GENERATES
 from inflight.models.runnable import refuse_what_does_not_run
+from inflight.models.sentence_transformers import with_modules
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
 
@@ -69,7 +71,9 @@ def read_spec(
     for an architecture or a field that is not understood, and for sizes that are missing or do not fit together.
     """
     family, text = _family(data, to_run, family)
-    fields = Fields(text, family.defaults)
+    fields = Fields(
+        {**text, **{usual: text[own] for usual, own in family.aliases.items() if own in text}}, family.defaults
+    )
     fields.refuse_changes(family.name, family.understands)
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
     begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
@@ -77,7 +81,9 @@ def read_spec(
     layers = [found] * fields.layers if isinstance(found, LayerSpec) else list(found)
     if family.runs:  # the others rotate in more ways than there are settings for
         layers = [_rotated(family, fields, layer, index) for index, layer in enumerate(layers)]
-    length = fields.size("max_position_embeddings")
+    pooler = family.pooler(str(_named(data)), fields)
+    positions = None if family.positions is None else family.positions(fields)
+    length = fields.size("max_position_embeddings") if positions is None else positions.count
     spec = ModelSpec(
         name=name,
         family=family.name,
@@ -86,12 +92,13 @@ def read_spec(
         hidden_size=fields.size("hidden_size"),
         layers=_shared(layers),
         norm=Norm(family.norm, fields.small(family.eps, 1e-6), family.norm_offset),
-        head=Head(
-            tied=fields.flag("tie_word_embeddings"),
-            scale=1.0 if family.logit_scale is None else family.logit_scale(fields),
-            bias=family.head_bias is not None and family.head_bias(fields),
-            soft_cap=0.0 if family.logit_cap is None else family.logit_cap(fields),
-        ),
+        head=_head(family, fields) if pooler is None else None,
+        pooler=pooler,
+        positions=positions,
+        token_types=0 if family.token_types is None else family.token_types(fields),
+        embedding_norm=family.embedding_norm,
+        final_norm=family.final_norm,
+        roots=family.roots,
         embedding_scale=1.0 if family.embedding_scale is None else family.embedding_scale(fields),
         residual_scale=1.0 if family.residual_scale is None else family.residual_scale(fields),
         names=tuple(family.names.items()),
@@ -127,7 +134,8 @@ def read_folder(folder: str | Path | GGUFModel, *, to_run: bool = False, family:
             f"{folder} is no model folder: it has no config.json ({_contents(folder)}). "
             "Give a folder in Hugging Face format, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct."
         )
-    return read_spec(read_json(path), read_generation(folder), name=folder.name, to_run=to_run, family=family)
+    spec = read_spec(read_json(path), read_generation(folder), name=folder.name, to_run=to_run, family=family)
+    return with_modules(spec, folder)
 
 
 def read_generation(folder: Path | GGUFModel) -> Mapping[str, Any] | None:
@@ -146,6 +154,16 @@ def read_json(path: Path) -> dict[str, Any]:
         return read_json_object(path)
     except (JsonFileError, FileNotFoundError) as error:
         raise ModelError(str(error)) from None
+
+
+def _head(family: Family, fields: Fields) -> Head:
+    """Of a model that continues texts."""
+    return Head(
+        tied=fields.flag("tie_word_embeddings"),
+        scale=1.0 if family.logit_scale is None else family.logit_scale(fields),
+        bias=family.head_bias is not None and family.head_bias(fields),
+        soft_cap=0.0 if family.logit_cap is None else family.logit_cap(fields),
+    )
 
 
 def _contents(folder: Path) -> str:
@@ -187,8 +205,11 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
 
 def _known(name: object) -> Family | None:
     """The family of an architecture or a model type, or of the text part of an architecture."""
-    families_of = families_naming(name) if isinstance(name, str) and name else []
-    names = ((one, (*one.architectures, *one.model_types, *one.wrappers)) for one in families_of)
+    if not isinstance(name, str) or not name:
+        return None
+    stems = (name, *(name.removesuffix(end) + GENERATES for end in (CLASSIFIER, BASE) if name.endswith(end)))
+    families_of = (one for stem in stems for one in families_naming(stem))
+    names = ((one, (*one.all_architectures, *one.model_types, *one.wrappers)) for one in families_of)
     return next((one for one, known in names if name in known), None)
 
 

@@ -17,6 +17,7 @@ from inflight.models.spec import (
     LatentAttention,
     LayerSpec,
     LinearAttention,
+    Mixer,
     ModelSpec,
     MoE,
     ShortConvolution,
@@ -26,9 +27,11 @@ from inflight.models.weight_format import refuse_unreadable
 ComputedMixer = Attention | LatentAttention | LinearAttention | ShortConvolution
 
 # What config.json calls the activation functions of `execution`.
-ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2", "xielu"]] = {
+ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]] = {
     "silu": "silu",
     "swish": "silu",
+    "gelu": "gelu",
+    "relu": "relu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "relu2": "relu2",
@@ -42,12 +45,15 @@ GATINGS: dict[str, Literal["silu", "gelu_tanh", "clamped_swiglu"]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     CLAMPED_SWIGLU: "clamped_swiglu",
 }
-# Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
+# Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts; BERT's,
+# and ModernBERT's first layer, which reads what was normed before it.
 _NORMS = (
     ("before mixer", "before mlp"),
     ("before mixer", "after mixer", "before mlp", "after mlp"),
     ("after mixer", "after mlp"),
     ("before mixer",),
+    ("mixer sum", "mlp sum"),
+    ("before mlp",),
 )
 
 
@@ -66,7 +72,10 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
             and any(isinstance(layer.mlp, MoE) and layer.mlp.shared_gate for layer in spec.layers),
             "scaled residuals with a gated shared expert",
         ),
-        (spec.head.bias and spec.head.tied, "a bias of a tied projection to logits"),
+        (spec.head is not None and spec.head.bias and spec.head.tied, "a bias of a tied projection to logits"),
+        (is_rms and any("mixer sum" in layer.norms for layer in spec.layers), "RMS norms of sums"),
+        (spec.whole_texts and spec.head is not None, "attention to later tokens in a model that continues texts"),
+        (spec.whole_texts != all(_sees_all(mixer) for mixer in mixers), "attention to later tokens in some layers"),
         (not any(isinstance(mixer, Attention | LatentAttention) for mixer in mixers), "no layer of attention"),
     ]
     for differs, what in found:
@@ -77,6 +86,10 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
             )
 
 
+def _sees_all(mixer: Mixer) -> bool:
+    return isinstance(mixer, Attention) and not mixer.causal
+
+
 def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     """Whether the layer has it, and its name."""
     mixer, mlp = layer.mixer, layer.mlp
@@ -85,12 +98,12 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if isinstance(mlp, MoE):
         computed = mlp.activation in GATINGS
     else:
-        of_pairs = ACTIVATIONS.get(mlp.activation) in ("silu", "gelu_tanh")
+        of_pairs = ACTIVATIONS.get(mlp.activation) in ("silu", "gelu", "gelu_tanh")
         computed = of_pairs if mlp.gated else mlp.activation in ACTIVATIONS
     if not computed:
         raise ModelError(
-            f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu' or "
-            "'gelu_pytorch_tanh'."
+            f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu', 'gelu' "
+            "or 'gelu_pytorch_tanh'."
         )
     if isinstance(mlp, Dense) and mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")

@@ -13,17 +13,24 @@ from msgspec import Struct
 from inflight.models.rope import RopeSettings
 
 QkNorm = Literal["none", "head", "all"]
-NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp"]
+# Where a layer has norms: of what a part reads, of what comes of it, or of the residual stream with that (a sum that
+# the stream then becomes).
+NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp", "mixer sum", "mlp sum"]
 CLAMPED_SWIGLU = "clamped_swiglu"  # of an MLP: gpt-oss's, of which no config.json says the name
 Scores = Literal["softmax", "sigmoid", "sparsemixer"]
 NormKind = Literal["rms", "layer", "layer without bias"]
+Pooling = Literal["cls", "mean", "last"]
+PoolerActivation = Literal["none", "tanh", "gelu", "relu"]
+ScoreActivation = Literal["none", "sigmoid", "softmax"]
 
 
 # -- mixers: what lets a token see others ------------------------------------------------------------------------------
 class Attention(Struct, frozen=True, kw_only=True):
     """Softmax attention over cached keys and values, query heads in groups that share a KV head.
 
-    window: tokens that a query looks back over, itself included; 0 sees all. chunked: the window begins anew at its
+    causal: a token sees those before it alone; else those behind it, too, so that a text is computed whole and nothing
+    is kept of it. window: tokens that a query looks back over, itself included (not causal: over so many to each side,
+    itself not counted); 0 sees all. chunked: the window begins anew at its
     multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once;
     qk_norm_last: of what is rotated (per head). sinks: a learnt logit for each head that takes probability and has no
     value. gate: queries bring a gate of their own width. scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores
@@ -36,6 +43,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     heads: int
     kv_heads: int
     head_dim: int
+    causal: bool = True
     window: int = 0
     chunked: bool = False
     qk_norm: QkNorm = "none"
@@ -218,6 +226,49 @@ class Norm(Struct, frozen=True):
     offset: bool = False
 
 
+class LearnedPositions(Struct, frozen=True, kw_only=True):
+    """A vector for each position, added to that of the token: the position's row of a table of `rows` rows, of which
+    the first `unused` stand for no position."""
+
+    rows: int
+    unused: int = 0
+
+    @property
+    def count(self) -> int:
+        """Positions that there are."""
+        return self.rows - self.unused
+
+
+class PoolerLayer(Struct, frozen=True, kw_only=True):
+    """A product over a text's vector, an activation function, and a layer norm where `norm` names one. name, norm: of
+    its tensors, without `.weight`."""
+
+    name: str
+    inputs: int
+    outputs: int
+    activation: PoolerActivation = "none"
+    bias: bool = True
+    norm: str = ""
+    norm_bias: bool = True
+
+
+class Pooler(Struct, frozen=True, kw_only=True):
+    """How the last hidden states of a text's tokens become what is told of the text: the first token's, the last's, or
+    the mean of all; then `layers`, one after the other. labels: of the numbers that a classifier tells, of which
+    `activation` makes its scores; none: what comes out is a vector, which is divided by its length where it is to be
+    normalized. Both where nobody asks for anything else."""
+
+    pooling: Pooling
+    layers: tuple[PoolerLayer, ...] = ()
+    normalize: bool = True
+    labels: tuple[str, ...] = ()
+    activation: ScoreActivation = "none"
+
+    def outputs(self, hidden_size: int) -> int:
+        """Numbers that are told of a text."""
+        return self.layers[-1].outputs if self.layers else hidden_size
+
+
 class Head(Struct, frozen=True):
     """The projection to logits. tied: the input table's own weights. scale: that logits are multiplied by. soft_cap c:
     they become c · tanh(logit / c); 0 leaves them."""
@@ -253,9 +304,13 @@ class WeightFormat(Struct, frozen=True):
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
-    """One decoder-only model. runs: whether this engine can run it; the others are described, to be planned with.
-    residual_scale: that what a layer adds to the residual stream is multiplied by. names: parts of tensors' names that
-    its checkpoints spell differently, as `Family.names` has them."""
+    """One model of layers over one stream of tokens. runs: whether this engine can run it; the others are described, to
+    be planned with. head: None where it continues no text. pooler: where it tells something of whole texts. positions,
+    token_types: what is added to the embedding of a token: a vector for its position, and one of so many for the text
+    of a pair that it is of. embedding_norm, final_norm: norms before the first layer and behind the last. length: of
+    the texts that its authors use it for, in tokens, where that is less than it has positions for. residual_scale: that
+    what a layer adds to the residual stream is multiplied by. names: parts of tensors' names that its checkpoints spell
+    differently, as `Family.names` has them; roots: what they may begin with, instead of the usual."""
 
     name: str  # of the folder or the well-known name it was read by; "" where there is none
     family: str
@@ -264,7 +319,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     hidden_size: int
     layers: tuple[LayerSpec, ...]
     norm: Norm
-    head: Head
+    head: Head | None
     embedding_scale: float
     max_position_embeddings: int
     end_token_ids: tuple[int, ...]
@@ -272,7 +327,25 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     checkpoint_dtype: str | None  # as config.json names it, e.g. "bfloat16"; None where it does not say
     weight_format: WeightFormat | None  # None: not quantized
     residual_scale: float = 1.0
+    pooler: Pooler | None = None
+    positions: LearnedPositions | None = None
+    token_types: int = 0
+    embedding_norm: bool = False
+    final_norm: bool = True
+    length: int | None = None
     names: tuple[tuple[str, str], ...] = ()
+    roots: tuple[str, ...] = ()
+
+    @property
+    def whole_texts(self) -> bool:
+        """Whether tokens see those behind them, so that a text is computed in one step or not at all, and nothing of it
+        is kept for another."""
+        return any(isinstance(layer.mixer, Attention) and not layer.mixer.causal for layer in self.layers)
+
+    @property
+    def pools_whole_texts(self) -> bool:
+        """Whether all of a text is computed in one step or not at all: so too where all tokens count for its vector."""
+        return self.whole_texts or (self.pooler is not None and self.pooler.pooling != "last")
 
     @property
     def token_input(self) -> TokenInput | None:
@@ -304,6 +377,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         `dynamic` and `longrope` stay at the length that the model was trained for: their frequencies are fixed for the
         configured maximum, so a larger one changes every answer and must be asked for.
         """
+        if self.length is not None:
+            return self.length
         if self.rope is None or self.rope.kind == "dynamic":
             return self.max_position_embeddings
         if self.rope.kind == "longrope":

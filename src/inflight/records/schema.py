@@ -39,6 +39,8 @@ class CapacityRecord(TypedDict):
     embedding_size: NotRequired[Count]
     windows: NotRequired[Windows]  # of the KV groups, where there are several or one has one
     state_snapshots: NotRequired[Slots]  # of recurrent state, where the model has any
+    generates: NotRequired[bool]  # where it does not
+    whole_texts: NotRequired[bool]  # where they are
 
 
 class Header(TypedDict):
@@ -200,6 +202,7 @@ class RequestRecord(TypedDict):
     handed_tokens: NotRequired[Count]
     forced_output_tokens: NotRequired[Count]
     pooling: NotRequired[dict[str, Any]]  # PoolingParams, where a vector was asked for
+    second_text_at: NotRequired[Count]
     grammar: NotRequired[dict[str, Any]]  # a Grammar, where the output was to follow one
     samples: Annotated[list[SampleRecord], msgspec.Meta(min_length=1)]
     timings: TimingsRecord

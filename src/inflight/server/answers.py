@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from inflight.records.timings import Timings
 from inflight.server.call import EndpointName
@@ -231,6 +231,9 @@ class Capabilities(BaseModel):
     tools: bool
     reasoning: bool
     structured_output: bool
+    embeddings: bool
+    scores: bool
+    classes: bool
 
 
 class Model(BaseModel):
@@ -271,6 +274,91 @@ class Detokenized(BaseModel):
     prompt: str
 
 
+class TextUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(BaseModel):
+    """embedding: numbers, or in base64 as float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class TextAnswer(BaseModel):
+    """About whole texts."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    usage: TextUsage
+    timings: Timings | list[Timings] | None = None
+
+
+class Embeddings(TextAnswer):
+    data: list[Embedding]
+
+
+class PairScore(BaseModel):
+    object: Literal["score"]
+    index: int
+    score: float
+
+
+class Scores(TextAnswer):
+    data: list[PairScore]
+
+
+class TextClass(BaseModel):
+    """probs: of all labels, in their order."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(TextAnswer):
+    data: list[TextClass]
+
+
+class RankedDocumentText(BaseModel):
+    text: str
+
+
+class RankedDocument(BaseModel):
+    index: int
+    document: RankedDocumentText | None = None
+    relevance_score: float
+
+
+class Ranking(BaseModel):
+    """The best first."""
+
+    id: str
+    model: str
+    usage: TextUsage
+    results: list[RankedDocument]
+    timings: Timings | list[Timings] | None = None
+
+
+class Vectors(RootModel[list[list[float]]]):
+    """One for each text."""
+
+
+class RankedText(BaseModel):
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RankedTexts(RootModel[list[RankedText]]):
+    """The best first."""
+
+
 ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "completion": Completion,
     "chat": ChatCompletion,
@@ -279,6 +367,13 @@ ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "count_tokens": CountedTokens,
     "tokenize": Tokenized,
     "detokenize": Detokenized,
+    "embeddings": Embeddings,
+    "score": Scores,
+    "rerank": Ranking,
+    "rerank_v2": Ranking,
+    "classify": Classes,
+    "embed": Vectors,
+    "text_rerank": RankedTexts,
 }
 
 

@@ -10,9 +10,11 @@ from typing import Literal
 
 from inflight.core.types.request import Request
 from inflight.frontend.answers import AnswerParsing
+from inflight.server.bodies.as_texts import PLAIN, TextForm
 from inflight.server.tenants import Tenant
 
-EndpointName = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
+Generating = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
+EndpointName = Generating | Literal["embeddings", "score", "rerank", "rerank_v2", "classify", "embed", "text_rerank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Call:
     told as `function_call`, as it was before there were tools. repeated: JSON, what the answer repeats of the body.
     kept_items: JSON, the items that the answer is stored with; none where it is not stored.
     form_field: of the body, that says what answers must be like.
+    text_form: of a call about whole texts, how it shows what is told of them. pairs: of requests, whose vectors are
+    compared. labels: of a classifier.
     """
 
     kind: EndpointName
@@ -52,3 +56,6 @@ class Call:
     repeated: bytes = b""
     kept_items: bytes = b""
     form_field: str | None = None
+    text_form: TextForm = PLAIN
+    pairs: tuple[tuple[int, int], ...] = ()
+    labels: tuple[str, ...] = ()

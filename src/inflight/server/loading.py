@@ -14,6 +14,8 @@ from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.prompts import PromptEncoder
+from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
+from inflight.models.spec import Pooler
 from inflight.server.batch.service import BatchService
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
@@ -36,7 +38,8 @@ class Described(Struct, frozen=True):
     """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
-    settled. keeps_grammars: it binds answers to schemas and grammars."""
+    settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
+    tells something of whole ones, if it does; text_prompts: that may stand before these."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -47,6 +50,9 @@ class Described(Struct, frozen=True):
     clock_zero: float
     parsers: ParserNames
     keeps_grammars: bool
+    generates: bool = True
+    pooler: Pooler | None = None
+    text_prompts: TextPrompts = NO_PROMPTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,9 @@ def make_served(
         parse_control_tokens=settings.parse_control_tokens,
         parsers=engine.parsers,
         keeps_grammars=engine.keeps_grammars,
+        generates=engine.generates,
+        pooler=engine.pooler,
+        prompts=engine.text_prompts,
         memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
     )
 
@@ -104,10 +113,12 @@ def make_served(
             isolate=settings.isolate_tenants,
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, tokenizer),
+            pooler=engine.pooler,
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,
         keeps_grammars=engine.keeps_grammars,
+        generates=engine.generates,
     )
 
 

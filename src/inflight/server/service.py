@@ -36,7 +36,7 @@ State = Literal["loading", "ready", "draining", "failed"]
 @dataclass(frozen=True, slots=True)
 class Served:
     """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
-    keeps_grammars: it binds answers to schemas and grammars."""
+    keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts."""
 
     bridge: EngineClient
     preprocessing: PreprocessingPool
@@ -44,6 +44,7 @@ class Served:
     tokenizer: Tokenizer | None
     max_model_len: int
     keeps_grammars: bool = False
+    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,17 @@ from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
+from inflight.frontend.text_tasks import TextTasks
+from inflight.models.spec import Pooler
 from inflight.server.bodies.chat import ChatSettings
-from inflight.server.bodies.common import GenerationSettings
+from inflight.server.bodies.common import CallSettings
 from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.offload import offload
 from inflight.server.preprocessing.bounds import check_model, max_tokens_of
-from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion
+from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
 from inflight.server.tenants import Tenant
 
 Settings = CompletionSettings | ChatSettings
@@ -54,7 +56,7 @@ class RequestTranslator:
     encoder: makes requests, and draws the seeds of those that name none. defaults: sampling settings of bodies that
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
     engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
-    special tokens that these must see.
+    special tokens that these must see. pooler: how the engine tells something of whole texts, if it does.
     """
 
     encoder: PromptEncoder
@@ -64,24 +66,24 @@ class RequestTranslator:
     isolate: bool = False
     parsers: ParserChoice | None = None
     shown_token_ids: tuple[int, ...] = ()
+    pooler: Pooler | None = None
 
     def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
         """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier."""
         if isinstance(prepared, PreparedCompletion):
             return self._completion(prepared, tenant, batch)
+        if isinstance(prepared, PreparedTexts):
+            return self._texts(prepared, tenant, batch)
         return self._chat(prepared, tenant, batch)
 
     async def call_offloaded(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
         """As `call`; beside the event loop where the prompts are long, or words are to be cut."""
         translate = partial(self.call, prepared, tenant, batch=batch)
-        settings = prepared.settings
+        settings = None if isinstance(prepared, PreparedTexts) else prepared.settings
+        words = settings is not None and (settings.bad_words or settings.allowed_token_ids)
         small = sum(len(prompt.token_ids) for prompt in prepared.prompts) < MANY_TOKEN_BYTES
         small = small and len(prepared.prompts) <= MANY_PROMPTS
-        return (
-            translate()
-            if small and not (settings.bad_words or settings.allowed_token_ids)
-            else await offload(translate)
-        )
+        return translate() if small and not words else await offload(translate)
 
     def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:
         body = prepared.settings
@@ -116,6 +118,40 @@ class RequestTranslator:
             kept_items=prepared.kept_items,
         )
 
+    def _texts(self, prepared: PreparedTexts, tenant: Tenant, batch: bool) -> Call:
+        body, tasks = prepared.settings, TextTasks(self.pooler)
+        own_id, arrival = uuid.uuid4().hex, self.now()
+        placement = self._placement(body, tenant, batch)
+        params = tasks.params(
+            prepared.told, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
+        )
+        requests = [
+            self.encoder.pooled(
+                f"{own_id}-{index}",
+                prompt.ids(),
+                params,
+                arrival,
+                second_text_at=prompt.second_text_at,
+                **placement,
+            )
+            for index, prompt in enumerate(prepared.prompts)
+        ]
+        return Call(
+            kind=prepared.kind,
+            call_id=f"{ENDPOINTS[prepared.kind].call_prefix}{body.request_id or own_id}",
+            created=int(time.time()),
+            model=check_model(body.model, self.models),
+            requests=tuple(requests),
+            prompts=(None,) * len(requests),
+            n=1,
+            tier="flex" if batch else TIERS[body.service_tier],
+            tenant=tenant,
+            timings=bool(body.timings),
+            text_form=prepared.form,
+            pairs=prepared.pairs,
+            labels=tasks.labels,
+        )
+
     def _params(self, body: Settings, *, n: int, logprobs: int | None, scores: int | None) -> SamplingParams:
         given = {
             name: value
@@ -134,7 +170,7 @@ class RequestTranslator:
     def _call(
         self,
         kind: EndpointName,
-        prepared: Prepared,
+        prepared: PreparedCompletion | PreparedChat,
         params: SamplingParams,
         tenant: Tenant,
         batch: bool,
@@ -148,6 +184,7 @@ class RequestTranslator:
             )
         own_id = uuid.uuid4().hex
         placement, arrival = self._placement(body, tenant, batch), self.now()
+        placement["forced_output_tokens"] = body.output_tokens
         requests = []
         for index, prompt in enumerate(prepared.prompts):
 
@@ -184,7 +221,7 @@ class RequestTranslator:
             names_are_ids=bool(body.return_tokens_as_token_ids),
         )
 
-    def _placement(self, body: GenerationSettings, tenant: Tenant, batch: bool) -> dict[str, Any]:
+    def _placement(self, body: CallSettings, tenant: Tenant, batch: bool) -> dict[str, Any]:
         """Lane, tenant, priority and targets. The key's name is whose request it is; without keys, the user field."""
         name = tenant.name or body.named_user or ""
         salt = body.cache_salt or ""
@@ -196,7 +233,6 @@ class RequestTranslator:
             "slo": SLO() if slo is None else SLO(_seconds(slo.ttft_ms), _seconds(slo.itl_ms)),
             # Length first, so that no choice of names and salts can make one tenant's salt another's.
             "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,
-            "forced_output_tokens": body.output_tokens,
         }
 
 

@@ -245,6 +245,7 @@ def rebuilt(record: RequestRecord) -> Request:
         handed_tokens=record.get("handed_tokens", 0),
         forced_output_tokens=record.get("forced_output_tokens"),
         pooling=pooled,
+        second_text_at=record.get("second_text_at"),
     )
 
 

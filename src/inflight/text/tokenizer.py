@@ -146,6 +146,30 @@ class Tokenizer:
             raise
         return [*self._before, *token_ids, *self._after] if add_special_tokens else token_ids
 
+    def encode_within(self, text: str, most: int) -> list[int]:
+        """As `encode`, of at most so many tokens: what is too much is cut off the text's end, and what the model
+        expects around it stays. Raises TokenizerError."""
+        most -= len(self._before) + len(self._after)
+        with LibraryFaults("The tokenizer fails on this text"):
+            inside = self._encoding(text, add_special_tokens=False)
+            inside.truncate(max(0, most - self._backend.num_special_tokens_to_add(False)))
+            token_ids = self._backend.post_process(inside, None, True).ids
+        return [*self._before, *token_ids, *self._after]
+
+    def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
+        """Token ids of two texts that are read together, with what the model expects around them, and where the second
+        begins, if the tokenizer tells them apart. most: tokens that there may be; what is too much is cut off the end
+        of the longer text, token by token. Raises TokenizerError."""
+        with LibraryFaults("The tokenizer fails on these texts"):
+            one, other = (self._encoding(text, add_special_tokens=False) for text in (first, second))
+            if most is not None:
+                room = max(0, most - self._backend.num_special_tokens_to_add(True))
+                lengths = _longest_first(len(one.ids), len(other.ids), room)
+                one.truncate(lengths[0])
+                other.truncate(lengths[1])
+            whole = self._backend.post_process(one, other, True)
+        return whole.ids, whole.type_ids.index(1) if 1 in whole.type_ids else None
+
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids, as the library decodes them; ids without a token add nothing.
 
@@ -216,6 +240,18 @@ class Tokenizer:
         before = [bos] if config.get("add_bos_token") is True and bos is not None else []
         after = [eos] if config.get("add_eos_token") is True and eos is not None else []
         return before, after
+
+
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Lengths of two texts of which the longer gives way until both have room."""
+    over = first + second - room
+    if over <= 0:
+        return first, second
+    from_longer = min(over, abs(first - second))
+    longer, shorter = max(first, second) - from_longer, min(first, second)
+    rest = over - from_longer
+    longer, shorter = max(0, longer - (rest + 1) // 2), max(0, shorter - rest // 2)
+    return (longer, shorter) if first >= second else (shorter, longer)
 
 
 def _missing(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +111,7 @@ class Case:
         norms: bool = False,
         soft_cap: float = 0.0,
         sinks: bool = False,
+        causal: bool = True,
     ) -> list[Array]:
         """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out."""
         own = 3 * normal(8, self.heads) if sinks else None
@@ -120,7 +122,7 @@ class Case:
         q_norm, k_norm = (1 + 0.1 * normal(5, dim), 1 + 0.1 * normal(6, dim)) if norms else (None, None)
         rope = rope_table(max(self.lengths), dim)
         self.ops.rope_and_write_kv(qkv, self.cache, layer, metadata, rope, q_norm, k_norm, 1e-6, q)
-        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out, soft_cap, own)
+        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out, soft_cap, own, causal)
         return np.split(out, metadata.query_start[1:-1])
 
 
@@ -168,6 +170,17 @@ class OnArrays:
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float, out: Array) -> None:
         packed = None if bias is None else self.pack_vector(bias)
         self._pass().layer_norm(self.activation_of(x), self.pack_vector(weight), packed, eps, self.activation_of(out))
+
+    def layer_norm_sum(self, x: Array, weight: Array, bias: Array | None, eps: float, out: Array) -> None:
+        packed = None if bias is None else self.pack_vector(bias)
+        on = self.activation_of
+        self._pass().layer_norm_sum(on(x), self.pack_vector(weight), packed, eps, on(out))
+
+    def mean(self, x: Array, ranges: Sequence[range], out: Array) -> None:
+        self._pass().mean(self.activation_of(x), ranges, self.activation_of(out))
+
+    def linear_act(self, x: Array, weight: Any, activation: str, out: Array) -> None:
+        self._pass().linear_act(self.activation_of(x), weight, activation, self.activation_of(out))
 
     def to_act(self, x: Array, out: Array) -> None:
         self._pass().to_act(self.activation_of(x), self.activation_of(out))
@@ -240,6 +253,7 @@ class OnArrays:
         out: Array,
         soft_cap: float = 0.0,
         sinks: Array | None = None,
+        causal: bool = True,
     ) -> None:
         self.over(metadata, cache).attention(
             self.activation_of(q),
@@ -249,6 +263,7 @@ class OnArrays:
             self.activation_of(out),
             soft_cap,
             None if sinks is None else self.pack_vector(sinks),
+            causal,
         )
 
 

@@ -84,6 +84,23 @@ def test_capped_scores_and_sinks(ops, reference, dtype, isa, quantized, soft_cap
     np.testing.assert_array_equal(last, whole[2][500:])
 
 
+@pytest.mark.parametrize("window", [0, 1, 7, 64, 130])
+@pytest.mark.parametrize(("dim", "heads", "kv_heads", "block"), [(32, 12, 12, 16), (64, 4, 2, 32), (10, 2, 1, 16)])
+def test_attention_to_both_sides(ops, reference, dtype, dim, heads, kv_heads, block, window):
+    """Over tiles and partitions; alone and among others the same bits, whatever stands behind a text's end."""
+    shape, lengths = KVShape.uniform(1, block, kv_heads, dim), [1, 16, 65, 190, 600]
+    chunks = [(i, 0, n) for i, n in enumerate(lengths)]
+    case, twin = (Case.build(one, shape, heads, lengths) for one in (ops, reference))
+    found, want = (one.run(chunks, 0, window, causal=False) for one in (case, twin))
+    for got, expected in zip(found, want, strict=True):
+        close(dtype, got, expected)
+    for chunk, got in zip(chunks, found, strict=True):
+        (alone,) = case.run([chunk], 0, window, causal=False)
+        np.testing.assert_array_equal(alone, got)
+    (back,) = twin.run(chunks[3:4], 0, window)
+    assert np.abs(read(dtype, back) - read(dtype, want[3])).max() > 0.05
+
+
 def test_a_sink_far_above_or_below_all_scores(ops, dtype):
     """It takes everything, or nothing, and overflows nowhere."""
     shape = KVShape.uniform(1, 16, 1, 32)

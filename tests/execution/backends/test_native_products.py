@@ -62,6 +62,29 @@ def test_linear(ops, reference, dtype, tokens, rows, columns):
     np.testing.assert_array_equal(added, residual + out)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("hold", ["act", "int8"])
+@pytest.mark.parametrize(("tokens", "rows", "columns"), SHAPES)
+def test_linear_act(ops, reference, dtype, tokens, rows, columns, hold, activation):
+    """As the product and the function by themselves, to the bit."""
+    weight, x = normal(1, rows, columns), held(dtype, normal(2, tokens, columns))
+    packed = ops.pack_linear([weight[: rows // 2], weight[rows // 2 :]], normal(3, rows), hold)
+    out, apart = act(dtype, tokens, rows), act(dtype, tokens, rows)
+    sums = np.empty((tokens, rows), np.float32)
+    ops.linear_act(x, packed, activation, out)
+    ops.linear(x, packed, sums)
+    ops.activate(sums, activation, apart)
+    if dtype == "float32":
+        np.testing.assert_array_equal(out, apart)
+    else:  # what is stored fast may be rounded the other way
+        np.testing.assert_allclose(read(dtype, out), read(dtype, apart), rtol=2**-7)
+    want = act(dtype, tokens, rows)
+    reference.linear_act(x, reference.pack_linear([weight], normal(3, rows), hold), activation, want)
+    np.testing.assert_allclose(
+        read(dtype, out), read(dtype, want), rtol=2**-7, atol=tolerance(x, weight) if hold == "act" else 0.05
+    )
+
+
 def test_logits_are_the_same_past_the_caches(ops, reference, dtype):
     """Many logits are written past the caches, where they begin on a cache line."""
     tokens, rows = 33, 1 << 15

@@ -11,7 +11,7 @@ from .conftest import ops_for
 from .material import act, held, metadata_of, normal, read
 
 SHAPES = [(1, 64), (3, 50), (70, 896), (5, 7)]
-KINDS = ["silu", "gelu_tanh", "relu2", "xielu"]
+KINDS = ["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh", "xielu"]
 CURVE = np.array([0.8, 1.3], np.float32)  # of xielu
 
 
@@ -28,6 +28,53 @@ def test_layer_norm(ops, reference, dtype, tokens, width, bias):
     for one, to in ((ops, out), (reference, want)):
         one.layer_norm(x, weight, normal(3, width) if bias else None, 1e-5, to)
     close(dtype, out, want, atol=2e-5)  # of numbers around 100 the mean is off by a few of their last bits
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_a_sum_becomes_its_norm(ops, reference, dtype, tokens, width, bias):
+    """The same numbers as beside it, in float32 and as activations are held."""
+    x, weight, biases = 100 + 3 * normal(1, tokens, width), normal(2, width), normal(3, width) if bias else None
+    found, apart, held_apart = x.copy(), np.empty_like(x), act(dtype, tokens, width)
+    out = act(dtype, tokens, width)
+    ops.layer_norm_sum(found, weight, biases, 1e-12, out)
+    ops.layer_norm(x, weight, biases, 1e-12, apart)
+    ops.layer_norm(x, weight, biases, 1e-12, held_apart)
+    np.testing.assert_array_equal(found, apart)
+    np.testing.assert_array_equal(out, held_apart)
+    want, want_out = x.copy(), act(dtype, tokens, width)
+    reference.layer_norm_sum(want, weight, biases, 1e-12, want_out)
+    np.testing.assert_allclose(found, want, rtol=3e-6, atol=2e-5)
+    close(dtype, out, want_out, atol=2e-5)
+
+
+def test_a_row_without_spread_is_its_bias(ops):
+    for width in (16, 50):
+        x, out = np.full((2, width), 7.0, np.float32), np.empty((2, width), np.float32)
+        ops.layer_norm(x, normal(1, width), normal(2, width), 1e-12, out)
+        np.testing.assert_array_equal(out, np.stack([normal(2, width)] * 2))
+
+
+@pytest.mark.parametrize("width", [7, 64, 100])
+def test_means_of_texts(ops, reference, width):
+    x, texts = normal(1, 40, width), [range(0, 1), range(1, 18), range(18, 40), range(3, 5)]
+    out, want = (np.empty((4, width), np.float32) for _ in range(2))
+    ops.mean(x, texts, out)
+    reference.mean(x, texts, want)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+    alone = np.empty((1, width), np.float32)
+    ops.mean(x[18:].copy(), [range(22)], alone)
+    np.testing.assert_array_equal(alone[0], out[2])
+    with pytest.raises(ValueError, match="one row of x or more"):
+        ops.mean(x, [range(4, 4)], alone)
+
+
+@pytest.mark.parametrize("kind", ["gelu", "tanh"])
+def test_what_is_bent_stays_float32_where_it_is_to(ops, reference, kind):
+    x, out, want = 3 * normal(1, 5, 33), np.empty((5, 33), np.float32), np.empty((5, 33), np.float32)
+    ops.activate(x, kind, out)
+    reference.activate(x, kind, want)
+    np.testing.assert_allclose(out, want, rtol=3e-6, atol=3e-7)
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
@@ -114,20 +161,21 @@ def test_activation_functions(ops, reference, dtype, kind):
         np.testing.assert_allclose(read(dtype, want), 0.5 * x * (1 + exact), rtol=rtol, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize(("tokens", "rows", "columns"), [(1, 5, 7), (3, 80, 96), (70, 33, 64)])
 @pytest.mark.parametrize("hold", ["act", "int8"])
-def test_gated_by_gelu(ops, reference, dtype, tokens, rows, columns, hold):
+def test_gated_by_gelu(ops, reference, dtype, tokens, rows, columns, hold, activation):
     gate, up, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, tokens, columns))
     out, want = act(dtype, tokens, rows), act(dtype, tokens, rows)
     for one, to in ((ops, out), (reference, want)):
-        one.gate_up(x, one.pack_gate_up(gate, up, hold), to, "gelu_tanh")
+        one.gate_up(x, one.pack_gate_up(gate, up, hold), to, activation)
     close(dtype, out, want, atol=1e-5 * np.abs(read(dtype, want)).max())
-    with pytest.raises(ValueError, match=r"silu or gelu_tanh, not by relu2"):
+    with pytest.raises(ValueError, match=r"silu, gelu or gelu_tanh, not by relu2"):
         ops.gate_up(x, ops.pack_gate_up(gate, up), out, "relu2")
     with pytest.raises(ValueError, match="xielu needs its two parameters"):
         ops.activate(normal(1, *out.shape), "xielu", out)
-    with pytest.raises(ValueError, match="there is no activation function tanh"):
-        ops.gate_up(x, ops.pack_gate_up(gate, up), out, "tanh")
+    with pytest.raises(ValueError, match="there is no activation function sine"):
+        ops.gate_up(x, ops.pack_gate_up(gate, up), out, "sine")
 
 
 def test_a_row_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa):

@@ -54,7 +54,8 @@ class KVCacheManager:
         self.has_windows = self.layout.has_windows
         self.has_state = capacity.state_snapshots > 0
         self._capacity = capacity
-        self._prefix_caching = prefix_caching
+        self.whole_texts = capacity.whole_texts
+        self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
         self.begin_anew()
 

@@ -132,15 +132,41 @@ class RequestValidator:
 
     def _check_pooling(self, request: Request) -> None:
         """A pooled request samples nothing, and says nothing of sampling."""
+        most = self._capacity.embedding_size
         if request.pooling is None:
-            return
-        if not self._capacity.embedding_size:
-            raise RequestRefused("This model's vectors have 0 numbers: it gives none; ask for text.", field="pooling")
-        for one in fields(NO_SAMPLING):
-            value, wanted = getattr(request.params, one.name), getattr(NO_SAMPLING, one.name)
-            if value != wanted:
+            if not self._capacity.generates:
                 raise RequestRefused(
-                    f"A pooled request samples nothing, but its {one.name} is {value!r}; leave that at {wanted!r}.",
+                    f"This model continues no text: of each it tells {counted(most, 'number')}; ask for an embedding, "
+                    "a score or a class.",
+                    code="unsupported_task",
+                )
+            return
+        wanted = request.pooling.dimensions
+        if not most:
+            raise RequestRefused(
+                "This model's vectors have 0 numbers: it continues texts, and tells nothing of them; ask for text, or "
+                "set --pooling where it was trained for vectors.",
+                field="pooling",
+                code="unsupported_task",
+            )
+        if wanted is not None and wanted > most:
+            raise RequestRefused(
+                f"{counted(wanted, 'dimension')} are asked for, but this model's vectors have {most}; ask for fewer, "
+                "or leave it out.",
+                field="dimensions",
+            )
+        second, tokens = request.second_text_at, len(request.prompt_token_ids)
+        if second is not None and not 0 < second <= tokens:
+            raise RequestRefused(
+                f"The second text is to begin at position {second} of {counted(tokens, 'token')}; give a position "
+                "within them.",
+                field="second_text_at",
+            )
+        for one in fields(NO_SAMPLING):
+            value, usual = getattr(request.params, one.name), getattr(NO_SAMPLING, one.name)
+            if value != usual:
+                raise RequestRefused(
+                    f"A pooled request samples nothing, but its {one.name} is {value!r}; leave that at {usual!r}.",
                     field=one.name,
                 )
         if request.forced_output_tokens is not None:

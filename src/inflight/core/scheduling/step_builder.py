@@ -106,7 +106,10 @@ class StepBuilder:
 
     def _kept_to(self, shape: StepShape) -> StepShape:
         """What runs stays of its kind, whatever the strategy says meanwhile (another one may have taken over): a batch
-        that runs to completion goes on by itself; and before one can begin, the others come to their ends."""
+        that runs to completion goes on by itself; and before one can begin, the others come to their ends. Where texts
+        are whole, so are prompts."""
+        if self._memory.whole_texts:
+            shape = replace(shape, whole_prompts=True, early_end=0)
         if not self.running or shape.run_to_completion == self.run_to_completion:
             return shape
         if self.run_to_completion:
@@ -404,4 +407,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         bad_token_ids=request.bad_token_ids,
         pooling=request.pooling,
         grammar=request.grammar,
+        second_text_at=request.second_text_at,
     )

@@ -34,6 +34,7 @@ class NewRow:
     pooling: what becomes of the hidden state that a chunk pools; None: none does.
     forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
     grammar: what the output is to follow.
+    second_text_at: where the second text of a pair begins, of a model that tells the two apart; None: there is one.
     snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts
         at the position that this was taken at. -1: with the state before any token.
     """
@@ -50,6 +51,7 @@ class NewRow:
     forced_token_ids: tuple[int, ...] = ()
     snapshot: int = -1
     grammar: Grammar | None = None
+    second_text_at: int | None = None
 
 
 class Chunk(NamedTuple):
@@ -64,7 +66,7 @@ class Chunk(NamedTuple):
     draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
     num_drafts: how many provisional tokens the chunk ends with. Without `draft_token_ids` the executor drafts them
         itself, and may draft fewer: then the chunk is as much shorter.
-    pool: whether the chunk's last position yields the sequence's vector.
+    pool: whether the chunk, which is the sequence's last, yields its vector.
     snapshots: (position, slot), rising, start < position ≤ start + length: the recurrent state as of `position` tokens
         is copied to the slot, in the middle of the chunk too. Positions are multiples of the block size.
     """
@@ -184,8 +186,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """What a pooling chunk yielded: the vector of its last position. error: a sentence where there is none to be had;
-    then the sequence's request ends."""
+    """What a pooling chunk yielded: the numbers that are told of its text. error: a sentence where there is none to be
+    had; then the sequence's request ends."""
 
     sequence_id: int
     vector: tuple[float, ...]
@@ -221,10 +223,11 @@ class Capacity:
     host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
     asynchronous_transfers: transfers begin behind the steps before theirs, go on while steps compute, and end when
     `Executor.poll` says so; otherwise they are done within their step, before it computes, and nothing is told of them.
-    embedding_size: numbers of a pooled vector; 0: nothing is pooled.
-    windows: of each KV group, the tokens that its layers look back over, themselves included; 0: all. A block holds
-    positions of one group, and is of the same size for each.
-    state_snapshots: slots for copies of a row's recurrent state; 0: the model has none.
+    embedding_size: numbers of a pooled vector; 0: nothing is pooled. windows: of each KV group, the tokens that its
+    layers look back over, themselves included; 0: all. A block holds positions of one group, and is of the same size
+    for each. state_snapshots: slots for copies of a row's recurrent state; 0: the model has none. generates: whether
+    tokens can be drawn; otherwise vectors are all that there is. whole_texts: tokens see those behind them, so that a
+    prompt is computed in one step or not at all; blocks hold something within the step alone.
     """
 
     num_blocks: int
@@ -238,6 +241,8 @@ class Capacity:
     embedding_size: int = 0
     windows: tuple[int, ...] = (0,)
     state_snapshots: int = 0
+    generates: bool = True
+    whole_texts: bool = False
 
 
 class Pending(Protocol):

@@ -26,7 +26,8 @@ class Request:
 
     request_id: unique among the requests that are alive.
     prompt_token_ids: at least one token.
-    pooling: a vector of the prompt is wanted, and nothing else: `params` are NO_SAMPLING.
+    pooling: the numbers that the model tells of the prompt are wanted, and nothing else: `params` are NO_SAMPLING.
+    second_text_at: of a pooled pair of texts the position at which the second begins.
     seed: resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
     arrival: intended send time in seconds on the engine's clock; latencies count from it.
     tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
@@ -57,6 +58,7 @@ class Request:
     grammar: Grammar | None = None
     shown_token_ids: tuple[int, ...] = ()
     pooling: PoolingParams | None = None
+    second_text_at: int | None = None
 
 
 def waiting_requests(count: int) -> str:

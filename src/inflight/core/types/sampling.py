@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 LEAST_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
+PoolingActivation = Literal["none", "sigmoid", "softmax"]
 
 
 class InvalidSampling(ValueError):
@@ -125,16 +126,26 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingParams:
-    """What is wanted of a request of which nothing is sampled: the hidden state of its last token, as a vector.
+    """What is wanted of a request of which nothing is sampled: the numbers that the model tells of its text, a vector
+    or a classifier's scores.
 
-    normalize: divide it by its length.
+    dimensions: of a vector the first so many numbers alone, as models allow whose vectors may be cut (Kusupati et al.,
+    arXiv 2205.13147); None: all. normalize: what is left is divided by its length. activation: what becomes of scores:
+    sigmoid of each, softmax over all, or none.
     """
 
     normalize: bool = True
+    dimensions: int | None = None
+    activation: PoolingActivation = "none"
 
     def __post_init__(self) -> None:
         if not isinstance(self.normalize, bool):
             raise InvalidSampling(f"normalize is {self.normalize!r}; give true or false.")
+        if self.dimensions is not None:
+            _whole("dimensions", self.dimensions, 1, None)
+        if self.activation not in get_args(PoolingActivation):
+            known = ", ".join(get_args(PoolingActivation))
+            raise InvalidSampling(f"activation is {self.activation!r}; give one of {known}.")
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:

@@ -85,7 +85,7 @@ class HostPass:
         of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
         vectors = self._backend.float32(hidden.array[: len(places)])
         chunks = [self._chunks[index] for index in of.tolist()]
-        self._pooled += pooled(chunks, vectors, self._slots.normalizes(self._inputs.rows[of]))
+        self._pooled += pooled(chunks, vectors, self._slots.pooling(self._inputs.rows[of]))
 
     def finish(self) -> HostPass:
         self._finished = time.perf_counter()

@@ -190,7 +190,8 @@ class NullPass:
     def compute(self, *arguments: Any, **named: Any) -> None:
         """Any of the operations over activations."""
 
-    embed = gather = clear = to_act = rms_norm = layer_norm = add = scale = soft_cap = compute
+    embed = gather = clear = to_act = rms_norm = layer_norm = layer_norm_sum = add = scale = soft_cap = compute
+    add_positions = add_token_types = mean = linear_act = compute
     activate = add_gated = gate = compute
     linear = linear_residual = gate_up = experts = by_head = compute
     rope_and_write_kv = rope_and_write_latent = attention = compute

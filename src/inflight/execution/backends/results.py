@@ -14,6 +14,7 @@ import numpy as np
 
 from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.plan import Chunk, Pooled, Sampled, Scored
+from inflight.core.types.sampling import PoolingParams
 from inflight.execution.backends.protocol import Array, SampledBatch, SamplingBatch, ScoredBatch
 
 ALL_BANNED = (
@@ -89,12 +90,21 @@ def scored(chunk: Chunk, position: int, entry: TokenLogprob) -> Scored:
     return Scored(chunk.sequence_id, position + 1, (entry,), error)
 
 
-def pooled(chunks: Sequence[Chunk], vectors: Array, normalize: Array) -> Iterator[Pooled]:
-    """The vectors float32[S, E] of as many chunks; with length 1 where normalize bool[S] says so."""
-    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-    divisors = np.where(normalize & (lengths > 0), lengths, 1)
-    for chunk, vector, divisor in zip(chunks, vectors, divisors, strict=True):
+def pooled(chunks: Sequence[Chunk], vectors: Array, wanted: Sequence[PoolingParams]) -> Iterator[Pooled]:
+    """The vectors float32[S, E] of as many chunks, as they are wanted."""
+    for chunk, vector, params in zip(chunks, vectors, wanted, strict=True):
         if np.isfinite(vector).all():
-            yield Pooled(chunk.sequence_id, tuple((vector / divisor).tolist()))
+            yield Pooled(chunk.sequence_id, tuple(_as_wanted(vector, params).tolist()))
         else:
             yield Pooled(chunk.sequence_id, (), UNSOUND_VECTOR.format(position=chunk.start + chunk.length))
+
+
+def _as_wanted(vector: Array, params: PoolingParams) -> Array:
+    found = vector[: params.dimensions].astype(np.float64)
+    if params.normalize:
+        found = found / (np.sqrt(np.square(found).sum()) or 1.0)
+    if params.activation == "sigmoid":
+        found = np.exp(-np.logaddexp(0, -found))
+    elif params.activation == "softmax":
+        found = np.exp(found - np.logaddexp.reduce(found))
+    return found.astype(np.float32)

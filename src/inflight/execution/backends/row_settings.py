@@ -8,10 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from inflight.core.types.plan import NewRow
+from inflight.core.types.sampling import PoolingParams
+from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.token_bias import TokenBias, token_bias
 
 # One line of an array for each, so that those of a batch are gathered at once.
 FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+AS_IT_IS = PoolingParams(normalize=False)
+ONE_TEXT = 2**31 - 1  # in the place of where a second one begins
 INTEGERS = ("prompt_length", "top_k", "top_logprobs")
 
 
@@ -28,7 +32,8 @@ class RowSettings:
         self.sample_index = np.zeros(rows, np.uint32)
         self.want_logprobs = np.zeros(rows, np.bool_)
         self.prompt_logprobs = np.zeros(rows, np.int32)
-        self.normalize = np.zeros(rows, np.bool_)  # of a vector
+        self.second_text_at = np.full(rows, ONE_TEXT, np.int32)
+        self.pooling: dict[int, PoolingParams] = {}  # of rows that are pooled
         self.histories: set[int] = set()
         self.biases: dict[int, TokenBias] = {}
 
@@ -41,13 +46,20 @@ class RowSettings:
         self.sample_index[row] = new.sample_index
         self.want_logprobs[row] = params.logprobs is not None
         self.prompt_logprobs[row] = params.prompt_logprobs or 0
-        self.normalize[row] = new.pooling is not None and new.pooling.normalize
+        self.second_text_at[row] = ONE_TEXT if new.second_text_at is None else new.second_text_at
         self.free(row)
+        if new.pooling is not None:
+            self.pooling[row] = new.pooling
         if params.needs_history:
             self.histories.add(row)
         if bias := token_bias(new, self.vocab_size):
             self.biases[row] = bias
 
+    def pooling_of(self, rows: Array) -> list[PoolingParams]:
+        """Of rows that are pooled. A row of padding wants a vector as it is."""
+        return [self.pooling.get(row, AS_IT_IS) for row in rows.tolist()]
+
     def free(self, row: int) -> None:
         self.biases.pop(row, None)
+        self.pooling.pop(row, None)
         self.histories.discard(row)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.sampling import PoolingParams
 from inflight.execution.backends.pass_layout import StatePositions, laid_out
 from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateCache, StateMetadata
 from inflight.execution.backends.row_settings import FLOATS, RowSettings
@@ -27,6 +28,13 @@ class PassInputs(NamedTuple):
     token_ids: Array  # int32[T]
     metadata: AttentionMetadata
     states: StateMetadata | None = None  # of a model with recurrent layers
+    second_text_at: Array | None = None  # int32[C], the position at which the second text of a pair begins
+
+    def token_types(self) -> Array:
+        """int32[T]: 1 for tokens of the second text of a pair."""
+        if self.second_text_at is None:
+            return np.zeros_like(self.metadata.positions)
+        return (self.metadata.positions >= self.second_text_at[self.chunk_of]).astype(np.int32)
 
 
 class RequestSlots:
@@ -106,7 +114,8 @@ class RequestSlots:
         metadata = AttentionMetadata(layout.positions, layout.query_start, layout.context_len, tables)
         states = None if self.states is None else self._state_positions.advance(chunks, layout, self._void)
         token_ids = self._tokens[layout.row_of, layout.positions + self._ahead]
-        return PassInputs(layout.rows, layout.chunk_of, token_ids, metadata, states)
+        second = self._settings.second_text_at[layout.rows]
+        return PassInputs(layout.rows, layout.chunk_of, token_ids, metadata, states, second)
 
     def _extend_table(self, group: int, row: int, blocks: Sequence[int]) -> None:
         if row in self._void:
@@ -163,6 +172,6 @@ class RequestSlots:
         that was wrong it is nothing, and written over by the next step."""
         self._tokens[rows, positions + self._ahead + 1] = token_ids
 
-    def normalizes(self, rows: Array) -> Array:
-        """Whether the vectors of these rows are to have length 1, bool[S]."""
-        return self._settings.normalize[rows]
+    def pooling(self, rows: Array) -> list[PoolingParams]:
+        """What is wanted of the vectors of these rows."""
+        return self._settings.pooling_of(rows)

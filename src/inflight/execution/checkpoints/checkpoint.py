@@ -23,6 +23,7 @@ from inflight.models.errors import ModelError
 from inflight.models.gguf.choosing import model_in, models_among, named, several
 from inflight.models.gguf.gguf_model import GGUFModel, is_gguf
 from inflight.models.registry import read_json
+from inflight.models.sentence_transformers import is_embedder
 from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import refuse_unreadable, weight_format
 
@@ -34,6 +35,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # What serving needs of a hub repository. Weights in other formats and in subfolders stay where they are.
 _HUB_FILES = ["*.json", "model*.safetensors", "*.jinja", "tokenizer*", "*.tiktoken"]
 _HUB_IGNORED = ["*/*", "*.bin", "*.pt", "*.pth"]
+_HUB_MODULES = ["[0-9]_*/config.json", "[0-9]_*/model.safetensors"]  # of sentence-transformers
 
 
 class Checkpoint:
@@ -189,6 +191,8 @@ def _fetch(repository: str, revision: str | None) -> Path:
     folder = Path(
         snapshot_download(repository, revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_IGNORED)
     )
+    if is_embedder(folder):
+        snapshot_download(repository, revision=revision, allow_patterns=_HUB_MODULES)
     if (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
         return folder
     models = models_among(_hub_files(repository, revision))

@@ -26,9 +26,14 @@ _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
 _ROTATED = tuple(f"self_attn.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
 _ROTATED_QUERIES, _ROTATED_KEY = ("self_attn.q_proj", "self_attn.q_b_proj"), "self_attn.kv_a_proj_with_mqa"
 _BY_HEAD = frozenset(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
-_TABLE = "embed_tokens.weight"
+_TABLE_PART = "embed_tokens"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
-_ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
+_ROOTS = (
+    *(("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model.")),
+    ("", ""),  # of a model that was saved without a projection to logits
+)
+_LAYERS = "model.layers"
+_OLD_NORMS = {".weight": ".gamma", ".bias": ".beta"}  # as TensorFlow had them
 
 
 class _Place(NamedTuple):
@@ -47,7 +52,9 @@ class FamilyTensors:
         self._names = dict(model.names)
         stored = list(self._names.values())
         self._stacked = frozenset(part for part, name in self._names.items() if stored.count(name) > 1)
-        self._root, self._beside = next((one for one in _ROOTS if one[0] + _TABLE in source), _ROOTS[0])
+        roots = tuple((root, "") for root in model.roots) or _ROOTS
+        table = self._names.get(f"model.{_TABLE_PART}", f"model.{_TABLE_PART}").removeprefix("model.") + ".weight"
+        self._root, self._beside = next((one for one in roots if one[0] + table in source), roots[0])
         self._stack: tuple[str, Matrix] | None = None  # whose rows were asked for last: decoding it takes long
 
     def __contains__(self, name: str) -> bool:
@@ -79,7 +86,12 @@ class FamilyTensors:
     def _stored(self, name: str) -> str:
         """The name in the checkpoint."""
         layer, _, part, suffix = _parts(name)
+        if layer:
+            layer = self._names.get(_LAYERS, _LAYERS) + layer.removeprefix(_LAYERS)
         named = self._rooted(layer + self._names.get(part, part) + suffix)
+        old = named.removesuffix(suffix) + _OLD_NORMS.get(suffix, suffix)
+        if old != named and named not in self._source and old in self._source:
+            return old
         # What a family stacks, another form of its checkpoints may hold apart.
         apart = self._rooted(layer + part + suffix)
         may_be = part in _BY_HEAD or part in self._stacked

@@ -24,6 +24,14 @@ from inflight.execution.packer import Packer
 from inflight.models.spec import Attention
 
 
+def kv_layer(spec: Attention, layer: int) -> int:
+    """Whose keys and values the layer reads: its own, or an earlier one's. Of whole texts nothing is kept: every layer
+    writes to the first one's place what it reads next."""
+    if not spec.causal:
+        return 0
+    return layer if spec.kv_layer is None else spec.kv_layer
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
     """One layer's. rope: None where nothing is rotated. Norms of queries and keys are float32[D], or of all heads at
@@ -55,7 +63,7 @@ class AttentionWeights:
         normed = {"none": (0, 0), "head": (width, width), "all": (queries, keys)}[spec.qk_norm]
         return cls(
             spec=spec,
-            layer=layer if spec.kv_layer is None else spec.kv_layer,
+            layer=kv_layer(spec, layer),
             rope=rope,
             eps=packer.model.norm.eps,
             qkv=packer.linear(
@@ -98,7 +106,7 @@ class AttentionWeights:
         q_norm, k_norm, v_norm = self.q_norm, self.k_norm, self.v_norm
         output, sinks = self.output, self.sinks
         window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
-        norms_last, gate = spec.qk_norm_last, self.gate
+        norms_last, gate, causal = spec.qk_norm_last, self.gate, spec.causal
         qkv = self.projected(workspace)
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
@@ -108,7 +116,7 @@ class AttentionWeights:
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
-            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
+            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks, causal)
             if gates is not None:
                 batch.linear(normed, gate, gates)
                 batch.gate(gates, attn_out)

@@ -51,6 +51,13 @@ class DenseWeights:
 
         if gate_up is not None:
             return gated
+        if activation in ("gelu", "gelu_tanh", "relu"):
+
+            def activated(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
+                batch.linear_act(normed, up, activation, inner)
+                add(batch, inner, down, hidden)
+
+            return activated
         sums = workspace.take("sums", self.spec.width, "float32")  # [T, F]
 
         def plain(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:

@@ -23,22 +23,29 @@ class NormWeights:
     eps: float
 
     @classmethod
-    def load(cls, packer: Packer, name: str) -> NormWeights:
-        """name: without `.weight`."""
-        norm, hidden = packer.model.norm, packer.model.hidden_size
+    def load(cls, packer: Packer, name: str, width: int | None = None, bias: bool = True) -> NormWeights:
+        """name: without `.weight`. width: of a row, where that is not the model's; bias: of a family whose layer norms
+        have biases, whether this one has."""
+        norm, hidden = packer.model.norm, width or packer.model.hidden_size
         return cls(
             weight=packer.norm(name + ".weight", hidden),
-            bias=packer.vector(name + ".bias", hidden) if norm.kind == "layer" else None,
+            bias=packer.vector(name + ".bias", hidden) if norm.kind == "layer" and bias else None,
             is_layer_norm=norm.kind != "rms",
             eps=norm.eps,
         )
 
     def bind(self, x: Activation, out: Activation) -> Callable[[ForwardPass], None]:
-        """float32[S, E] → act[S, E]."""
+        """float32[S, E] → act[S, E], or float32[S, E]."""
         weight, bias, eps = self.weight, self.bias, self.eps
         if self.is_layer_norm:
             return lambda batch: batch.layer_norm(x, weight, bias, eps, out)
         return lambda batch: batch.rms_norm(x, weight, eps, out)
+
+    def bind_sum(self, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
+        """The residual stream float32[T, E] becomes its layer norm, and normed act[T, E] what the next part reads."""
+        weight, bias, eps = self.weight, self.bias, self.eps
+        assert self.is_layer_norm, "refused before"
+        return lambda batch: batch.layer_norm_sum(hidden, weight, bias, eps, normed)
 
 
 # Of a part's last product: x act[T, K], its weights, the residual stream float32[T, E].

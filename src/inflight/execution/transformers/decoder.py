@@ -37,9 +37,9 @@ class TransformersDecoder:
             input_ids=batch.token_ids[None], position_ids=batch.positions[None], use_cache=False, paged=batch.paged
         )
 
-    def last_hidden(self, batch: TransformersPass, places: Sequence[int]) -> Rows:
-        """What the last layer made of the tokens at `places`, final norm applied: float32[S, E]."""
-        return Rows(self._found.last_hidden_state[0, list(places)].float().numpy())
+    def pooled(self, batch: TransformersPass, texts: Sequence[range]) -> Rows:
+        """What the last layer made of each text's last token, final norm applied: float32[S, E]."""
+        return Rows(self._found.last_hidden_state[0, [text[-1] for text in texts]].float().numpy())
 
     @torch.inference_mode()
     def logits(self, batch: TransformersPass, places: Sequence[int]) -> Rows:

@@ -51,10 +51,30 @@ class Slo(Struct, forbid_unknown_fields=True):
     itl_ms: Milliseconds | None = None
 
 
-class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a call asks beside its prompt. null means "not set", everywhere."""
+class CallSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What any call of the engine may say of itself: whom it is for, and when it is to be served. null means "not set",
+    everywhere."""
 
     model: Name | None = None
+    user: Name | None = None
+    service_tier: Literal["auto", "default", "priority", "fast", "flex", "scale"] | None = None
+    priority: Int32 | None = None
+    slo: Slo | None = None
+    cache_salt: Name | None = None
+    timings: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
+    add_special_tokens: bool | None = None
+    request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
+
+    @property
+    def named_user(self) -> str | None:
+        """Whom the body says that it is for."""
+        return self.user
+
+
+class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True):
+    """What a call asks beside its prompt."""
+
     n: Samples | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -75,30 +95,16 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Name | None = None
-    service_tier: Literal["auto", "default", "priority", "fast", "flex", "scale"] | None = None
-    priority: Int32 | None = None
-    slo: Slo | None = None
-    cache_salt: Name | None = None
-    timings: bool | None = None
     output_tokens: Positive | None = None
     prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    add_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = None
     guided_regex: Text | None = None
     guided_choice: Choices | None = None
     guided_grammar: Text | None = None
-    request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
-
-    @property
-    def named_user(self) -> str | None:
-        """Whom the body says that it is for."""
-        return self.user
 
 
 # What vLLM's clients send with its defaults, and what routers add on the way.

@@ -37,12 +37,17 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         }
 
     def capabilities(served: Served) -> dict[str, bool]:
-        parsers = served.translator.parsers
+        parsers, pooler = served.translator.parsers, served.translator.pooler
+        if not served.generates:
+            parsers = None
         return {
-            "chat": served.translator.encoder.can_chat,
+            "chat": served.generates and served.translator.encoder.can_chat,
             "tools": parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
             "reasoning": parsers is not None and parsers.reasoning_ends is not None,
-            "structured_output": served.keeps_grammars,
+            "structured_output": served.generates and served.keeps_grammars,
+            "embeddings": pooler is not None and not pooler.labels,
+            "scores": pooler is not None and len(pooler.labels) <= 1,
+            "classes": pooler is not None and bool(pooler.labels),
         }
 
     @routes.get("/v1/models", responses=documented(answers.Models))

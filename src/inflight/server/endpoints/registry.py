@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inflight.server.bodies import texts
 from inflight.server.bodies.as_chat import AsChat
+from inflight.server.bodies.as_texts import AsTexts
 from inflight.server.bodies.chat import CHAT
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.bodies.decoding import BodyDecoder
@@ -33,6 +35,14 @@ from inflight.server.responses.stored import PREFIX as RESPONSES_PREFIX
 from inflight.server.serializers.chat import ChatSerializer
 from inflight.server.serializers.completions import CompletionSerializer
 from inflight.server.serializers.protocol import AnswerSerializer
+from inflight.server.serializers.texts import (
+    ClassifySerializer,
+    EmbeddingsSerializer,
+    EmbedSerializer,
+    RerankSerializer,
+    ScoreSerializer,
+    TextRerankSerializer,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +53,8 @@ class Endpoint:
     as_chat: where bodies are conversations in words of their own: what they are as those of chat; may raise ApiError.
     Without a prompt_field, its tokens are counted. continued: the same where answers are stored, behind items that are
     JSON.
-    field_names: how such bodies call what chat calls otherwise, for sentences about mistakes."""
+    field_names: how such bodies call what chat calls otherwise, for sentences about mistakes.
+    as_texts: where bodies are about whole texts: what they are in words that those share; may raise ApiError."""
 
     path: str
     body: BodyDecoder[Any]
@@ -55,6 +66,20 @@ class Endpoint:
     as_chat: Callable[[Any], AsChat] | None = None
     continued: Callable[[Any, bytes | memoryview], AsChat] | None = None
     field_names: Mapping[str, str] = field(default_factory=dict)
+    as_texts: Callable[[Any], AsTexts] | None = None
+
+
+def _reranking(path: str) -> Endpoint:
+    return Endpoint(
+        path=path,
+        body=texts.RERANK,
+        route=path.strip("/").replace("/", "_"),
+        about="Documents by how well they answer a query. The endpoint of Cohere and Jina.",
+        prompt_field="documents",
+        call_prefix="rerank-",
+        serializer=RerankSerializer,
+        as_texts=texts.rerank,
+    )
 
 
 ENDPOINTS: dict[EndpointName, Endpoint] = {
@@ -114,6 +139,58 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         about="A prompt's token ids, or those of what the chat template makes of messages.",
     ),
     "detokenize": Endpoint(path="/detokenize", body=DETOKENIZE, route="detokenize"),
+    "embeddings": Endpoint(
+        path="/v1/embeddings",
+        body=texts.EMBEDDINGS,
+        route="embeddings",
+        about="Vectors of texts. OpenAI's endpoint.",
+        prompt_field="input",
+        call_prefix="embd-",
+        serializer=EmbeddingsSerializer,
+        as_texts=texts.embeddings,
+    ),
+    "score": Endpoint(
+        path="/score",
+        body=texts.SCORE,
+        route="score",
+        about="How well pairs of texts belong together. vLLM's endpoint.",
+        prompt_field="text_2",
+        call_prefix="score-",
+        serializer=ScoreSerializer,
+        as_texts=texts.score,
+    ),
+    "rerank": _reranking("/v1/rerank"),
+    "rerank_v2": _reranking("/v2/rerank"),
+    "classify": Endpoint(
+        path="/classify",
+        body=texts.CLASSIFY,
+        route="classify",
+        about="Classes of texts. vLLM's endpoint.",
+        prompt_field="input",
+        call_prefix="classify-",
+        serializer=ClassifySerializer,
+        as_texts=texts.classify,
+    ),
+    "embed": Endpoint(
+        path="/embed",
+        body=texts.EMBED,
+        route="embed",
+        about="Vectors of texts. The endpoint of text-embeddings-inference.",
+        prompt_field="inputs",
+        call_prefix="embed-",
+        serializer=EmbedSerializer,
+        as_texts=texts.embed,
+    ),
+    "text_rerank": Endpoint(
+        path="/rerank",
+        body=texts.TEXT_RERANK,
+        route="text_rerank",
+        about="Texts by how well they answer a query. The endpoint of text-embeddings-inference.",
+        prompt_field="texts",
+        call_prefix="rerank-",
+        serializer=TextRerankSerializer,
+        as_texts=texts.text_rerank,
+    ),
 }
 
 

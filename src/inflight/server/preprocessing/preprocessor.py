@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from inflight.counted import counted
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.bodies.as_chat import AsChat
+from inflight.server.bodies.as_texts import AsTexts
 from inflight.server.bodies.chat import ChatBody, ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionBody, CompletionSettings
@@ -27,14 +29,17 @@ from inflight.server.errors import ApiError, clients_fault, invalid
 from inflight.server.preprocessing.answer_forms import AnswerForms, form_field
 from inflight.server.preprocessing.bounds import check_logprobs, check_model, check_samples, max_tokens_of
 from inflight.server.preprocessing.prompts import Prompts
+from inflight.server.preprocessing.texts import TextReader
 from inflight.server.preprocessing.tools import specs_of, template_tools
 from inflight.server.preprocessing.truncation import fitting
 from inflight.server.preprocessing.wire import (
     Body,
     Limits,
+    Prepared,
     PreparedAnswer,
     PreparedChat,
     PreparedCompletion,
+    PreparedTexts,
     Prompt,
     packed,
 )
@@ -57,13 +62,14 @@ class Preprocessor:
         self._limits = limits
         self._prompts = Prompts(encoder, tokenizer, limits)
         self._forms = AnswerForms(self._prompts, limits.keeps_grammars, parsers)
+        self._texts = TextReader(self._prompts, limits)
 
-    def prepared(
-        self, endpoint: EndpointName, body: Body, history: Body = b""
-    ) -> PreparedCompletion | PreparedChat | PreparedAnswer:
+    def prepared(self, endpoint: EndpointName, body: Body, history: Body = b"") -> Prepared | PreparedAnswer:
         """history: where answers are stored, the items that come before it, as JSON. Raises ApiError."""
         entry = ENDPOINTS[endpoint]
         asked = entry.body.decode(body)
+        if entry.as_texts is not None:
+            return self._of_texts(entry.as_texts(asked), endpoint)
         if entry.as_chat is not None:
             with renamed_fields(entry.field_names):
                 chat = entry.continued(asked, history) if entry.continued and history else entry.as_chat(asked)
@@ -77,6 +83,17 @@ class Preprocessor:
                 return self._tokenized(asked)
             case asked:
                 return self._detokenized(asked)
+
+    def _of_texts(self, asked: AsTexts, endpoint: EndpointName) -> PreparedTexts:
+        check_model(asked.settings.model, self._limits.models)
+        return self._texts.prepared(asked, endpoint)
+
+    def _check_generates(self) -> None:
+        pooler = self._limits.pooler
+        if not self._limits.generates and pooler is not None:
+            told = f"{counted(len(pooler.labels), 'label')} of each" if pooler.labels else "a vector of each"
+            ask = "/classify, /score or /v1/rerank" if pooler.labels else "/v1/embeddings"
+            raise invalid(f"This model continues no texts: it tells {told}; ask {ask}.", "model", "unsupported_task")
 
     def _conversation(self, asked: AsChat, endpoint: EndpointName) -> PreparedChat:
         def prepare(body: ChatBody) -> PreparedChat:
@@ -108,6 +125,7 @@ class Preprocessor:
     def completion(self, body: CompletionBody) -> PreparedCompletion:
         """Raises ApiError."""
         check_model(body.model, self._limits.models)
+        self._check_generates()
         samples = body.best_of or body.n or 1
         prompts = self._prompts.listed(body.prompt)
         check_samples(self._limits, len(prompts), samples)
@@ -126,6 +144,7 @@ class Preprocessor:
         """kind: the endpoint that was asked; repeated: what its answer repeats of its body; kept_items: what it is
         stored with. Raises ApiError."""
         check_model(body.model, self._limits.models)
+        self._check_generates()
         check_samples(self._limits, 1, body.n or 1)
         tools = self._forms.tools(body)
         rendered = self._prompts.rendered(body, tools.shown)

@@ -80,6 +80,26 @@ class Prompts:
             text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
         return Prompt(packed(kept), text)
 
+    def of_text(self, given: str | list[int], field: str, added: bool, most: int | None) -> tuple[int, ...]:
+        """A whole text. added: with what the model expects around it; most: tokens, what is too much is cut off its
+        end. field: that it came in."""
+        if isinstance(given, list):
+            tokens = clients_fault(lambda: self._encoder.tokens(given), field)
+            return tokens if most is None else tokens[:most]
+        text = self._bounded(given, field, most)
+        return clients_fault(lambda: self._encoder.text(text, add_special_tokens=added, most=most), field)
+
+    def of_pair(self, first: str, second: str, field: str, most: int | None) -> tuple[tuple[int, ...], int | None]:
+        """Two texts that are read together, and where the second begins. Else as `of_text`."""
+        texts = (self._bounded(first, field, most), self._bounded(second, field, most))
+        return clients_fault(lambda: self._encoder.pair(*texts, most), field)
+
+    def _bounded(self, text: str, field: str, most: int | None) -> str:
+        """Refused where it cannot fit; of what is to be cut, no more than tokens may stand for."""
+        self._check_length(text, field, most)
+        longest = None if self._tokenizer is None else self._tokenizer.longest_token
+        return text if most is None or longest is None else text[: most * longest]
+
     def rendered(self, body: ChatBody | TokenizeBody, tools: tuple[dict[str, Any], ...]) -> RenderedChat:
         continues = bool(body.continue_final_message)
         if continues and body.add_generation_prompt:

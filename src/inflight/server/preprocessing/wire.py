@@ -16,6 +16,10 @@ from msgspec import Struct
 
 from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
+from inflight.frontend.text_tasks import Told
+from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
+from inflight.models.spec import Pooler
+from inflight.server.bodies.as_texts import TextForm, TextSettings
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.call import EndpointName
@@ -40,6 +44,8 @@ class Limits(Struct, frozen=True):
     log-probabilities of one answer.
     parse_control_tokens: what messages spell as a control token is one. parsers: of the model's answers.
     keeps_grammars: whether the engine binds answers to schemas and grammars.
+    pooler: how the engine tells something of whole texts; None: it does not. prompts: what may be put before them.
+    generates: whether it continues texts.
     memory_bytes: that a process may take for one long body, beyond what it has.
     """
 
@@ -53,6 +59,9 @@ class Limits(Struct, frozen=True):
     parse_control_tokens: bool = False
     parsers: ParserNames = ParserNames()
     keeps_grammars: bool = False
+    pooler: Pooler | None = None
+    prompts: TextPrompts = NO_PROMPTS
+    generates: bool = True
     memory_bytes: int = LONG_MEMORY_BYTES
 
 
@@ -64,10 +73,12 @@ class Setup(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True, array_like=True):
-    """token_ids: 32 bits each, of this machine's byte order. text: where the answer repeats it."""
+    """token_ids: 32 bits each, of this machine's byte order. text: where the answer repeats it. second_text_at: of a
+    pair, as `Request` has it."""
 
     token_ids: bytes
     text: str | None = None
+    second_text_at: int | None = None
 
     def ids(self) -> tuple[int, ...]:
         """The same number is the same object in all prompts: a fifth of the memory."""
@@ -136,6 +147,18 @@ class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
     kept_items: bytes = b""
 
 
+class PreparedTexts(Struct, frozen=True, tag_field="outcome", tag="texts"):
+    """kind: the endpoint's name. pairs: of prompts, whose vectors are compared; none: each prompt is a text, or a pair
+    that the model itself scores."""
+
+    settings: TextSettings
+    prompts: tuple[Prompt, ...]
+    kind: EndpointName
+    told: Told
+    form: TextForm
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
 class PreparedAnswer(Struct, frozen=True, tag_field="outcome", tag="answer"):
     """JSON, as it is sent: the body asked for nothing more than this."""
 
@@ -159,8 +182,8 @@ class Refused(Struct, frozen=True, tag_field="outcome", tag="refused"):
         return ApiError(self.status, self.message, type=self.type, param=self.param, code=self.code)
 
 
-Prepared = PreparedCompletion | PreparedChat
-Outcome = PreparedCompletion | PreparedChat | PreparedAnswer | Refused
+Prepared = PreparedCompletion | PreparedChat | PreparedTexts
+Outcome = PreparedCompletion | PreparedChat | PreparedTexts | PreparedAnswer | Refused
 
 encode = msgspec.msgpack.Encoder().encode
 decode_limits = msgspec.msgpack.Decoder(Limits).decode

@@ -69,7 +69,7 @@ def test_tokens_see_what_they_are_to_see(
     q = cached.queries(chunks, 6)
     found, wanted = torch.empty_like(q), torch.empty_like(q)
     library.attend(q, cached.layer, 0.1, window, soft_cap, pass_, found)
-    eager.attention(q, cached.layer, 0.1, window, soft_cap, None, pass_, wanted)
+    eager.attention(q, cached.layer, 0.1, window, soft_cap, None, True, pass_, wanted)
     own = slice(0, sum(count for i, _, count in chunks if i >= 0))
     torch.testing.assert_close(found[own], wanted[own], atol=2e-2, rtol=2e-2)
     assert not found[own].isnan().any()

@@ -46,9 +46,9 @@ class CountingDecoder:
         self.launched.append(("forward", len(batch.tokens)))
         self.hidden[:] = [token * token for token in batch.tokens]
 
-    def last_hidden(self, batch: FakePass, places: Sequence[int]) -> list[int]:
-        self.launched.append(("last_hidden", len(places)))
-        return [self.hidden[place] for place in places]
+    def pooled(self, batch: FakePass, texts: Sequence[range]) -> list[int]:
+        self.launched.append(("pooled", len(texts)))
+        return [self.hidden[text[-1]] for text in texts]
 
     def logits(self, batch: FakePass, places: Sequence[int]) -> FakeLogits:
         self.launched.append(("logits", len(places)))
@@ -136,7 +136,7 @@ def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidde
     assert bench.captured.logits(batch, [0, 1]).written == [10, 17]
     bench.captured.forward(batch)
     assert bench.captured.logits(batch, [1]).written == [17]
-    assert bench.captured.last_hidden(batch, [1]) == [16]
+    assert bench.captured.pooled(batch, [range(1, 2)]) == [16]
     assert len(bench.graphs.made) == 1
 
 

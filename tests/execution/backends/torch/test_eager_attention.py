@@ -31,7 +31,7 @@ def attended(
     width, q = case.value_dim or case.key_dim - 6, case.queries(chunks, heads)
     out = torch.full((len(q), heads * width), torch.nan, dtype=case.act)
     own = None if of_heads is None else torch.from_numpy(of_heads)
-    attention(q, case.layer, 0.3, window, soft_cap, own, case.over(chunks), out)
+    attention(q, case.layer, 0.3, window, soft_cap, own, True, case.over(chunks), out)
     queries = q.float().numpy().reshape(len(q), case.kv_heads, -1, case.key_dim)
     shares = [None] * case.kv_heads if of_heads is None else np.split(of_heads, case.kv_heads)
     rounded = round_to_bf16 if case.act == torch.bfloat16 and case.held == "act" else np.asarray

@@ -63,7 +63,7 @@ def test_what_is_added_is_normed_in_equal_parts(rows: int, width: int, parts: in
 
 
 @BF16
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh", "relu2", "xielu"])
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh", "xielu"])
 def test_activation_functions(held: torch.dtype, kind: str) -> None:
     """To a few last bits, or where nearly nothing is left 10⁻⁶ of the number; times columns that stand apart."""
     x = np.concatenate([[0, -1e-3, 1e4, -1e4, -88, -10, 6], 3 * normal(1, 993)]).astype(np.float32).reshape(10, 100)

@@ -49,7 +49,7 @@ def attended(
     own = torch.from_numpy(3 * normal(8, heads)).to(case.device) if sinks else None
     q, pass_ = case.queries(chunks, heads), case.over(chunks, longest_context)
     out = torch.full((len(q), heads * (case.value_dim or case.key_dim - 6)), torch.nan, dtype=case.act).to(case.device)
-    operation(q, case.layer, 0.3, window, soft_cap, own, pass_, out)
+    operation(q, case.layer, 0.3, window, soft_cap, own, True, pass_, out)
     return out.cpu()
 
 
@@ -178,7 +178,7 @@ def test_garbage_beside_what_is_seen_changes_no_bit(device: torch.device, count:
     found = []
     for case in (long, short):
         found.append(torch.full_like(q, torch.nan))
-        attention(q, case.layer, 0.3, 0, 0.0, None, case.over([(0, 21 - count, count)]), found[-1])
+        attention(q, case.layer, 0.3, 0, 0.0, None, True, case.over([(0, 21 - count, count)]), found[-1])
     assert torch.equal(*found)
 
 
@@ -211,7 +211,7 @@ def call_of(
     pass_ = PassTensors(*each, *of_chunks, empty(1, chunks + 1, 512), block, tokens // chunks, longest)
     q, out = (empty(tokens, query_heads * dim, kind=torch.bfloat16) for dim in (dims[0], dims[1] or 512))
     of_heads = empty(query_heads, kind=torch.float32) if sinks else None
-    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, pass_, out)
+    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, True, pass_, out)
 
 
 # Heads and their widths, how they are held, window, soft cap, sinks; of a decode, registers (168 let three programs of

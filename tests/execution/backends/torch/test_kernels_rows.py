@@ -59,7 +59,7 @@ def test_what_is_added(device: torch.device, count: int, width: int, parts: int)
         same(got, want, atol=0 if weight is None else 2e-6)
 
 
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh", "relu2", "xielu"])
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh", "xielu"])
 def test_activation_functions(device: torch.device, act: torch.dtype, kind: str) -> None:
     special = torch.tensor([0, -1e-7, -1e-3, 100, -100, -88, -10, 6], device=device)
     x = torch.cat([special, random(device, 1, 3 * 1050 - 8)]).view(3, 1050)

@@ -44,8 +44,9 @@ class Pass(Protocol):
     def score(self, logits: Activation, places: Sequence[int]) -> None:
         """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""
 
-    def pool(self, hidden: Activation, places: Sequence[int]) -> None:
-        """The vectors of the tokens at `places`: rows of act[S, E], as their slots want them."""
+    def pool(self, vectors: Activation, places: Sequence[int]) -> None:
+        """What is told of the texts whose last tokens are at `places`, rows of act[S, N] or float32[S, N]: as their
+        slots want it."""
 
     def finish(self) -> PendingPass: ...
 

@@ -29,11 +29,25 @@ class RowOperations(Protocol):
     def to_act(self, x: Activation, out: Activation) -> None:
         """x float32[S, E] → out act[S, E]."""
 
+    def add_positions(self, table: Table, first: int, out: Activation) -> None:
+        """out float32[T, E] plus, for each of the pass's tokens, row `first` + its position of a table that `pack_rows`
+        has made."""
+
+    def add_token_types(self, table: Table, out: Activation) -> None:
+        """out float32[T, E] plus row 1 of such a table for tokens of the second text of a pair, row 0 for others."""
+
+    def mean(self, x: Activation, ranges: Sequence[range], out: Activation) -> None:
+        """Means of the rows of x float32[T, E] in each of the ranges, which hold one or more → out float32[S, E]."""
+
     def rms_norm(self, x: Activation, weight: Vector, eps: float, out: Activation) -> None:
-        """x float32[S, E], weight float32[E] → out act[S, E] = x / sqrt(mean(x²) + eps) · weight."""
+        """x float32[S, E], weight float32[E] → out act[S, E], or float32[S, E], = x / sqrt(mean(x²) + eps) · weight."""
 
     def layer_norm(self, x: Activation, weight: Vector, bias: Vector | None, eps: float, out: Activation) -> None:
-        """x float32[S, E] → out act[S, E] = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias."""
+        """x float32[S, E] → out act[S, E], or float32[S, E], = (x - mean(x)) / sqrt(variance(x) + eps) · weight +
+        bias."""
+
+    def layer_norm_sum(self, x: Activation, weight: Vector, bias: Vector | None, eps: float, out: Activation) -> None:
+        """x float32[S, E] becomes its layer norm, in place, of which out act[S, E] has the same numbers."""
 
     def add(self, x: Activation, norm: Vector | None, eps: float, factor: float, out: Activation) -> None:
         """x float32[S, E], or its RMS norm where there is a weight float32[E] for it: added, times `factor`, to out
@@ -54,8 +68,9 @@ class RowOperations(Protocol):
         by: Activation | None = None,
         first: int = 0,
     ) -> None:
-        """x float32[S, F] → out act[S, F] = activation(x); times columns first … first + F - 1 of `by` float32[S, N],
-        where that is given, the product formed in float32. parameters: float32[2], the p and n of xielu."""
+        """x float32[S, F] → out act[S, F], or float32[S, F], = activation(x); times columns first … first + F - 1 of
+        `by` float32[S, N], where that is given, the product formed in float32. parameters: float32[2], the p and n of
+        xielu."""
 
     def add_gated(self, x: Activation, gate: Activation, out: Activation) -> None:
         """out float32[T, E] plus sigmoid(gate float32[T, 1]) · x float32[T, E]."""
@@ -73,8 +88,11 @@ class ProductOperations(Protocol):
     def linear_residual(self, x: Activation, weight: Linear, out: Activation) -> None:
         """As `linear`, added to `out` (the residual stream)."""
 
+    def linear_act(self, x: Activation, weight: Linear, activation: Nonlinearity, out: Activation) -> None:
+        """x act[S, K] → out act[S, N] = activation(x · Wᵀ + bias), of the sums in float32. gelu, gelu_tanh or relu."""
+
     def gate_up(self, x: Activation, weight: GateUp, out: Activation, activation: Nonlinearity = "silu") -> None:
-        """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ), the product formed in float32. silu or
+        """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ), the product formed in float32. silu, gelu or
         gelu_tanh."""
 
     def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
@@ -133,9 +151,11 @@ class AttentionOperations(Protocol):
         out: Activation,
         soft_cap: float = 0.0,
         sinks: Vector | None = None,
+        causal: bool = True,
     ) -> None:
         """q act[T, H·D] → out act[T, H·D]. A query at position p sees positions max(0, p - window + 1) … p of its own
-        chunk's block table; window 0 sees all. Query head h reads key/value head h // (H / G). In bfloat16 the
+        chunk's block table; window 0 sees all. Not causal: p - window … p + window, up to the chunk's last; window 0
+        all of these. Query head h reads key/value head h // (H / G). In bfloat16 the
         probabilities are rounded before they meet the values (over quantized ones, see `KVShape`); their sum is not.
         scale > 0. soft_cap c > 0: a scaled score becomes c · tanh(score / c). sinks float32[H]: a score of each head,
         neither scaled nor capped, that takes its share of the probabilities and has no value."""

@@ -10,10 +10,10 @@ from typing import Literal
 
 from inflight.execution.backends.protocol.number_formats import Array
 
-# Activation functions. gelu_tanh: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³)), which is gelu by tanh; relu2: the
-# square of max(x, 0). xielu, with parameters p and n that a model learns: x / 2 + p · x² of what is positive,
-# x / 2 + n · (exp(min(x, -10⁻⁶)) - 1 - x) of the rest.
-Nonlinearity = Literal["silu", "gelu_tanh", "relu2", "xielu"]
+# Activation functions. gelu: x · Φ(x), with the distribution of the normal law; gelu_tanh: x · sigmoid(2 · √(2/π) · (x
+# + 0.044715 · x³)), which is gelu by tanh; relu: max(x, 0); relu2: its square. xielu, with parameters p and n that a
+# model learns: x / 2 + p · x² of what is positive, x / 2 + n · (exp(min(x, -10⁻⁶)) - 1 - x) of the rest.
+Nonlinearity = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh", "xielu"]
 # How gate opens up within an expert. silu, gelu_tanh: of gate, times up; clamped_swiglu (gpt-oss): (up + 1) · g ·
 # sigmoid(1.702 · g) with g = min(gate, 7) and up from -7 to 7.
 Gating = Literal["silu", "gelu_tanh", "clamped_swiglu"]

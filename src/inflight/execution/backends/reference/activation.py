@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from inflight.execution.backends.protocol import Array
 
 
@@ -25,6 +27,10 @@ class ReferenceActivation:
     @property
     def written(self) -> Array:
         return self.array[: self.rows]
+
+    @property
+    def is_float32(self) -> bool:
+        return bool(self.array.dtype == np.float32)
 
     def write(self, values: Array) -> None:
         self.rows = len(values)

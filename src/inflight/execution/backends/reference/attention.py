@@ -13,9 +13,12 @@ from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.reference.functions import soft_capped
 
 
-def seen_from(position: int, window: int) -> slice:
-    """Positions that a query sees: its own and those before it, `window` in all; window 0: all of them."""
-    return slice(max(0, position - window + 1) if window else 0, position + 1)
+def seen_from(position: int, window: int, end: int | None = None) -> slice:
+    """Positions that a query sees: its own and those before it, `window` in all; window 0: all of them. end: of a text
+    of so many that is seen to both sides, `window` to each; window 0: all of it."""
+    if end is None:
+        return slice(max(0, position - window + 1) if window else 0, position + 1)
+    return slice(max(0, position - window), min(end, position + window + 1)) if window else slice(0, end)
 
 
 def attend(

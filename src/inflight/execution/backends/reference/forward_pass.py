@@ -32,13 +32,16 @@ class ReferencePass(HostPass):
     ):
         super().__init__(backend, inputs, slots, chunks)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
-        rows: Any = RowOperations(act, inputs.token_ids)
+        rows: Any = RowOperations(act, inputs)
         self.embed, self.gather, self.clear, self.to_act = rows.embed, rows.gather, rows.clear, rows.to_act
+        self.add_positions, self.add_token_types, self.mean = rows.add_positions, rows.add_token_types, rows.mean
         self.rms_norm, self.layer_norm, self.add = rows.rms_norm, rows.layer_norm, rows.add
+        self.layer_norm_sum = rows.layer_norm_sum
         self.scale, self.soft_cap, self.activate = rows.scale, rows.soft_cap, rows.activate
         self.add_gated, self.gate = rows.add_gated, rows.gate
         products: Any = ProductOperations(act)
         self.linear, self.linear_residual = products.linear, products.linear_residual
+        self.linear_act = products.linear_act
         self.gate_up, self.experts, self.by_head = products.gate_up, products.experts, products.by_head
         cached: Any = AttentionOperations(act, inputs.metadata, kv_cache)
         self.rope_and_write_kv, self.rope_and_write_latent = cached.rope_and_write_kv, cached.rope_and_write_latent

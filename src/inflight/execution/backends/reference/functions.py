@@ -48,8 +48,11 @@ def activated(x: Array, activation: Nonlinearity, parameters: Array | None = Non
     """The activation function of that name.
 
     silu       x · sigmoid(x)                                                       arXiv 1702.03118
+    gelu       x / 2 · (1 + erf(x / √2))                                            arXiv 1606.08415
     gelu_tanh  x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³))                        arXiv 1606.08415
+    relu       max(x, 0)
     relu2      max(x, 0)²                                                           arXiv 2109.08668
+    tanh       tanh(x)
     xielu      x / 2 + (p · x² where x > 0, else n · (exp(min(x, -10⁻⁶)) - 1 - x))  arXiv 2411.13010
 
     parameters: float32[2], p and n.
@@ -58,12 +61,24 @@ def activated(x: Array, activation: Nonlinearity, parameters: Array | None = Non
         return times_sigmoid(x, x)
     if activation == "gelu_tanh":
         return times_sigmoid(x, np.float32(2 * math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3))
+    if activation == "gelu":
+        return np.asarray(np.float32(0.5) * x * (1 + _erf(x / np.float32(math.sqrt(2)))), np.float32)
+    if activation == "relu":
+        return np.asarray(np.maximum(x, np.float32(0)))
+    if activation == "tanh":
+        return np.asarray(np.tanh(x))
     if activation == "relu2":
         return np.asarray(np.square(np.maximum(x, np.float32(0))))
     assert parameters is not None
     above, below = parameters
     bent = np.where(x > 0, above * x * x, below * (np.expm1(np.minimum(x, np.float32(-1e-6))) - x))
     return np.asarray(bent + np.float32(0.5) * x, np.float32)
+
+
+def _erf(x: Array) -> Array:
+    """2/√π · ∫ e^(-t²) dt from 0 to x."""
+    found: Array = np.vectorize(math.erf, otypes=[np.float32])(x) if x.size else x
+    return found
 
 
 def gated(gate: Array, up: Array, gating: Gating | Nonlinearity) -> Array:

@@ -80,6 +80,7 @@ class AttentionOperations:
         out: ReferenceActivation,
         soft_cap: float = 0.0,
         sinks: Array | None = None,
+        causal: bool = True,
     ) -> None:
         kept, starts = self._kv_cache.shape.of(layer), self._metadata.query_start
         out.rows = q.rows
@@ -89,8 +90,9 @@ class AttentionOperations:
         rounded = np.asarray if self._kv_cache.shape.quantized else self._act.rounded
         for chunk in np.flatnonzero(np.diff(starts)).tolist():
             keys, values = self._cached(chunk, layer, into.shape[-1])
+            end = None if causal else keys.shape[1]
             for t in range(starts[chunk], starts[chunk + 1]):
-                seen = seen_from(int(self._metadata.positions[t]), window)
+                seen = seen_from(int(self._metadata.positions[t]), window, end)
                 for head, of_head in enumerate(of_heads):
                     found = attend(
                         queries[t, head], keys[head, seen], values[head, seen], scale, soft_cap, of_head, rounded

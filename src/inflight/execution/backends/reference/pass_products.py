@@ -9,6 +9,7 @@ from inflight.execution.backends.protocol import Nonlinearity
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
 from inflight.execution.backends.reference.experts import mixture
+from inflight.execution.backends.reference.functions import activated
 from inflight.execution.backends.reference.products import gate_up, product
 from inflight.execution.backends.reference.weights import (
     ReferenceExperts,
@@ -27,6 +28,11 @@ class ProductOperations:
 
     def linear_residual(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
         out.written[:] += product(self._act.read(x.written), weight, self._act)
+
+    def linear_act(
+        self, x: ReferenceActivation, weight: ReferenceLinear, activation: Nonlinearity, out: ReferenceActivation
+    ) -> None:
+        out.write(self._act.hold(activated(product(self._act.read(x.written), weight, self._act), activation)))
 
     def gate_up(
         self,

@@ -43,7 +43,7 @@ class CapturedPassDecoder(Protocol):
 
     def forward(self, batch: Any) -> None: ...
 
-    def last_hidden(self, batch: Any, places: Sequence[int]) -> Any: ...
+    def pooled(self, batch: Any, texts: Sequence[range]) -> Any: ...
 
     def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
 
@@ -115,8 +115,8 @@ class CapturedDecoder:
             if self.failure is None:
                 self._capture(batch, bucket)
 
-    def last_hidden(self, batch: CapturablePass, places: Sequence[int]) -> Any:
-        return self._decoder.last_hidden(batch, places)
+    def pooled(self, batch: CapturablePass, texts: Sequence[range]) -> Any:
+        return self._decoder.pooled(batch, texts)
 
     def logits(self, batch: CapturablePass, places: Sequence[int]) -> Any:
         """Those of a graph, once: whoever gets logits may overwrite them. They are all rows', of which the first

@@ -48,13 +48,16 @@ class TorchPass:
         self._outcome = PassOutcome(chunks, slots.tokens.device)
         operations.begin(start.appended, slots.tokens, start.tensors)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
-        rows: Any = RowOperations(operations, start.tensors, self.num_tokens, upload)
+        rows: Any = RowOperations(operations, start.tensors, self.num_tokens, upload, self._token_types)
         self.embed, self.gather, self.clear, self.to_act = rows.embed, rows.gather, rows.clear, rows.to_act
+        self.add_positions, self.add_token_types, self.mean = rows.add_positions, rows.add_token_types, rows.mean
         self.rms_norm, self.layer_norm, self.add = rows.rms_norm, rows.layer_norm, rows.add
+        self.layer_norm_sum = rows.layer_norm_sum
         self.scale, self.soft_cap, self.activate = rows.scale, rows.soft_cap, rows.activate
         self.add_gated, self.gate = rows.add_gated, rows.gate
         products: Any = ProductOperations(operations)
         self.linear, self.linear_residual = products.linear, products.linear_residual
+        self.linear_act = products.linear_act
         self.gate_up, self.experts, self.by_head = products.gate_up, products.experts, products.by_head
         cached: Any = AttentionOperations(operations, start.tensors, kv_cache)
         self.rope_and_write_kv, self.rope_and_write_latent = cached.rope_and_write_kv, cached.rope_and_write_latent
@@ -85,10 +88,14 @@ class TorchPass:
     def pool(self, hidden: DeviceActivation, places: Sequence[int]) -> None:
         of, rows, _ = self._placed(places)
         vectors = hidden.tensor[: len(places)].to(torch.float32, copy=True)
-        self._outcome.pooled.append(PooledRows(of, self._slots.settings.normalize[rows], fetched(vectors)))
+        self._outcome.pooled.append(PooledRows(of, self._slots.settings.pooling_of(rows), fetched(vectors)))
 
     def finish(self) -> PassOutcome:
         return self._outcome.finish()
+
+    def _token_types(self) -> Array:
+        second = self._slots.settings.second_text_at[self._layout.rows]
+        return (self._layout.positions >= second[self._layout.chunk_of]).astype(np.int32)
 
     def _placed(self, places: Sequence[int]) -> tuple[Array, Array, Array]:
         """Of these tokens of the pass the chunks, the rows and the positions."""

@@ -8,6 +8,7 @@ against; `kernels`, in Triton, runs on a GPU. T, C and the like as in the protoc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -34,7 +35,14 @@ class StepOperations(Protocol):
 class RowOperations(Protocol):
     def embed(self, table: DeviceTable, token_ids: Tensor, out: Tensor) -> None: ...
 
+    def add_rows(self, table: DeviceTable, rows: Tensor, out: Tensor) -> None:
+        """rows int32[T]: of the table, each added to a row of out float32[T, E]."""
+
+    def mean(self, x: Tensor, ranges: Sequence[range], out: Tensor) -> None: ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None: ...
+
+    def layer_norm_sum(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None: ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None: ...
 
@@ -54,6 +62,8 @@ class ProductOperations(Protocol):
     def linear(self, x: Tensor, weight: DeviceLinear, out: Tensor) -> None: ...
 
     def linear_residual(self, x: Tensor, weight: DeviceLinear, out: Tensor) -> None: ...
+
+    def linear_act(self, x: Tensor, weight: DeviceLinear, activation: Nonlinearity, out: Tensor) -> None: ...
 
     def gate_up(self, x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None: ...
 
@@ -98,6 +108,7 @@ class AttentionOperations(Protocol):
         window: int,
         soft_cap: float,
         sinks: Tensor | None,
+        causal: bool,
         pass_: PassTensors,
         out: Tensor,
     ) -> None: ...

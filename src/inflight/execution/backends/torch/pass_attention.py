@@ -74,6 +74,7 @@ class AttentionOperations:
         out: DeviceActivation,
         soft_cap: float = 0.0,
         sinks: Tensor | None = None,
+        causal: bool = True,
     ) -> None:
-        cached = self._kv_cache.layer(layer)
-        self._operations.attention(q.written, cached, scale, window, soft_cap, sinks, self._tensors, out.take(q.rows))
+        cached, into = self._kv_cache.layer(layer), out.take(q.rows)
+        self._operations.attention(q.written, cached, scale, window, soft_cap, sinks, causal, self._tensors, into)

@@ -16,6 +16,11 @@ class ProductOperations:
     def linear(self, x: DeviceActivation, weight: DeviceLinear, out: DeviceActivation) -> None:
         self._operations.linear(x.written, weight, out.take(x.rows))
 
+    def linear_act(
+        self, x: DeviceActivation, weight: DeviceLinear, activation: Nonlinearity, out: DeviceActivation
+    ) -> None:
+        self._operations.linear_act(x.written, weight, activation, out.take(x.rows))
+
     def linear_residual(self, x: DeviceActivation, weight: DeviceLinear, out: DeviceActivation) -> None:
         self._operations.linear_residual(x.written, weight, out.written)
 

@@ -5,13 +5,13 @@ Knows which tokens the pass has; what is computed is `operations`'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.protocol import Array, Nonlinearity
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.tensors import PassTensors
@@ -20,12 +20,30 @@ from inflight.execution.backends.torch.weights import DeviceTable
 
 
 class RowOperations:
-    def __init__(self, operations: DeviceOperations, tensors: PassTensors, num_tokens: int, upload: Upload):
-        """num_tokens: without those that a graph's size is filled up by."""
+    def __init__(
+        self,
+        operations: DeviceOperations,
+        tensors: PassTensors,
+        num_tokens: int,
+        upload: Upload,
+        token_types: Callable[[], Array],
+    ):
+        """num_tokens: without those that a graph's size is filled up by. token_types: of the pass's, int32[T]."""
         self._operations, self._tensors, self._num_tokens, self._upload = operations, tensors, num_tokens, upload
+        self._token_types = token_types
 
     def embed(self, table: DeviceTable, out: DeviceActivation) -> None:
         self._operations.embed(table, self._tensors.token_ids, out.take(self._num_tokens))
+
+    def add_positions(self, table: DeviceTable, first: int, out: DeviceActivation) -> None:
+        self._operations.add_rows(table, self._tensors.positions + first, out.written)
+
+    def add_token_types(self, table: DeviceTable, out: DeviceActivation) -> None:
+        (types,) = self._upload.send([self._token_types()])
+        self._operations.add_rows(table, types, out.written)
+
+    def mean(self, x: DeviceActivation, ranges: Sequence[range], out: DeviceActivation) -> None:
+        self._operations.mean(x.written, ranges, out.take(len(ranges)))
 
     def gather(self, x: DeviceActivation, places: Sequence[int], out: DeviceActivation) -> None:
         """By places alone: who replayed a graph told no activation what was written."""
@@ -48,6 +66,11 @@ class RowOperations:
         self, x: DeviceActivation, weight: Tensor, bias: Tensor | None, eps: float, out: DeviceActivation
     ) -> None:
         self._operations.layer_norm(x.written, weight, bias, eps, out.take(x.rows))
+
+    def layer_norm_sum(
+        self, x: DeviceActivation, weight: Tensor, bias: Tensor | None, eps: float, out: DeviceActivation
+    ) -> None:
+        self._operations.layer_norm_sum(x.written, weight, bias, eps, out.take(x.rows))
 
     def add(self, x: DeviceActivation, norm: Tensor | None, eps: float, factor: float, out: DeviceActivation) -> None:
         self._operations.add(x.written, norm, eps, factor, out.written)

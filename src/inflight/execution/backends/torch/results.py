@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from inflight.core.types.plan import Chunk, Pooled, Sampled, Scored
+from inflight.core.types.sampling import PoolingParams
 from inflight.execution.backends import results
 from inflight.execution.backends.protocol import Array, PassResult, ScoredBatch
 from inflight.execution.backends.results import ChunkDraws
@@ -42,7 +43,7 @@ class ScoredRows(NamedTuple):
 
 class PooledRows(NamedTuple):
     of: Array  # int32[S]
-    normalize: Array  # bool[S]
+    wanted: list[PoolingParams]
     vectors: Tensor  # float32[S, E]
 
 
@@ -78,7 +79,7 @@ class PassOutcome:
         return PassResult(sampled.sampled, scored, [one for rows in self.pooled for one in self._pooled(rows)], done)
 
     def _pooled(self, rows: PooledRows) -> Iterator[Pooled]:
-        return results.pooled([self.chunks[at] for at in rows.of.tolist()], rows.vectors.numpy(), rows.normalize)
+        return results.pooled([self.chunks[at] for at in rows.of.tolist()], rows.vectors.numpy(), rows.wanted)
 
 
 def fetched(values: Tensor) -> Tensor:

@@ -79,6 +79,7 @@ def load_eagle3(
             f"the head in {folder} is {width} numbers wide and has no embedding table of its own, but the model's is "
             f"{model.hidden_size} wide; take the head that was trained for this model."
         )
+    assert spec.decoder.head is not None, "read with one"
     head = HeadWeights(
         name="eagle3",
         hidden_size=width,

@@ -69,6 +69,7 @@ def load_mtp(
     def joined(part: str) -> Linear:
         return packer.linear([(f"{at}{part}.weight", (model.hidden_size, model.hidden_size))])
 
+    assert model.head is not None, "drafts are for models that continue texts"
     final_norm = NormWeights.load(packer, at + layout.final_norm)
     head = HeadWeights(
         name="mtp",

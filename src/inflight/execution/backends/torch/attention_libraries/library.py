@@ -40,11 +40,12 @@ class LibraryOperations:
         window: int,
         soft_cap: float,
         sinks: Tensor | None,
+        causal: bool,
         pass_: PassTensors,
         out: Tensor,
     ) -> None:
-        if not self._library.takes(pass_):
-            return self._operations.attention(q, cached, scale, window, soft_cap, sinks, pass_, out)
+        if not causal or not self._library.takes(pass_):
+            return self._operations.attention(q, cached, scale, window, soft_cap, sinks, causal, pass_, out)
         if sinks is not None or cached.values is None or cached.key_scales is not None:
             raise ValueError("a layer that this library of attention does not compute, which was to be refused before")
         self._library.attend(q, cached, scale, window, soft_cap, pass_, out)

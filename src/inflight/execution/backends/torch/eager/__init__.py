@@ -4,16 +4,19 @@ from inflight.execution.backends.torch.eager.attention import attention
 from inflight.execution.backends.torch.eager.begin import begin
 from inflight.execution.backends.torch.eager.experts import experts
 from inflight.execution.backends.torch.eager.logprobs import score
-from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_residual
+from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_act, linear_residual
 from inflight.execution.backends.torch.eager.recurrence import convolve, convolve_gated, delta_rule
 from inflight.execution.backends.torch.eager.rotation import rope_and_write_kv, rope_and_write_latent
 from inflight.execution.backends.torch.eager.rows import (
     activate,
     add,
     add_gated,
+    add_rows,
     embed,
     gate,
     layer_norm,
+    layer_norm_sum,
+    mean,
     rms_norm,
 )
 from inflight.execution.backends.torch.eager.sampling import sample
@@ -22,6 +25,7 @@ __all__ = [
     "activate",
     "add",
     "add_gated",
+    "add_rows",
     "attention",
     "begin",
     "by_head",
@@ -33,8 +37,11 @@ __all__ = [
     "gate",
     "gate_up",
     "layer_norm",
+    "layer_norm_sum",
     "linear",
+    "linear_act",
     "linear_residual",
+    "mean",
     "rms_norm",
     "rope_and_write_kv",
     "rope_and_write_latent",

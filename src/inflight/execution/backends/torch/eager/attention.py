@@ -21,6 +21,7 @@ def attention(
     window: int,
     soft_cap: float,
     sinks: Tensor | None,
+    causal: bool,
     pass_: PassTensors,
     out: Tensor,
 ) -> None:
@@ -36,13 +37,14 @@ def attention(
     ):
         for first in range(begin, end, _QUERIES):
             tokens = slice(first, min(first + _QUERIES, end))
-            own = pass_.positions[tokens].long()
-            oldest = max(0, context + first - begin - window + 1) if window else 0
-            seen = torch.arange(oldest, context + tokens.stop - begin, device=q.device)
+            own = pass_.positions[tokens].long()[:, None]
+            oldest = max(0, context + first - begin - window + causal) if window else 0
+            past = context + tokens.stop - begin if causal else context + end - begin
+            seen = torch.arange(oldest, past, device=q.device)
             keys, values = _cached(seen, chunk, cached, pass_, into.shape[3])
-            visible = seen <= own[:, None]
+            visible = seen <= own if causal else torch.ones_like(seen <= own)
             if window:
-                visible &= seen > own[:, None] - window
+                visible &= seen > own - window if causal else (seen - own).abs() <= window
             into[tokens] = _attended(queries[tokens], keys, values, visible, scale, soft_cap, of_heads, held)
 
 

@@ -19,6 +19,12 @@ def activated(x: Tensor, activation: Nonlinearity, parameters: Tensor | None = N
         return times_sigmoid(x, x)
     if activation == "gelu_tanh":
         return times_sigmoid(x, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    if activation == "gelu":
+        return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
+    if activation == "relu":
+        return x.clamp(min=0)
+    if activation == "tanh":
+        return x.tanh()
     if activation == "relu2":
         return x.clamp(min=0).square()
     assert parameters is not None

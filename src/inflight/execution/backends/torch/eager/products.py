@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
-from inflight.execution.backends.torch.eager.functions import gated
+from inflight.execution.backends.torch.eager.functions import activated, gated
 from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
     DeviceHeads,
@@ -42,9 +42,14 @@ def linear_residual(x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
     out += _of_parts(x, weight)
 
 
+def linear_act(x: Tensor, weight: DeviceLinear, activation: Nonlinearity, out: Tensor) -> None:
+    """x act[S, K] → out act[S, N] = activation(x · Wᵀ + bias)."""
+    out.copy_(activated(_of_parts(x, weight), activation))
+
+
 def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None:
     """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ)."""
-    assert activation in ("silu", "gelu_tanh"), activation
+    assert activation in ("silu", "gelu", "gelu_tanh"), activation
     out.copy_(gated(_of_parts(x, weight.both), activation))
 
 

@@ -6,6 +6,7 @@ Everything is float32 until it is written to `out`, which rounds to its own form
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -32,6 +33,18 @@ def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
         out.copy_((shares * scales[token_ids, :, None]).flatten(1))
 
 
+def add_rows(table: DeviceTable, rows: Tensor, out: Tensor) -> None:
+    """rows int32[T] of a table of plain numbers are added to out float32[T, E]."""
+    assert isinstance(table.matrix, PlainMatrix), "packed as rows"
+    out += table.matrix.values[rows.long()]
+
+
+def mean(x: Tensor, ranges: Sequence[range], out: Tensor) -> None:
+    """Means of these rows of x float32[T, E] → out float32[S, E], each by itself."""
+    for row, text in enumerate(ranges):
+        out[row] = x[text.start : text.stop].mean(dim=0, dtype=torch.float64)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     """x float32[S, E], weight float32[E] → out act[S, E]."""
     out.copy_(parts_normed(x, weight, eps))
@@ -53,6 +66,12 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: 
     variance = centred.double().square().mean(dim=1, keepdim=True).float()
     normed = centred / torch.sqrt(variance + eps) * weight
     out.copy_(normed if bias is None else normed + bias)
+
+
+def layer_norm_sum(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+    """x float32[S, E] becomes its layer norm, of which out act[S, E] has the same numbers."""
+    layer_norm(x, weight, bias, eps, x)
+    out.copy_(x)
 
 
 def add(x: Tensor, norm: Tensor | None, eps: float, factor: float, out: Tensor) -> None:

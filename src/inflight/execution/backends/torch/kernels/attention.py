@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from inflight.execution.backends.torch.eager import attention as eager
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
 from inflight.execution.backends.torch.kernels.attention_decode import attend_short, short_tokens
 from inflight.execution.backends.torch.kernels.attention_prefill import attend_long
@@ -25,12 +26,16 @@ def attention(
     window: int,
     soft_cap: float,
     sinks: Tensor | None,
+    causal: bool,
     pass_: PassTensors,
     out: Tensor,
     *,
     invariant: bool = False,
 ) -> None:
     """invariant: a token's bits do not depend on its chunk. Long decodes take much longer."""
+    if not causal:  # of whole texts, by PyTorch's operations, text by text
+        eager.attention(q, cached, scale, window, soft_cap, sinks, causal, pass_, out)
+        return
     call = AttentionCall(q, cached, scale, window, soft_cap, sinks, pass_, out)
     short, longest = 0 if invariant else short_tokens(call.group), pass_.longest_chunk
     if short and (longest <= short or call.chunks > 1):

@@ -28,6 +28,12 @@ def activated(x, ACTIVATION: tl.constexpr, above, below):
         return times_sigmoid(x, x)
     elif ACTIVATION == "gelu_tanh":
         return times_sigmoid(x, _GELU_SLOPE * (x + 0.044715 * x * x * x))
+    elif ACTIVATION == "gelu":
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "relu":
+        return tl.maximum(x, 0.0)
+    elif ACTIVATION == "tanh":
+        return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
     elif ACTIVATION == "relu2":
         positive = tl.maximum(x, 0.0)
         return positive * positive

@@ -14,6 +14,7 @@ from inflight.execution.backends.protocol import Nonlinearity
 from inflight.execution.backends.torch.eager import products as eager
 from inflight.execution.backends.torch.kernels.gemm import gate_kernel
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
+from inflight.execution.backends.torch.kernels.rows import activate
 from inflight.execution.backends.torch.kernels.tiles import FEW, splits_for, tiles_for
 from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads, DeviceLinear, HeldMatrix, PlainMatrix
 
@@ -36,9 +37,18 @@ def linear_residual(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: 
         _of_parts(x, weight, out, True, invariant)
 
 
+def linear_act(
+    x: Tensor, weight: DeviceLinear, activation: Nonlinearity, out: Tensor, *, invariant: bool = False
+) -> None:
+    """x act[S, K] → out act[S, N] = activation(x · Wᵀ + bias)."""
+    sums = torch.empty(out.shape, dtype=torch.float32, device=out.device)
+    linear(x, weight, sums, invariant=invariant)
+    activate(sums, activation, None, None, out)
+
+
 def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor, *, invariant: bool = False) -> None:
     """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ)."""
-    assert activation in ("silu", "gelu_tanh"), activation
+    assert activation in ("silu", "gelu", "gelu_tanh"), activation
     if len(weight.both.parts) == 1 and not _is_cublas(x, weight.both, invariant):
         product(x, weight.both.parts[0], out, Ending(weight.both.bias, activation), 2 * weight.rows, invariant)
         return

@@ -29,6 +29,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: 
     _layer_norm[(rows,)](x, weight, bias, out, eps, width, block, num_warps=warps_of(block), enable_fp_fusion=False)
 
 
+def layer_norm_sum(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+    layer_norm(x, weight, bias, eps, x)
+    out.copy_(x)
+
+
 def add(x: Tensor, norm: Tensor | None, eps: float, factor: float, out: Tensor) -> None:
     if norm is None:
         rows, width = x.shape

@@ -1,0 +1,151 @@
+"""BERT and what has its layers: attention to both sides, norms of the sums behind attention and MLP, a vector for each
+position. RoBERTa and XLM-RoBERTa number positions behind that of padding; DistilBERT does without types of tokens."""
+
+from __future__ import annotations
+
+from inflight.json_file import shown
+from inflight.models.errors import ModelError
+from inflight.models.family import Family, attention, dense
+from inflight.models.fields import Fields
+from inflight.models.pooler import CLASSIFIER, classifier
+from inflight.models.spec import LayerSpec, LearnedPositions, Pooler, PoolerLayer
+
+_TABLES = {
+    "model.embed_tokens": "model.embeddings.word_embeddings",
+    "model.embed_positions": "model.embeddings.position_embeddings",
+    "model.embed_types": "model.embeddings.token_type_embeddings",
+    "model.embed_norm": "model.embeddings.LayerNorm",
+}
+_NAMES = {
+    **_TABLES,
+    "model.layers": "model.encoder.layer",
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.o_proj": "attention.output.dense",
+    "mixer_sum_norm": "attention.output.LayerNorm",
+    "mlp.up_proj": "intermediate.dense",
+    "mlp.down_proj": "output.dense",
+    "mlp_sum_norm": "output.LayerNorm",
+}
+_DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "type_vocab_size": 2}
+
+
+def _layer(fields: Fields) -> LayerSpec:
+    kind = fields.text("position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise ModelError(f"position_embedding_type is {shown(kind)}; computed are absolute positions alone.")
+    if fields.flag("is_decoder"):
+        raise ModelError("is_decoder is true: the model continues texts, which BERT's layers do not here.")
+    mixer = attention(fields, qkv_bias=True, output_bias=True, causal=False)
+    return LayerSpec(mixer, dense(fields, gated=False, bias=True), ("mixer sum", "mlp sum"))
+
+
+def _dense(name: str, fields: Fields) -> PoolerLayer:
+    hidden = fields.size("hidden_size")
+    return PoolerLayer(name=name, inputs=hidden, outputs=hidden, activation="tanh")
+
+
+def _bert(architecture: str, fields: Fields) -> Pooler:
+    if not architecture.endswith(CLASSIFIER):
+        return Pooler(pooling="cls")
+    return classifier(fields, Pooler(pooling="cls", layers=(_dense("model.pooler.dense", fields),)), "classifier")
+
+
+def _roberta(architecture: str, fields: Fields) -> Pooler:
+    if not architecture.endswith(CLASSIFIER):
+        return Pooler(pooling="cls")
+    before = Pooler(pooling="cls", layers=(_dense("classifier.dense", fields),))
+    return classifier(fields, before, "classifier.out_proj")
+
+
+def _behind_padding(fields: Fields) -> LearnedPositions:
+    return LearnedPositions(rows=fields.size("max_position_embeddings"), unused=1 + fields.count("pad_token_id"))
+
+
+def _distilbert(architecture: str, fields: Fields) -> Pooler:
+    if not architecture.endswith(CLASSIFIER):
+        return Pooler(pooling="cls")
+    hidden = fields.size("hidden_size")
+    layer = PoolerLayer(name="pre_classifier", inputs=hidden, outputs=hidden, activation="relu")
+    return classifier(fields, Pooler(pooling="cls", layers=(layer,)), "classifier")
+
+
+BERT = Family(
+    name="bert",
+    architectures=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
+    model_types=("bert",),
+    layers=_layer,
+    defaults=_DEFAULTS,
+    runs=True,
+    norm="layer",
+    eps="layer_norm_eps",
+    rope=lambda fields, mixer, layer: None,
+    names=_NAMES,
+    generates=False,
+    pooler=_bert,
+    positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings")),
+    token_types=lambda fields: fields.size("type_vocab_size"),
+    embedding_norm=True,
+    final_norm=False,
+    roots=("", "bert."),
+)
+ROBERTA = Family(
+    name="roberta",
+    architectures=(
+        *("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"),
+        *("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
+        *("CamembertModel", "CamembertForMaskedLM", "CamembertForSequenceClassification"),
+    ),
+    model_types=("roberta", "xlm-roberta", "camembert"),
+    layers=_layer,
+    defaults={**_DEFAULTS, "pad_token_id": 1},
+    runs=True,
+    norm="layer",
+    eps="layer_norm_eps",
+    rope=lambda fields, mixer, layer: None,
+    names=_NAMES,
+    generates=False,
+    pooler=_roberta,
+    positions=_behind_padding,
+    token_types=lambda fields: fields.size("type_vocab_size"),
+    embedding_norm=True,
+    final_norm=False,
+    roots=("", "roberta."),
+)
+DISTILBERT = Family(
+    name="distilbert",
+    architectures=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
+    model_types=("distilbert",),
+    layers=_layer,
+    aliases={
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+    },
+    defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512},
+    runs=True,
+    norm="layer",
+    eps="layer_norm_eps",
+    rope=lambda fields, mixer, layer: None,
+    names={
+        **_TABLES,
+        "model.layers": "model.transformer.layer",
+        "self_attn.q_proj": "attention.q_lin",
+        "self_attn.k_proj": "attention.k_lin",
+        "self_attn.v_proj": "attention.v_lin",
+        "self_attn.o_proj": "attention.out_lin",
+        "mixer_sum_norm": "sa_layer_norm",
+        "mlp.up_proj": "ffn.lin1",
+        "mlp.down_proj": "ffn.lin2",
+        "mlp_sum_norm": "output_layer_norm",
+    },
+    generates=False,
+    pooler=_distilbert,
+    positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings")),
+    embedding_norm=True,
+    final_norm=False,
+    roots=("", "distilbert."),
+)
