@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.model import DrawnModel, Limits
     from inflight.execution.backends.torch.operations import DeviceOperations
 
-PARTS = ("kernels", "start", "decode", "prefill", "mixed", "invariance", "gaps")
+PARTS = ("kernels", "start", "decode", "prefill", "mixed", "invariance", "gaps", "by-kernel")
 _TINY = {**TINY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 300}
 _POSITIONS = 8192 + 64
 _KV_TOKENS = 256 * 1280
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--cases", default="", help="part kernels: of those whose names have this regular expression")
     parser.add_argument("--models", nargs="+", choices=list(GPU_SHAPES), default=list(GPU_SHAPES), help="their shapes")
     parser.add_argument(
         "--quantization", choices=("none", "int8", "int4", "fp8"), default="none", help="of layers' matrices"
@@ -84,7 +85,7 @@ def _sections(device: MeasuredDevice, asked: argparse.Namespace) -> Iterator[str
     yield device.told()
     parts = PARTS if asked.part == "all" else (asked.part,)
     if "kernels" in parts:
-        yield f"### Kernels beside PyTorch's own operations\n\n{_kernels(device)}"
+        yield f"### Kernels beside PyTorch's own operations\n\n{_kernels(device, asked.cases)}"
     of_models = [part for part in parts if part != "kernels"]
     names = asked.models if device.is_gpu else ["tiny"]
     for name in names if of_models else []:
@@ -98,7 +99,7 @@ def _held(asked: argparse.Namespace) -> str:
     return ", ".join([held, *(name for name, is_so in ways.items() if is_so)])
 
 
-def _kernels(device: MeasuredDevice) -> str:
+def _kernels(device: MeasuredDevice, named: str) -> str:
     from benchmarks.gpu.kernels import compare, told
     from inflight.execution.backends.torch import eager, kernels
 
@@ -106,7 +107,7 @@ def _kernels(device: MeasuredDevice) -> str:
         from tests.execution.backends.torch.interpreted import mend_interpreter
 
         mend_interpreter()
-    return told(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager)))
+    return told(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager), named))
 
 
 def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOperations:
@@ -160,7 +161,7 @@ def _measurements(
     device: MeasuredDevice, model: DrawnModel, scale: Scale, load_seconds: float
 ) -> dict[str, tuple[str, Callable[[], str]]]:
     """By part: its title, and what makes its text."""
-    from benchmarks.gpu import gaps, invariance, mixed, throughput
+    from benchmarks.gpu import by_kernel, gaps, invariance, mixed, throughput
 
     ends = scale.rows[0], scale.rows[-1]
     return {
@@ -178,6 +179,12 @@ def _measurements(
         "gaps": (
             "Between steps",
             lambda: gaps.between_steps(model, ends, scale.context, scale.steps),
+        ),
+        "by-kernel": (
+            "Where the time goes",
+            lambda: by_kernel.by_kernel(
+                model, scale.rows, scale.context, scale.steps, scale.prompts[1 if len(scale.prompts) > 1 else 0]
+            ),
         ),
     }
 

@@ -5,6 +5,7 @@ Knows how numbers are compared; which operations there are is in `cases`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -46,9 +47,12 @@ class Compared:
         ]
 
 
-def compare(device: MeasuredDevice, kernels: DeviceOperations, eager: DeviceOperations) -> list[Compared]:
+def compare(
+    device: MeasuredDevice, kernels: DeviceOperations, eager: DeviceOperations, named: str = ""
+) -> list[Compared]:
+    """named: a regular expression that is found in the names of the cases to compare."""
     numbers, sizes = Numbers(device.device, device.act), FULL if device.is_gpu else TINY
-    return [_compared(device, case, kernels, eager) for case in cases(numbers, sizes)]
+    return [_compared(device, case, kernels, eager) for case in cases(numbers, sizes) if re.search(named, case.name)]
 
 
 def told(found: Sequence[Compared]) -> str:
