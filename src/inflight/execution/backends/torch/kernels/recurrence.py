@@ -245,8 +245,10 @@ def delta_kernel(
     rate, step = tl.load(decay + head), tl.load(step_bias + head)
 
     q, k, v, b, a = _token(qkv, gates, start, length > 0, head, key, column, HEADS, SHARED, KEY_DIM, VALUE_DIM)
-    done, first, last = 0, tl.load(snapshot_start + chunk), tl.load(snapshot_start + chunk + 1)
+    first, last = tl.load(snapshot_start + chunk), tl.load(snapshot_start + chunk + 1)
     for entry in range(first, last + 1):
+        # Loaded again: Triton 3.6 takes a bound that one turn leaves to the next for what it was at first.
+        done = tl.load(positions + entry - 1, mask=entry > first, other=context) - context
         due = tl.load(positions + entry, mask=entry < last, other=0) - context
         place = tl.load(places + entry, mask=entry < last, other=0)
         until, place = tl.where(entry < last, due, length), tl.where(entry < last, place, row)
@@ -267,7 +269,6 @@ def delta_kernel(
                 found + token * VALUE_DIM + column, tl.sum(state * unit_q[:, None], axis=0), mask=column < VALUE_DIM
             )
         tl.store(matrices + place.to(tl.int64) * matrix_stride + of_head, state, mask=there)
-        done = until
 
 
 @triton.jit
