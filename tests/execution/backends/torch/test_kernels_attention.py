@@ -45,11 +45,12 @@ def attended(
     sinks: bool = False,
     operation: Callable[..., None] = attention,
     longest_context: int = 0,
+    causal: bool = True,
 ) -> Tensor:
     own = torch.from_numpy(3 * normal(8, heads)).to(case.device) if sinks else None
     q, pass_ = case.queries(chunks, heads), case.over(chunks, longest_context)
     out = torch.full((len(q), heads * (case.value_dim or case.key_dim - 6)), torch.nan, dtype=case.act).to(case.device)
-    operation(q, case.layer, 0.3, window, soft_cap, own, True, pass_, out)
+    operation(q, case.layer, 0.3, window, soft_cap, own, causal, pass_, out)
     return out.cpu()
 
 
@@ -126,6 +127,14 @@ def test_more_chunks_than_are_looked_at_together(
     close(case, [*((i, 2, 1) for i in range(together)), (together, 0, 18), (together + 1, 2, 17), (0, 19, 1)], 1)
 
 
+@pytest.mark.parametrize("window", [0, 1, 7, 64])
+def test_both_sides_of_whole_texts(act: torch.dtype, device: torch.device, window: int) -> None:
+    """Texts of one token, of a tile's and of several tiles', a window on each side."""
+    lengths = [1, 17, 70, 128, 150]
+    case = CachedTensors(lengths, act=act, device=device)
+    close(case, [*((i, 0, n) for i, n in enumerate(lengths)), PADDING], 4, window=window, causal=False)
+
+
 # -- sameness ----------------------------------------------------------------------------------------------------------
 def test_who_else_is_there_changes_no_bit_of_a_decode(
     monkeypatch: pytest.MonkeyPatch, small_splits: None, device: torch.device
@@ -193,6 +202,7 @@ def call_of(
     sinks: bool,
     chunks: int | None = None,
     longest: int = 8192,
+    causal: bool = True,
 ) -> Callable[[], None]:
     """32 decodes or one prompt, if nobody says how many chunks, over tensors without numbers. heads: of keys and
     values, and of queries. longest: context."""
@@ -211,7 +221,7 @@ def call_of(
     pass_ = PassTensors(*each, *of_chunks, empty(1, chunks + 1, 512), block, tokens // chunks, longest)
     q, out = (empty(tokens, query_heads * dim, kind=torch.bfloat16) for dim in (dims[0], dims[1] or 512))
     of_heads = empty(query_heads, kind=torch.float32) if sinks else None
-    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, True, pass_, out)
+    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, causal, pass_, out)
 
 
 # Heads and their widths, how they are held, window, soft cap, sinks; of a decode, registers (168 let three programs of
@@ -233,6 +243,12 @@ def test_what_they_take_of_a_gpu(compiler: Compiler, name: str) -> None:
     *model, registers, of_decode, of_prompt, archs = MODELS[name]
     compiler.fits(call_of(32, *model), registers, of_decode, archs)
     compiler.fits(call_of(2048, *model), 255, of_prompt, archs)
+
+
+@pytest.mark.parametrize("window", [0, 64])
+def test_what_whole_texts_take_of_a_gpu(compiler: Compiler, window: int) -> None:
+    call = call_of(2048, (12, 12), (64, 64), "act", window, 0.0, False, 16, causal=False)
+    compiler.fits(call, 255, 68_000)
 
 
 def test_a_kernel_is_compiled_once_for_any_number_of_chunks_and_splits() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from inflight.execution.backends.torch.eager import attention as eager
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
 from inflight.execution.backends.torch.kernels.attention_decode import attend_short, short_tokens
 from inflight.execution.backends.torch.kernels.attention_prefill import attend_long
@@ -33,11 +32,9 @@ def attention(
     invariant: bool = False,
 ) -> None:
     """invariant: a token's bits do not depend on its chunk. Long decodes take much longer."""
-    if not causal:  # of whole texts, by PyTorch's operations, text by text
-        eager.attention(q, cached, scale, window, soft_cap, sinks, causal, pass_, out)
-        return
-    call = AttentionCall(q, cached, scale, window, soft_cap, sinks, pass_, out)
-    short, longest = 0 if invariant else short_tokens(call.group), pass_.longest_chunk
+    call = AttentionCall(q, cached, scale, window, soft_cap, sinks, causal, pass_, out)
+    # Whole texts are all in one form: one token may be as many as another.
+    short, longest = 0 if invariant or not causal else short_tokens(call.group), pass_.longest_chunk
     if short and (longest <= short or call.chunks > 1):
         attend_short(call)
     if longest > short:

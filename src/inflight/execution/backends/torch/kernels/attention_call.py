@@ -23,6 +23,7 @@ class AttentionCall(NamedTuple):
     window: int
     soft_cap: float
     sinks: Tensor | None
+    causal: bool
     pass_: PassTensors
     out: Tensor  # act[T, H·M]
 
@@ -71,7 +72,9 @@ class AttentionCall(NamedTuple):
         width = self.cached.keys.shape[3]
         first = key_split(width) if self.cached.values is not None else self.value_dim
         return {
-            "WINDOW": self.window,
+            "CAUSAL": self.causal,
+            # Back, a position's own among them; where texts are whole, as many ahead.
+            "WINDOW": self.window + 1 if self.window and not self.causal else self.window,
             "SOFT_CAP": float(self.soft_cap),
             "KV_HEADS": self.kv_heads,
             "GROUP": self.group,

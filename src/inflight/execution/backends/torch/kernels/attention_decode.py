@@ -148,7 +148,7 @@ def split_kernel(
     query_start, context_len, slots, tables, table_stride,
     factor, sums_out, norms_out, splits,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program (g + KV_HEADS · tile of rows, p, chunk): splits p, p + programs, … of a chunk. sums_out float32[C, G,
@@ -175,7 +175,7 @@ def split_kernel(
         seen_splits,
         ChunkAt(begin, count, context),
         CachedHead(keys, values, key_scales, value_scales, block_stride, scale_stride, table, head),
-        Form(WINDOW, SOFT_CAP, KV_HEADS, GROUP, FIRST, REST, VALUE, BLOCK, POSITIONS),
+        Form(CAUSAL, WINDOW, SOFT_CAP, KV_HEADS, GROUP, FIRST, REST, VALUE, BLOCK, POSITIONS),
     )
 
 

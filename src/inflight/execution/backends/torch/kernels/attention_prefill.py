@@ -105,7 +105,7 @@ def prefill_kernel(
     query_start, context_len, slots, tables, table_stride,
     chunks, factor, sinks, out,
     LONGER_THAN: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program (g, tile), the last tiles first: at the end of a prompt they see most."""
@@ -123,7 +123,7 @@ def prefill_kernel(
         tile * ROWS,
         ChunkAt(begin, count, tl.load(context_len + chunk)),
         CachedHead(keys, values, key_scales, value_scales, block_stride, scale_stride, table, tl.program_id(0)),
-        Form(WINDOW, SOFT_CAP, KV_HEADS, GROUP, FIRST, REST, VALUE, BLOCK, POSITIONS),
+        Form(CAUSAL, WINDOW, SOFT_CAP, KV_HEADS, GROUP, FIRST, REST, VALUE, BLOCK, POSITIONS),
         ROWS,
     )
 
@@ -135,10 +135,14 @@ def attend_tile(q, factor, sinks, out, begin, chunk, cached, form, ROWS: tl.cons
     queries = load_queries(q, factor, chunk, index, cached.head, form)
     lowest = chunk.context + begin // form.GROUP
     stop = chunk.context + tl.minimum((begin + ROWS - 1) // form.GROUP + 1, chunk.count)
+    if not form.CAUSAL:
+        end = chunk.context + chunk.count
+        stop = tl.minimum(stop + form.WINDOW - 1, end) if form.WINDOW else end
     oldest = 0
     if form.WINDOW:
         oldest = tl.maximum(lowest - form.WINDOW + 1, 0)
-    edge = None if form.WINDOW else (lowest + 1) // form.POSITIONS * form.POSITIONS
+    by_all = lowest + 1 if form.CAUSAL else stop
+    edge = None if form.WINDOW else by_all // form.POSITIONS * form.POSITIONS
     span = Span(oldest // form.POSITIONS * form.POSITIONS, edge, stop, oldest, stop)
     state = attend(queries, nothing_seen(queries, form), span, cached, form)
     found = weighted_mean(state, sinks, index, queries.real, cached.head, form)

@@ -22,9 +22,13 @@ NOTHING = tl.constexpr(-1.0e30)  # below every score, and finite: its difference
 
 
 class Form(NamedTuple):
-    """What a kernel is compiled for. GROUP: query heads of a key/value head. FIRST, REST, VALUE: numbers of a key's two
-    parts and of a value. BLOCK: positions of a block; POSITIONS: of a tile."""
+    """What a kernel is compiled for.
 
+    CAUSAL: nothing is seen behind a position. WINDOW: how many positions are seen, the own and those before it, and as
+    many behind it where that is not so; 0: all. GROUP: query heads of a key/value head. FIRST, REST, VALUE: numbers of
+    a key's two parts and of a value. BLOCK: positions of a block; POSITIONS: of a tile."""
+
+    CAUSAL: Any
     WINDOW: Any
     SOFT_CAP: Any
     KV_HEADS: Any
@@ -59,12 +63,13 @@ class CachedHead(NamedTuple):
 
 class Queries(NamedTuple):
     """Rows of a tile: both parts, act[ROWS, padded FIRST or REST]; whether a row is real, bool[ROWS]; the position of
-    each, int32[ROWS], -1 where it is not; and by what their products are scaled."""
+    each and the last that it sees, int32[ROWS], -1 where it is not; and by what their products are scaled."""
 
     first: Any
     rest: Any
     real: Any
     own: Any
+    last: Any
     factor: Any
 
 
@@ -115,12 +120,16 @@ def load_queries(q, factor, chunk, index, head, form):
     KV head `head`."""
     real = index < chunk.count * form.GROUP
     own = tl.where(real, chunk.context + index // form.GROUP, -1)
+    last = own
+    if not form.CAUSAL:
+        end = chunk.context + chunk.count - 1
+        last = tl.where(real, tl.minimum(own + form.WINDOW - 1, end) if form.WINDOW else end, -1)
     rows = q + row_of(chunk, index, head, form).to(tl.int64) * (form.FIRST + form.REST)
     first = load_part(rows, real, form.FIRST, False)
     rest = first
     if form.REST:
         rest = load_part(rows + form.FIRST, real, form.REST, False)
-    return Queries(first, rest, real, own, factor)
+    return Queries(first, rest, real, own, last, factor)
 
 
 @triton.jit
@@ -185,7 +194,7 @@ def online_softmax(queries, state, first, block, span, cached, form, ALL_SEEN: t
         product *= scale[None, :]
     numbers, unit = exponents(product, queries.factor, form.SOFT_CAP)
     if not ALL_SEEN:
-        visible = position[None, :] <= queries.own[:, None]
+        visible = position[None, :] <= queries.last[:, None]
         if form.WINDOW:
             visible &= position[None, :] > queries.own[:, None] - form.WINDOW
         numbers = tl.where(visible, numbers, float("-inf"))
