@@ -30,6 +30,7 @@ from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
+from inflight.models.pooler import with_pooling
 from inflight.models.registry import read_folder
 
 from .driver import BLOCK, backends
@@ -76,7 +77,7 @@ class Remembering:
 
 class Rig:
     def __init__(self, folder: Path, isa: str, dtype: Any = "float32", max_tokens: int = 128, blocks: int = 96) -> None:
-        self.model = model = read_folder(folder, to_run=True)
+        self.model = model = with_pooling(read_folder(folder, to_run=True), "last")
         backend = open_backend(dtype, 1 if isa == "torch" else 2, isa)
         self.capacity = Capacity(blocks, BLOCK, 8, 160, model.vocab_size, embedding_size=model.hidden_size)
         weights = load_weights(model, Checkpoint(folder), backend, 160)

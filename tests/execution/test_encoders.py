@@ -32,6 +32,7 @@ from inflight.models.pooler import with_pooling
 from inflight.models.registry import read_folder
 from inflight.models.spec import Pooling
 
+from .backends.torch.opened import on_device
 from .driver import BLOCK, backends
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Pools:
     ):
         spec = read_folder(folder, to_run=True)
         spec = spec if pooling is None else with_pooling(spec, pooling)
-        backend = open_backend(dtype, 1 if isa == "torch" else 2, isa)
+        backend = on_device(dtype) if isa == "torch" else open_backend(dtype, 2, isa)
         assert spec.pooler is not None
         self.capacity = Capacity(
             *(96, BLOCK, 8, LONGEST, spec.vocab_size),

@@ -192,8 +192,8 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
     if known is not None and (known.runs or not to_run):
         return known, data
     all_there_are = sorted(families_naming(""), key=lambda one: not one.runs)
-    names = (name for one in all_there_are if one.runs or not to_run for name in (*one.architectures, *one.wrappers))
-    supported = "Supported are " + ", ".join(dict.fromkeys(names))
+    names = (next(iter(one.architectures)) for one in all_there_are if one.runs or not to_run)
+    supported = "Supported are the families of " + ", ".join(dict.fromkeys(names))
     if not named:
         raise ModelError(f"config.json names neither architectures nor model_type: it is no model's. {supported}.")
     if not isinstance(named, str) or len(named) > 200:

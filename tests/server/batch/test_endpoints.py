@@ -194,7 +194,7 @@ def test_jobs_of_a_tenant_are_limited(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/edits"}, "endpoint"),
         ({"endpoint": None}, "endpoint"),
         ({"completion_window": "1 day"}, "completion_window"),
         ({"completion_window": "0h"}, "completion_window"),

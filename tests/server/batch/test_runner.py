@@ -47,7 +47,7 @@ def test_bad_lines_stand_in_the_error_file_and_the_rest_runs(tmp_path: Path) -> 
         5: b"[1]\n",
         6: request_line("one"),  # a second time
         7: request_line("seven", method="GET"),
-        8: request_line("eight", url="/v1/embeddings"),
+        8: request_line("eight", url="/v1/edits"),
         9: request_line("nine", url="/v1/chat/completions"),
         10: request_line("ten", body=[1]),
         11: request_line("eleven", body={"prompt": "x", "stream": True}),

@@ -89,9 +89,10 @@ class FamilyTensors:
         if layer:
             layer = self._names.get(_LAYERS, _LAYERS) + layer.removeprefix(_LAYERS)
         named = self._rooted(layer + self._names.get(part, part) + suffix)
-        old = named.removesuffix(suffix) + _OLD_NORMS.get(suffix, suffix)
-        if old != named and named not in self._source and old in self._source:
-            return old
+        if "norm" in named.lower():
+            old = named.removesuffix(suffix) + _OLD_NORMS.get(suffix, suffix)
+            if named not in self._source and old in self._source:
+                return old
         # What a family stacks, another form of its checkpoints may hold apart.
         apart = self._rooted(layer + part + suffix)
         may_be = part in _BY_HEAD or part in self._stacked
