@@ -118,8 +118,9 @@ def settings(chance: random.Random) -> SamplingParams:
 
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
-    """Without drafts, or the time would decide how soon rows end, and so who is preempted."""
-    shape = {"speculation": "off"} | shape
+    """On the CPU, where other tests put other backends, too. Without drafts, or the time would decide how soon rows
+    end, and so who is preempted."""
+    shape = {"speculation": "off", "device": "cpu"} | shape
     scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in SCHEDULING_NAMES})
     rest = {name: value for name, value in shape.items() if name not in SCHEDULING_NAMES}
     engine = build_engine(EngineSettings(model=str(folder), threads=2, **rest), scheduling)

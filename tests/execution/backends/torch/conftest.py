@@ -27,7 +27,7 @@ else:
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """Where kernels run: the CPU if they are interpreted."""
-    return torch.device("cpu" if triton.knobs.runtime.interpret else "cuda")
+    return torch.device("cpu") if triton.knobs.runtime.interpret else torch.device("cuda", 0)
 
 
 @pytest.fixture(params=[torch.float32, torch.float16], ids=["float32", "float16"])

@@ -1,15 +1,19 @@
-"""The backend on the CPU, as the tests of it open it: one thread, so that many tests share the cores."""
+"""The backend as the tests of it open it: PyTorch's operations on the CPU, in one thread, so that many tests share the
+cores; for whole engines, with TRITON_INTERPRET=0, our kernels on the GPU, of which the same is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.streams import CopyStream
+from inflight.execution.backends.torch.device import has_fp8
+from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.streams import CopyStream, CudaCopyStream
 
 
 def on_cpu(
@@ -17,3 +21,24 @@ def on_cpu(
 ) -> TorchBackend:
     torch.set_num_threads(1)
     return TorchBackend(dtype, torch.device("cpu"), eager, depth=depth, buckets=buckets, copies=copies)
+
+
+def on_device(
+    dtype: DType = "float32", depth: int = 1, buckets: Sequence[int] = (), copies: CopyStream | None = None
+) -> TorchBackend:
+    if not _on_a_gpu():
+        return on_cpu(dtype, depth, buckets, copies)
+    from inflight.execution.backends.torch import kernels
+
+    gpu = torch.device("cuda", 0)
+    torch.cuda.set_device(gpu)
+    operations = cast(DeviceOperations, kernels)
+    return TorchBackend(dtype, gpu, operations, 1, depth, buckets, False, has_fp8(gpu), copies or CudaCopyStream(gpu))
+
+
+def _on_a_gpu() -> bool:
+    try:
+        import triton
+    except ImportError:  # there are no wheels for every machine
+        return False
+    return not triton.knobs.runtime.interpret

@@ -18,7 +18,7 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.device_lost import DeviceLost
 
-from .opened import on_cpu
+from .opened import on_device
 from .test_engine import opened
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported"
@@ -45,7 +45,7 @@ class _Broken:
 
 
 def broken(folder: Path, depth: int, left: int = 100) -> Engine:
-    backend = on_cpu(depth=depth)
+    backend = on_device(depth=depth)
     engine = opened(folder, backend)
     device: Any = _Broken(backend._operations, left)
     discard = backend.discard
@@ -96,7 +96,7 @@ def test_who_serves_stops_and_says_why(tiny: Path) -> None:
 
 def test_a_device_that_goes_on_is_not_lost(tiny: Path) -> None:
     """A step that failed alone: the device answers when it is asked."""
-    backend: TorchBackend = on_cpu(depth=2)
+    backend: TorchBackend = on_device(depth=2)
     engine = opened(tiny, backend)
     assert backend.failure() is None
     device: Any = _Broken(backend._operations, 50)

@@ -18,7 +18,7 @@ from ...driver import BLOCK, Driver
 from ...test_decoder import DISTINCT, RECURRENT, relative_error
 from ...test_quantized_families import Taken
 from ...variants import VARIANTS
-from .opened import on_cpu
+from .opened import on_device
 
 CHUNK = 32
 
@@ -28,7 +28,7 @@ CHUNK = 32
 )
 def test_logits_agree_in_f32(oracle_of: OracleOf, variant: str) -> None:
     oracle = oracle_of(variant)
-    driver = Driver(oracle.folder, on_cpu())
+    driver = Driver(oracle.folder, on_device())
     assert relative_error(driver.prefill(driver.start(oracle.prompt), CHUNK), oracle.logits) < 1e-4
 
 
@@ -37,7 +37,7 @@ def test_logits_agree_in_f32(oracle_of: OracleOf, variant: str) -> None:
 )
 def test_chunks_and_company_change_nothing_but_rounding(oracle_of: OracleOf, variant: str) -> None:
     oracle = oracle_of(variant)
-    driver = Driver(oracle.folder, on_cpu())
+    driver = Driver(oracle.folder, on_device())
     prompt = oracle.prompt[:80]
     ours, others = driver.start(prompt), [driver.start(oracle.prompt[first:]) for first in (3, 40)]
     random, rows = np.random.default_rng(1), []
@@ -55,13 +55,13 @@ def test_greedy_tokens_agree(oracle_of: OracleOf, variant: str) -> None:
     """Sequences that go on from what the device has of them."""
     oracle = oracle_of(variant)
     prompt = oracle.prompt[: CHUNK + 5]
-    assert Driver(oracle.folder, on_cpu()).greedy(prompt, 24, CHUNK) == oracle.greedy(prompt, 24)
+    assert Driver(oracle.folder, on_device()).greedy(prompt, 24, CHUNK) == oracle.greedy(prompt, 24)
 
 
 @pytest.mark.parametrize("variant", ["llama32_tied", "gemma3", "qwen3_moe"])
 def test_bf16_errs_about_as_much_as_bf16_does_in_torch(oracle_of: OracleOf, variant: str) -> None:
     oracle = oracle_of(variant)
-    driver = Driver(oracle.folder, on_cpu("bfloat16"))
+    driver = Driver(oracle.folder, on_device("bfloat16"))
     ours = driver.prefill(driver.start(oracle.prompt), CHUNK)
     sparse = any(isinstance(layer.mlp, MoE) for layer in driver.config.layers)
     assert _spread(ours, oracle.logits) < _spread(oracle.bf16_logits(), oracle.logits) * (1.1 if sparse else 1)
@@ -76,7 +76,7 @@ def test_int8_is_what_the_definition_computes(oracle_of: OracleOf, variant: str,
         driver.prefill(driver.start(oracle.prompt[:50]), CHUNK)
         for driver in (
             Driver(oracle.folder, backend, quantization=quantization)
-            for backend in (on_cpu(), ReferenceBackend("float32"))
+            for backend in (on_device(), ReferenceBackend("float32"))
         )
     )
     assert _spread(ours, theirs) < 0.3 * _spread(theirs, oracle.logits[:50])
@@ -89,7 +89,9 @@ def test_int4_multiplies_what_the_codes_mean(oracle_of: OracleOf, variant: str) 
     oracle = oracle_of(variant)
     ours, theirs = (
         driver.prefill(driver.start(oracle.prompt[:50]), CHUNK)
-        for driver in (Driver(oracle.folder, backend, quantization="int4") for backend in (on_cpu(), Taken("float32")))
+        for driver in (
+            Driver(oracle.folder, backend, quantization="int4") for backend in (on_device(), Taken("float32"))
+        )
     )
     assert relative_error(ours, theirs) < 5e-3
 
@@ -100,7 +102,7 @@ def test_keys_and_values_in_int8_err_by_as_little_as_the_definition(oracle_of: O
     ours, theirs = (
         _spread(driver.prefill(driver.start(oracle.prompt[:60]), CHUNK), oracle.logits[:60])
         for driver in (
-            Driver(oracle.folder, backend, quantized_kv=True) for backend in (on_cpu(), ReferenceBackend("float32"))
+            Driver(oracle.folder, backend, quantized_kv=True) for backend in (on_device(), ReferenceBackend("float32"))
         )
     )
     assert 0 < ours < 1.2 * theirs
@@ -110,7 +112,7 @@ def test_keys_and_values_in_int8_err_by_as_little_as_the_definition(oracle_of: O
 def test_a_state_goes_on_from_a_snapshot(oracle_of: OracleOf, variant: str) -> None:
     """Taken in the middle of a chunk and at its end, beside others; begun from in another row."""
     oracle = oracle_of(variant)
-    driver = Driver(oracle.folder, on_cpu())
+    driver = Driver(oracle.folder, on_device())
     prompt = oracle.prompt[:70]
     first, other = driver.start(prompt), driver.start(oracle.prompt[20:])
     driver.step([(first, 40), (other, 3)], [(16, 4), (32, 1)])
@@ -123,7 +125,7 @@ def test_a_state_goes_on_from_a_snapshot(oracle_of: OracleOf, variant: str) -> N
 
 
 def test_a_state_goes_on_where_it_stands(oracle_of: OracleOf) -> None:
-    driver = Driver(oracle_of("lfm2").folder, on_cpu())
+    driver = Driver(oracle_of("lfm2").folder, on_device())
     sequence = driver.start(np.arange(40))
     driver.step([(sequence, 20)])
     sequence.computed = 19

@@ -67,8 +67,10 @@ def test_a_product_is_its_twins(kind: str, tokens: int, act: torch.dtype, device
     found, want = torch.full((2, tokens, ROWS), torch.nan, device=device)
     linear(x, weight, found)
     eager.linear(x, weight, want)
-    if kind == "int8":
+    if kind == "int8" and device.type == "cpu":
         assert torch.equal(found, want)
+    elif kind == "int8":  # a GPU adds the bias to the scaled sum at once
+        torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
     elif act == torch.float16 and kind != "plain":
         assert_close(found, want, act)  # the twin rounds weights to float16, the kernel does not
     else:

@@ -15,7 +15,7 @@ from inflight.execution.backends.token_bias import bits
 from inflight.execution.backends.torch.kernels import candidates, selection
 from inflight.execution.backends.torch.kernels.logprobs import score
 from inflight.execution.backends.torch.kernels.sampling import sample
-from inflight.execution.backends.torch.sampling_tensors import Drawn
+from inflight.execution.backends.torch.sampling_tensors import BadSequences, Drawn
 
 from ..material import normal, sampling
 from .compiled import Compiler
@@ -165,6 +165,7 @@ def test_where_all_is_banned_the_draw_says_so(both: Both) -> None:
 
 def test_bad_sequences_are_found_at_the_outputs_end(device: torch.device) -> None:
     logits, batch, bad, banned = bad_words()
+    bad = BadSequences(*(one.to(device) for one in bad))
     got = sample(torch.from_numpy(logits.copy()).to(device), draws_of(batch, device, bad))
     for row, ids in enumerate(banned):
         logits[row, ids] = -np.inf

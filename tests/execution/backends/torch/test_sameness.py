@@ -22,8 +22,6 @@ from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch.buckets import bucket_sizes
 
-from .opened import on_cpu
-
 ENGINES = {**SHAPES, **SCHEDULES}
 USUAL = ("crumbs", "dynamic", "adaptive", "auto, fair")  # the others in ./check --all
 Said = list[list[tuple[Any, ...]]]
@@ -32,7 +30,7 @@ Said = list[list[tuple[Any, ...]]]
 def said(folder: Path, cases: Sequence[Case], on_device: bool, **shape: Any) -> Said:
     with pytest.MonkeyPatch.context() as patch:
         sizes = bucket_sizes(shape.get("max_num_seqs", DEFAULT_ROWS))
-        backend = on_cpu("float32", 2, sizes) if on_device else ReferenceBackend("float32")
+        backend = on_device("float32", 2, sizes) if on_device else ReferenceBackend("float32")
         patch.setattr(computing, "open_backend", lambda *given, **named: backend)
         with opened(folder, dtype="float32", **shape) as engine:
             if on_device:

@@ -26,7 +26,7 @@ from inflight.simulate.replay import replay
 
 from ...test_depth import Said, run
 from .delayed import DelayedStream
-from .opened import on_cpu
+from .opened import on_device
 from .test_engine import SCARCE, opened
 
 SWAP: dict[str, Any] = {"preemption": "swap", "swap_space": 0.001}
@@ -94,7 +94,7 @@ def wanted(tiny: Path) -> Said:
 def test_the_tokens_of_the_definition(
     tiny: Path, wanted: Said, shape: dict[str, Any], depth: int, patience: int
 ) -> None:
-    engine = opened(tiny, on_cpu(depth=depth, copies=DelayedStream(patience)), SWAP, **SCARCE, **shape)
+    engine = opened(tiny, on_device(depth=depth, copies=DelayedStream(patience)), SWAP, **SCARCE, **shape)
     assert engine.executor.capacity.asynchronous_transfers
     watched = Watched(engine)
     assert run(engine, asked()) == wanted
@@ -104,7 +104,7 @@ def test_the_tokens_of_the_definition(
 
 def test_what_cannot_be_copied_is_computed_again(tiny: Path, wanted: Said) -> None:
     stream = Failing(2)
-    engine = opened(tiny, on_cpu(depth=2, copies=stream), SWAP, **SCARCE)
+    engine = opened(tiny, on_device(depth=2, copies=stream), SWAP, **SCARCE)
     watched, stream.begun = Watched(engine), True
     assert run(engine, asked()) == wanted
     failed = [one for one in watched.ended if one.error is not None]
@@ -114,7 +114,7 @@ def test_what_cannot_be_copied_is_computed_again(tiny: Path, wanted: Said) -> No
 
 def test_its_record_replays(tmp_path: Path, tiny: Path) -> None:
     """Whenever copies ended, on the engine's own clock: with steps, and while nothing could be computed."""
-    engine = opened(tiny, on_cpu(depth=2, copies=DelayedStream(7)), SWAP, **SCARCE)
+    engine = opened(tiny, on_device(depth=2, copies=DelayedStream(7)), SWAP, **SCARCE)
     settings = {name: asdict(one) for name, one in engine.settings.items()}
     engine.loop.watch(Recorder(open_record(tmp_path / "r.jsonl"), settings, engine.capacity))
     run(engine, asked())
@@ -125,7 +125,7 @@ def test_its_record_replays(tmp_path: Path, tiny: Path) -> None:
 
 
 def test_without_swap_space_nothing_is_asynchronous(tiny: Path) -> None:
-    engine = opened(tiny, on_cpu(copies=DelayedStream(1)))
+    engine = opened(tiny, on_device(copies=DelayedStream(1)))
     assert not engine.executor.capacity.asynchronous_transfers
 
 
@@ -139,7 +139,7 @@ def test_copies_follow_the_steps_and_hold_none_of_them_up() -> None:
             said.append("copy")
 
     stream = Told()
-    backend = on_cpu(copies=stream)
+    backend = on_device(copies=stream)
     cache = backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 4, host_blocks=3)
     keys = cache.layer(0).keys
     for block in range(4):

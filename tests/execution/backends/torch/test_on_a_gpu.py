@@ -1,0 +1,57 @@
+"""Engines on a GPU as users start them: kernels, graphs, two steps in flight, blocks that come and go beside the steps.
+
+They say the tokens of the definition in float32. Without a GPU there is nothing to run; with one,
+TRITON_INTERPRET=0 lets the kernels be compiled for it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inflight.build import Engine, build_engine
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.execution.backends.reference import ReferenceBackend
+
+from ...test_depth import SHAPES, Said, requests, run
+from .test_engine import SCARCE, opened
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "0", reason="there is no GPU to run on"
+)
+
+
+def started(folder: Path, scheduling: dict[str, Any] | None = None, **shape: Any) -> Engine:
+    settings = EngineSettings(model=str(folder), device="cuda", dtype="float32", **{"num_blocks": 400, **shape})
+    return build_engine(settings, SchedulingSettings.of(**(scheduling or {})))
+
+
+@pytest.fixture(scope="module")
+def wanted(tiny: Path) -> Said:
+    return run(opened(tiny, ReferenceBackend("float32")), requests(1))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("enforce_eager", [True, False])
+def test_the_tokens_of_the_definition(tiny: Path, wanted: Said, enforce_eager: bool, shape: dict[str, Any]) -> None:
+    engine = started(tiny, enforce_eager=enforce_eager, **shape)
+    assert engine.settings["depth"].value == 2
+    assert run(engine, requests(1)) == wanted
+
+
+def test_blocks_are_swapped_beside_the_steps(tiny: Path, wanted: Said) -> None:
+    assert run(started(tiny, {"preemption": "swap", "swap_space": 0.001}, **SCARCE), requests(1)) == wanted
+
+
+def test_the_same_bits_in_any_company(tiny: Path) -> None:
+    engine = started(tiny, batch_invariant=True)
+    assert engine.settings["batch_invariant"].value is True
+    together, alone = run(engine, requests(1)), {}
+    for one in requests(1):
+        alone |= run(engine, [one])
+    assert alone == together
