@@ -118,9 +118,8 @@ def settings(chance: random.Random) -> SamplingParams:
 
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
-    """On the CPU, where other tests put other backends, too. Without drafts, or the time would decide how soon rows
-    end, and so who is preempted."""
-    shape = {"speculation": "off", "device": "cpu"} | shape
+    """Without drafts, or the time would decide how soon rows end, and so who is preempted."""
+    shape = {"speculation": "off"} | shape
     scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in SCHEDULING_NAMES})
     rest = {name: value for name, value in shape.items() if name not in SCHEDULING_NAMES}
     engine = build_engine(EngineSettings(model=str(folder), threads=2, **rest), scheduling)

@@ -331,7 +331,7 @@ def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
 def test_what_is_described_is_not_run() -> None:
     neox = {**CONFIG, "architectures": ["GPTNeoXForCausalLM"]}
     assert not read_spec(neox).runs
-    match = r"GPTNeoXForCausalLM is an architecture that is not supported\. Supported are Apertus"
+    match = r"GPTNeoXForCausalLM is an architecture that is not supported\. Supported are the families of Apertus"
     with pytest.raises(ModelError, match=match):
         read_spec(neox, to_run=True)
 

@@ -61,7 +61,10 @@ def test_a_folder_and_its_config_are_read_alike(tmp_path: Path) -> None:
             {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9},
             "num_experts_per_tok is 9, but there are 8 experts.",
         ),
-        ({"model_type": "palm9"}, "palm9 is an architecture that is not supported. Supported are ApertusForCausalLM, "),
+        (
+            {"model_type": "palm9"},
+            "palm9 is an architecture that is not supported. Supported are the families of ApertusForCausalLM, ",
+        ),
         (
             {"embedding_multiplier": 12.0},
             "embedding_multiplier is set (12.0): scaled embeddings, which the family llama",

@@ -32,7 +32,7 @@ def test_steps_of_a_gpu_are_large_and_no_prompt_ends_them(tiny: Path, device: An
     found = []
     for name in ("cpu", "cuda:0"):
         device(name)
-        engine = opened(tiny, on_cpu(depth=2), enforce_eager=name != "cpu")
+        engine = opened(tiny, on_cpu(depth=2), device="auto", enforce_eager=name != "cpu")
         names = ("max_num_seqs", "max_num_batched_tokens", "depth")
         found.append((*(engine.settings[one].value for one in names), *early_end(engine)))
     assert found == [(32, 160, 2, EARLY_END, EARLY_END), (256, 2304, 2, 0, 0)]
@@ -41,7 +41,7 @@ def test_steps_of_a_gpu_are_large_and_no_prompt_ends_them(tiny: Path, device: An
 
 def test_what_is_set_holds_on_a_gpu_too(tiny: Path, device: Any) -> None:
     device("cuda:0")
-    shape: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "enforce_eager": True}
+    shape: dict[str, Any] = {"device": "auto", "max_num_seqs": 8, "max_num_batched_tokens": 64, "enforce_eager": True}
     engine = opened(tiny, on_cpu(depth=2), {"early_end_tokens": 7}, **shape)
     assert early_end(engine) == (7, 7)
     assert [engine.settings[one].value for one in ("max_num_seqs", "max_num_batched_tokens")] == [8, 64]

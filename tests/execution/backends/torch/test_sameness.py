@@ -22,18 +22,20 @@ from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch.buckets import bucket_sizes
 
+from .opened import on_device
+
 ENGINES = {**SHAPES, **SCHEDULES}
 USUAL = ("crumbs", "dynamic", "adaptive", "auto, fair")  # the others in ./check --all
 Said = list[list[tuple[Any, ...]]]
 
 
-def said(folder: Path, cases: Sequence[Case], on_device: bool, **shape: Any) -> Said:
+def said(folder: Path, cases: Sequence[Case], by_torch: bool, **shape: Any) -> Said:
     with pytest.MonkeyPatch.context() as patch:
         sizes = bucket_sizes(shape.get("max_num_seqs", DEFAULT_ROWS))
-        backend = on_device("float32", 2, sizes) if on_device else ReferenceBackend("float32")
+        backend = on_device("float32", 2, sizes) if by_torch else ReferenceBackend("float32")
         patch.setattr(computing, "open_backend", lambda *given, **named: backend)
-        with opened(folder, dtype="float32", **shape) as engine:
-            if on_device:
+        with opened(folder, dtype="float32", device="cpu", **shape) as engine:
+            if by_torch:
                 _watch(patch, engine.loop)
             outputs = run(engine, list(cases))
             while not engine.loop.idle:  # a step that was under way when the last one ended
