@@ -53,13 +53,15 @@ class Compiler:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def fits(self, call: Callable[[], object], registers: int, shared: int, archs: Sequence[int] = ARCHS) -> None:
-        """Asserts that `call` launches a kernel, and that none takes more than these, or spills."""
+    def fits(
+        self, call: Callable[[], object], registers: int, shared: int, archs: Sequence[int] = ARCHS, spilled: int = 0
+    ) -> None:
+        """Asserts that `call` launches a kernel, and that none takes more than these, or spills more."""
         found = [kernel for arch in archs for kernel in self.compile(call, arch)]
         assert found
         for one in found:
             taken = f"{one.name} on sm_{one.arch}: {one.registers} registers, {one.shared} bytes, {one.spilled} spilled"
-            assert one.registers <= registers and one.shared <= shared and not one.spilled, taken
+            assert one.registers <= registers and one.shared <= shared and one.spilled <= spilled, taken
 
     def compile(self, call: Callable[[], object], arch: int) -> list[Compiled]:
         """Every kernel that `call` launches. Raises RuntimeError for one that does not compile."""

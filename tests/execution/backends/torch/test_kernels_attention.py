@@ -32,7 +32,7 @@ PADDING: Chunk = (-1, 0, 1)
 def small_splits(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     """So that short sequences have many, and double them, where kernels are interpreted."""
     if device.type == "cpu":
-        monkeypatch.setattr(attention_decode, "SPLIT", tl.constexpr(16))
+        monkeypatch.setattr(attention_decode, "SPLIT_SIZES", {0: 16})
         monkeypatch.setattr(attention_decode, "SPLITS", tl.constexpr(8))
 
 
@@ -242,7 +242,7 @@ USUAL = "Llama", "DeepSeek"
 def test_what_they_take_of_a_gpu(compiler: Compiler, name: str) -> None:
     *model, registers, of_decode, of_prompt, archs = MODELS[name]
     compiler.fits(call_of(32, *model), registers, of_decode, archs)
-    compiler.fits(call_of(2048, *model), 255, of_prompt, archs)
+    compiler.fits(call_of(2048, *model), 255, of_prompt, archs, spilled=64)  # on sm_80, which has no warp groups
 
 
 @pytest.mark.parametrize("window", [0, 64])

@@ -2,9 +2,9 @@
 programs attend to, and what comes of them is combined.
 
 What counts here is that memory is read as fast as it can be, by enough programs at once, and once for all query heads
-of a key/value head. The size of a split follows from a chunk's position alone. What comes of each is kept apart until
-all are combined in one order: however many programs share them, and whatever else is in the pass, a token's bits are
-the same.
+of a key/value head. The size of a split follows from a chunk's position and, roughly, from how many chunks there are:
+many need few programs each, and combining costs. What comes of each is kept apart until all are combined in one order,
+however many programs share them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from inflight.execution.backends.torch.kernels.attention_tiles import (
 )
 
 SPLITS = tl.constexpr(32)  # of one chunk, at most
-SPLIT = tl.constexpr(256)  # positions of one, or as much times a power of two as SPLITS of them ask for
+# Positions of one, or as much times a power of two as SPLITS of them ask for: by the programs that the chunks of a pass
+# make undivided, from so many on. Where those fill a GPU, combining costs more than an even end is worth.
+SPLIT_SIZES = {0: 256, 256: 2048}
 SLACK = tl.constexpr(16)  # no chunk here has more tokens
 # That share the splits of a pass, if there are as many; two for each chunk and head at least, so that the last ones end
 # together. In a graph for long sequences most find nothing to do where those are short, which costs something, too.
@@ -70,8 +72,10 @@ def attend_short(call: AttentionCall) -> None:
     # One, or as many as there may be: a number of which there are few takes few compilations.
     tokens = 1 if call.pass_.longest_chunk == 1 else short_tokens(call.group)
     rows = min(32, padded(short_tokens(call.group) * call.group))
-    tiles, splits = triton.cdiv(tokens * call.group, rows), splits_at_most(call.pass_.longest_context, call.window)
+    tiles = triton.cdiv(tokens * call.group, rows)
     units = call.kv_heads * tiles
+    split = next(size for least, size in reversed(SPLIT_SIZES.items()) if call.chunks * units >= least)
+    splits = splits_at_most(call.pass_.longest_context, call.window, split)
     programs = min(splits, max(2, triton.cdiv(PROGRAMS, call.chunks * units)))
     kept = call.chunks, call.kv_heads, tokens * call.group, splits
     sums = torch.empty(*kept, call.value_dim, dtype=torch.float32, device=call.q.device)
@@ -85,6 +89,7 @@ def attend_short(call: AttentionCall) -> None:
         sums,
         norms,
         splits,
+        SPLIT=split,
         TOKENS=tokens,
         ROWS=rows,
         POSITIONS=tile.positions,
@@ -102,6 +107,7 @@ def attend_short(call: AttentionCall) -> None:
         call.sinks,
         *call.chunk_tensors()[:2],
         call.out,
+        SPLIT=split,
         TOKENS=tokens,
         COLUMNS=columns,
         **{name: constants[name] for name in ("WINDOW", "KV_HEADS", "GROUP", "VALUE")},
@@ -116,17 +122,17 @@ def _tile(call: AttentionCall) -> Tile:
     return call.by_key_bytes(TILES if call.cached.key_scales is None else TILES_OF_8_BITS)
 
 
-def splits_at_most(longest_context: int, window: int) -> int:
+def splits_at_most(longest_context: int, window: int, split: int) -> int:
     """Of any chunk in a pass."""
-    found: int = triton.cdiv(longest_context, SPLIT.value)
+    found: int = triton.cdiv(longest_context, split)
     if window:
-        found = min(found, triton.cdiv(window + SLACK.value, SPLIT.value) + 1)
+        found = min(found, triton.cdiv(window + SLACK.value, split) + 1)
     most: int = SPLITS.value
     return min(found, most)
 
 
 @triton.jit
-def splits_of(context, count, WINDOW: tl.constexpr):
+def splits_of(context, count, WINDOW: tl.constexpr, SPLIT: tl.constexpr):
     """The size of a chunk's splits, the first that one of its tokens sees, and how many they see. Those of a window may
     begin anywhere, so that one more is needed."""
     size = SPLIT
@@ -147,7 +153,7 @@ def split_kernel(
     keys, values, key_scales, value_scales, block_stride, scale_stride,
     query_start, context_len, slots, tables, table_stride,
     factor, sums_out, norms_out, splits,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+    SPLIT: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -157,7 +163,7 @@ def split_kernel(
     begin = tl.load(query_start + chunk)
     count = tl.load(query_start + chunk + 1) - begin
     context = tl.load(context_len + chunk)
-    size, first_split, seen_splits = splits_of(context, count, WINDOW)
+    size, first_split, seen_splits = splits_of(context, count, WINDOW, SPLIT)
     if (count > TOKENS) | (tl.program_id(1) >= seen_splits):
         return
     head, tile = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
@@ -215,6 +221,7 @@ def combine_kernel(
     query_start,
     context_len,
     out,
+    SPLIT: tl.constexpr,
     TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -230,7 +237,7 @@ def combine_kernel(
     head, index = tl.program_id(0) // (TOKENS * GROUP), tl.program_id(0) % (TOKENS * GROUP)
     if (count > TOKENS) | (index >= count * GROUP):
         return
-    _, first_split, seen_splits = splits_of(tl.load(context_len + chunk), count, WINDOW)
+    _, first_split, seen_splits = splits_of(tl.load(context_len + chunk), count, WINDOW, SPLIT)
     split = (tl.arange(0, SPLITS) + SPLITS - first_split % SPLITS) % SPLITS
     real = split < seen_splits
     row = (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
