@@ -29,10 +29,10 @@ _LARGEST_FP8 = 448.0  # of float8_e4m3fn
 def linear(x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
     """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
     (first, *others) = weight.parts
-    if others or not isinstance(first, PlainMatrix) or not _is_cublas(x):
+    if others or not isinstance(first, PlainMatrix):
         out.copy_(_of_parts(x, weight))
         return
-    torch.mm(x, first.values.T, out_dtype=torch.float32, out=out)  # logits, gates and ups are large: no copy of them
+    multiply(x, first.values, out, False)  # logits, gates and ups are large: no copy of them
     if weight.bias is not None:
         out += weight.bias
 
@@ -73,6 +73,17 @@ def product(x: Tensor, matrix: HeldMatrix) -> Tensor:
     if _is_cublas(x):
         return torch.mm(x, values.T, out_dtype=torch.float32)
     return x.float() @ values.float().T
+
+
+def multiply(x: Tensor, values: Tensor, out: Tensor, add: bool) -> None:
+    """x act[S, K] by values act[N, K] → out float32[S, N], to what is there or in its place."""
+    if not _is_cublas(x):
+        found = x.float() @ values.float().T
+        out.copy_(out + found if add else found)
+    elif add:
+        torch.addmm(out, x, values.T, out_dtype=torch.float32, out=out)
+    else:
+        torch.mm(x, values.T, out_dtype=torch.float32, out=out)
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:

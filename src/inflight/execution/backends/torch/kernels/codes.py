@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from inflight.execution.backends.torch.weights import Int4Matrix
+
 # Of four bytes the codes in low halves, as two registers of two bfloat16 numbers: bytes are put into 16 bits each
 # (prmt), all but the code is made 128's bits (lop3: a & b | c), and code + 128 becomes code + 128 - 136 (fma). {shift}
 # is 0 or 4 for the half, {least} the bits of -136, or of -128 where codes mean from 0 to 15.
@@ -57,6 +59,13 @@ _UNSIGNED_LOW = tl.constexpr(_LINEAR.format(shift=0, least="0xc300c300"))
 _UNSIGNED_HIGH = tl.constexpr(_LINEAR.format(shift=4, least="0xc300c300"))
 _E2M1_LOW = tl.constexpr(_E2M1.format(sign=12, number=6))
 _E2M1_HIGH = tl.constexpr(_E2M1.format(sign=8, number=2))
+
+
+def coding_of(matrix: Int4Matrix) -> str:
+    """What its codes mean, as `widened` is told."""
+    if matrix.meanings is not None:
+        return "e2m1" if matrix.is_e2m1 else "table"
+    return "signed" if matrix.offsets is None else "unsigned"
 
 
 @triton.jit

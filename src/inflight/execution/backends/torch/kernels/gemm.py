@@ -32,7 +32,7 @@ def multiply(
     out,  # float32, or act if GATING or heads
     sorted_rows,  # int32[num_rows]: pairs of token and rank, from 1, by expert; 0 is nobody. None: rows as they are
     matrices,  # int32[num_rows / BLOCK_M]: the expert of a tile, from 1; 0 is none
-    partial,  # float32 or int32 [SPLITS, num_rows, N]: sums for `finish` to add up; None where SPLITS is 1
+    partial,  # float32 or int32 [PARTS, num_rows, N]: sums for `finish` to add up; None where one program has all parts
     num_rows,
     N,
     K,  # columns of x
@@ -45,8 +45,8 @@ def multiply(
     CODING: tl.constexpr,  # what codes mean (`codes`)
     GATING: tl.constexpr,  # a name, or "": of 2 · F outputs F are written
     ADD: tl.constexpr,
-    SPLITS: tl.constexpr,
-    WHOLE: tl.constexpr,  # K is a multiple of BLOCK_K · SPLITS
+    PARTS: tl.constexpr,  # of the inputs, whose sums are added up in order
+    WHOLE: tl.constexpr,  # K is a multiple of BLOCK_K · PARTS
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -69,24 +69,28 @@ def multiply(
     if HEADS:
         x_at += head * K
         x_rows = x_rows * HEADS + head
-    split = tl.program_id(2)
+    part = tl.program_id(2)
     if GROUP:
         groups = tl.cdiv(K, GROUP)
         weight_at = weight + matrix * N * groups * (GROUP // 2) + held * groups * (GROUP // 2)
         scales_at = scales + matrix * N * groups + held * groups
         offsets_at = None if offsets is None else offsets + matrix * N * groups + held * groups
         order = None if permutation is None else permutation + matrix * K
-        sums = _sums_of_codes(
-            x_at, is_row, weight_at, scales_at, offsets_at, order, meanings,
-            K, split, GROUP, CODING, SPLITS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
-        )  # fmt: skip
     else:
-        weight_at = weight + matrix * N * K + held * K
-        sums = _sums(x_at, is_row, weight_at, K, split, SPLITS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K)
-    if SPLITS > 1:
-        places = (split * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
+        weight_at, scales_at, offsets_at, order = weight + matrix * N * K + held * K, None, None, None
+    sums = _sums_of(
+        x_at, is_row, weight_at, scales_at, offsets_at, order, meanings, K, part,
+        GROUP, CODING, PARTS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+    if partial is not None:
+        places = (part * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
         tl.store(partial + places, sums, mask=is_row[:, None] & is_output[None, :])
     else:
+        for later in range(1, PARTS):
+            sums += _sums_of(
+                x_at, is_row, weight_at, scales_at, offsets_at, order, meanings, K, later,
+                GROUP, CODING, PARTS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
+            )  # fmt: skip
         meant = _meant(sums, x_scales, x_rows, is_row, scales, bias, matrix * N + held)
         out_at = out + head * head_stride + rows.to(tl.int64) * out_stride
         _write(meant, out_at, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
@@ -104,7 +108,7 @@ def finish(
     out_stride,
     GATING: tl.constexpr,
     ADD: tl.constexpr,
-    SPLITS: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -116,8 +120,8 @@ def finish(
     held = tl.where(is_output, outputs, 0)
     mask = is_row[:, None] & is_output[None, :]
     sums = tl.load(partial + rows.to(tl.int64)[:, None] * N + outputs[None, :], mask=mask, other=0)
-    for split in tl.static_range(1, SPLITS):
-        places = (split * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
+    for part in tl.static_range(1, PARTS):
+        places = (part * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
         sums += tl.load(partial + places, mask=mask, other=0)
     meant = _meant(sums, x_scales, rows, is_row, scales, bias, held)
     _write(meant, out + rows.to(tl.int64) * out_stride, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
@@ -146,13 +150,29 @@ def _outputs(tile, N, GATING: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def _sums_of(
+    x_at, is_row, weight_at, scales_at, offsets_at, permutation, meanings, K, part,
+    GROUP: tl.constexpr, CODING: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Of a part of the inputs [BLOCK_M, BLOCK_N]."""
+    if GROUP:
+        return _sums_of_codes(
+            x_at, is_row, weight_at, scales_at, offsets_at, permutation, meanings, K, part,
+            GROUP, CODING, PARTS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    else:
+        return _sums(x_at, is_row, weight_at, K, part, PARTS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K)
+
+
+@triton.jit
 def _sums(
     x_at,
     is_row,
     weight_at,
     K,
-    split,
-    SPLITS: tl.constexpr,
+    part,
+    PARTS: tl.constexpr,
     WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -164,8 +184,8 @@ def _sums(
     inputs = tl.arange(0, BLOCK_K)
     x_at, weight_at = x_at[:, None] + inputs[None, :], weight_at[None, :] + inputs[:, None]
     sums = tl.zeros([BLOCK_M, BLOCK_N], KIND)
-    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS)
-    for block in range(split * blocks, (split + 1) * blocks):
+    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), PARTS)
+    for block in range(part * blocks, (part + 1) * blocks):
         first = block * BLOCK_K
         if WHOLE:
             of_x = tl.load(x_at + first, mask=is_row[:, None], other=0.0)
@@ -180,8 +200,8 @@ def _sums(
 
 @triton.jit
 def _sums_of_codes(
-    x_at, is_row, weight_at, scales_at, offsets_at, permutation, meanings, K, split,
-    GROUP: tl.constexpr, CODING: tl.constexpr, SPLITS: tl.constexpr, WHOLE: tl.constexpr,
+    x_at, is_row, weight_at, scales_at, offsets_at, permutation, meanings, K, part,
+    GROUP: tl.constexpr, CODING: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Of codes of 4 bits: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
@@ -192,8 +212,8 @@ def _sums_of_codes(
     x_at, weight_at = x_at[:, None], weight_at[None, :] + halves[:, None]
     groups = tl.cdiv(K, GROUP)
     sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS)
-    for block in range(split * blocks, (split + 1) * blocks):
+    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), PARTS)
+    for block in range(part * blocks, (part + 1) * blocks):
         for place in tl.static_range(BLOCK_K // GROUP):
             group = block * (BLOCK_K // GROUP) + place
             low, high = group * GROUP + halves, group * GROUP + HALF + halves
@@ -207,12 +227,16 @@ def _sums_of_codes(
                 is_low, is_high = is_low & (halves < HALF)[None, :], is_high & (halves < HALF)[None, :]
             if permutation is not None:
                 low, high = tl.load(permutation + low), tl.load(permutation + high)
+            scale = tl.load(scales_at + group)[None, :]  # before what waits for it
+            offset = scale
+            if offsets_at is not None:
+                offset = tl.load(offsets_at + group)[None, :]
             codes = tl.load(weight_at + group * HALF, mask=(halves < HALF)[:, None] if HALF < 16 else None)
             of_low = tl.load(x_at + low[None, :], mask=is_low, other=0.0)
             of_high = tl.load(x_at + high[None, :], mask=is_high, other=0.0)
             found = tl.dot(of_low, widened(codes, meanings, CODING, False, KIND), input_precision="ieee")
             found = tl.dot(of_high, widened(codes, meanings, CODING, True, KIND), found, input_precision="ieee")
-            sums += found * tl.load(scales_at + group)[None, :]
+            sums += found * scale
             if offsets_at is not None:
                 if BLOCK_M <= 16:  # tensor cores are idle: a product by ones is a sum that every thread has
                     ones = tl.full([halves.shape[0], BLOCK_N], 1.0, KIND)
@@ -220,7 +244,7 @@ def _sums_of_codes(
                     together = tl.dot(of_high, ones, together, input_precision="ieee")
                 else:
                     together = (tl.sum(of_low.to(tl.float32), axis=1) + tl.sum(of_high.to(tl.float32), axis=1))[:, None]
-                sums += together * tl.load(offsets_at + group)[None, :]
+                sums += together * offset
     return sums
 
 

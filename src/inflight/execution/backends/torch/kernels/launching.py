@@ -12,10 +12,13 @@ import triton
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Gating, Nonlinearity
+from inflight.execution.backends.torch.kernels.codes import coding_of
 from inflight.execution.backends.torch.kernels.gemm import finish, multiply
 from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
-from inflight.execution.backends.torch.kernels.tiles import Tiles
+from inflight.execution.backends.torch.kernels.tiles import WHOLE, Parts, Tiles
 from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix
+
+_FINISHED_ROWS, _FINISHED_OUTPUTS = 4, 128  # by one program
 
 
 class Operands(NamedTuple):
@@ -78,21 +81,19 @@ def launch(
     ending: Ending,
     matrix: HeldMatrix,
     sorted_rows: SortedRows | None = None,
-    splits: int = 1,
+    parts: Parts = WHOLE,
 ) -> None:
-    """x · Wᵀ → out. matrix: what the operands are of. splits: programs that share the inputs of an output, the sums of
-    which another kernel adds up."""
+    """x · Wᵀ → out. matrix: what the operands are of."""
     if not shape.rows:
         return
     count = triton.cdiv(shape.rows, tiles.rows) * triton.cdiv(shape.outputs, tiles.outputs)
     partial = None
-    if splits > 1:
+    if parts.apart:
         kind = torch.int32 if of.x.dtype == torch.int8 else torch.float32
-        partial = torch.empty(splits, shape.rows, shape.outputs, dtype=kind, device=out.device)
-    blocks = {"BLOCK_M": tiles.rows, "BLOCK_N": tiles.outputs}
-    ends = {"GATING": ending.gating or "", "ADD": ending.add, "SPLITS": splits}
+        partial = torch.empty(parts.number, shape.rows, shape.outputs, dtype=kind, device=out.device)
+    ends = {"GATING": ending.gating or "", "ADD": ending.add, "PARTS": parts.number}
     options = {"enable_fp_fusion": of.x.dtype != torch.int8}  # what is exact is rounded where the definition rounds
-    multiply[count, max(shape.heads, 1), splits](
+    multiply[count, max(shape.heads, 1), parts.number if parts.apart else 1](
         *of,
         ending.bias,
         out,
@@ -103,24 +104,20 @@ def launch(
         shape.x_share,
         HEADS=shape.heads,
         GROUP=matrix.group if isinstance(matrix, Int4Matrix) else 0,
-        CODING=_coding(matrix) if isinstance(matrix, Int4Matrix) else "",
-        WHOLE=shape.columns % (tiles.inputs * splits) == 0,
+        CODING=coding_of(matrix) if isinstance(matrix, Int4Matrix) else "",
+        WHOLE=shape.columns % (tiles.inputs * parts.number) == 0,
+        BLOCK_M=tiles.rows,
+        BLOCK_N=tiles.outputs,
         BLOCK_K=tiles.inputs,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         **ends,
-        **blocks,
         **options,
     )
     if partial is not None:
+        count = triton.cdiv(shape.rows, _FINISHED_ROWS) * triton.cdiv(shape.outputs, _FINISHED_OUTPUTS)
         finish[(count,)](
             partial, of.x_scales, of.scales if of.x_scales is not None else None, ending.bias, out,
-            shape.rows, shape.outputs, shape.out_stride, **ends, **blocks, **options,
+            shape.rows, shape.outputs, shape.out_stride,
+            BLOCK_M=_FINISHED_ROWS, BLOCK_N=_FINISHED_OUTPUTS, **ends, **options,
         )  # fmt: skip
-
-
-def _coding(matrix: Int4Matrix) -> str:
-    """What its codes mean, as `codes` names it."""
-    if matrix.meanings is not None:
-        return "e2m1" if matrix.is_e2m1 else "table"
-    return "signed" if matrix.offsets is None else "unsigned"

@@ -1,10 +1,13 @@
 """Products with packed weights, as kernels: x · Wᵀ.
 
 Knows how the parts of a matrix lie in `out`, and what becomes of their products. invariant, everywhere: a row has the
-same bits among any other rows (`tiles`); else the products of many rows with plain weights are cuBLAS's, by `eager`.
+same bits among any other rows (`tiles`); else the products of many rows are cuBLAS's, by `eager`, with weights that are
+plain or are widened to that.
 """
 
 from __future__ import annotations
+
+from typing import TypeGuard
 
 import torch
 import triton
@@ -15,26 +18,28 @@ from inflight.execution.backends.torch.eager import products as eager
 from inflight.execution.backends.torch.kernels.gemm import gate_kernel
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
 from inflight.execution.backends.torch.kernels.rows import activate
-from inflight.execution.backends.torch.kernels.tiles import FEW, splits_for, tiles_for
-from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads, DeviceLinear, HeldMatrix, PlainMatrix
+from inflight.execution.backends.torch.kernels.tiles import OURS, parts_for, tiles_for
+from inflight.execution.backends.torch.kernels.widening import widen
+from inflight.execution.backends.torch.weights import (
+    DeviceGateUp,
+    DeviceHeads,
+    DeviceLinear,
+    HeldMatrix,
+    Int4Matrix,
+    PlainMatrix,
+)
 
 _GATED = 1024  # outputs of one program that gates
 
 
 def linear(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: bool = False) -> None:
     """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
-    if _is_cublas(x, weight, invariant):
-        eager.linear(x, weight, out)
-    else:
-        _of_parts(x, weight, out, False, invariant)
+    _of_parts(x, weight, out, False, invariant)
 
 
 def linear_residual(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: bool = False) -> None:
     """x act[S, K] → out float32[S, N] plus x · Wᵀ + bias."""
-    if _is_cublas(x, weight, invariant):
-        eager.linear_residual(x, weight, out)
-    else:
-        _of_parts(x, weight, out, True, invariant)
+    _of_parts(x, weight, out, True, invariant)
 
 
 def linear_act(
@@ -49,8 +54,9 @@ def linear_act(
 def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor, *, invariant: bool = False) -> None:
     """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ)."""
     assert activation in ("silu", "gelu", "gelu_tanh"), activation
-    if len(weight.both.parts) == 1 and not _is_cublas(x, weight.both, invariant):
-        product(x, weight.both.parts[0], out, Ending(weight.both.bias, activation), 2 * weight.rows, invariant)
+    (matrix, *others) = weight.both.parts
+    if not others and not _is_cublas(matrix, x, invariant):
+        product(x, matrix, out, Ending(weight.both.bias, activation), 2 * weight.rows, invariant)
         return
     both = torch.empty(len(x), 2 * weight.rows, dtype=torch.float32, device=x.device)
     linear(x, weight.both, both, invariant=invariant)
@@ -71,24 +77,28 @@ def product(x: Tensor, matrix: HeldMatrix, out: Tensor, ending: Ending, outputs:
     """x act[S, K] by one matrix → out, a view of some of its columns."""
     rows, columns = x.shape
     tiles = tiles_for(matrix, x.dtype, rows, invariant)
-    splits = splits_for(tiles, outputs, columns, invariant)
+    parts = parts_for(matrix, tiles, rows, outputs, columns, invariant)
     shape = Shape(rows, outputs, columns, columns, out.stride(0))
-    launch(operands(x, matrix, columns), out, shape, tiles, ending, matrix, splits=splits)
+    launch(operands(x, matrix, columns), out, shape, tiles, ending, matrix, parts=parts)
 
 
 def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant: bool) -> None:
     first = 0
     for part in weight.parts:
         past = weight.rows if len(weight.parts) == 1 else first + eager.outputs_of(part)
-        bias = None if weight.bias is None else weight.bias[first:past]
-        product(x, part, out[:, first:past], Ending(bias, add=add), past - first, invariant)
+        bias, into = None if weight.bias is None else weight.bias[first:past], out[:, first:past]
+        if _is_cublas(part, x, invariant):
+            values = widen(part, x.shape[1], x.dtype) if isinstance(part, Int4Matrix) else part.values
+            eager.multiply(x, values, into, add)
+            if bias is not None:
+                into += bias
+        else:
+            product(x, part, into, Ending(bias, add=add), past - first, invariant)
         first = past
 
 
-def _is_cublas(x: Tensor, weight: DeviceLinear, invariant: bool) -> bool:
-    return (
-        not invariant
-        and len(x) > FEW
-        and x.dtype != torch.float32
-        and all(isinstance(part, PlainMatrix) for part in weight.parts)
-    )
+def _is_cublas(matrix: HeldMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | Int4Matrix]:
+    """Of a matrix that is held in `act`, or soon is."""
+    if invariant or x.dtype == torch.float32 or not isinstance(matrix, PlainMatrix | Int4Matrix):
+        return False
+    return len(x) > OURS["plain" if isinstance(matrix, PlainMatrix) else "int4"]

@@ -11,10 +11,12 @@ so that tiles of 16 rows and shared inputs are for those who do not ask for this
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
 import triton
+from triton.runtime import driver
 
 from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix, PlainMatrix
 
@@ -32,36 +34,96 @@ class Tiles(NamedTuple):
 
 Kind = Literal["plain", "float32", "int8", "fp8", "int4"]
 
-#   at most 16 rows               at most 64 rows              more rows
-TILES: dict[Kind, tuple[Tiles, Tiles, Tiles]] = {
-    "plain": (Tiles(16, 32, 128, 4, 6), Tiles(64, 64, 64, 4, 4), Tiles(128, 128, 64, 8, 3)),
-    "float32": (Tiles(16, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3), Tiles(32, 32, 32, 4, 3)),
-    "int8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
-    "fp8": (Tiles(16, 32, 256, 4, 5), Tiles(64, 64, 128, 4, 4), Tiles(128, 128, 128, 8, 3)),
-    "int4": (Tiles(16, 32, 256, 2, 4), Tiles(64, 64, 16, 4, 3), Tiles(128, 64, 16, 8, 3)),
+# By the rows that they are for, at most; the last are for more. As an H200 has them fastest, where it was asked: plain
+# ones and int4 of few rows on products of Llama-3.1-8B.
+TILES: dict[Kind, dict[int, Tiles]] = {
+    "plain": {16: Tiles(16, 32, 128, 2, 6), 64: Tiles(64, 64, 64, 4, 4), 128: Tiles(128, 128, 64, 8, 3)},
+    "float32": {16: Tiles(16, 32, 32, 4, 3), 32: Tiles(32, 32, 32, 4, 3)},
+    "int8": {16: Tiles(16, 32, 256, 4, 5), 64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
+    "fp8": {16: Tiles(16, 32, 256, 4, 5), 64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
+    "int4": {
+        16: Tiles(16, 64, 128, 4, 4),
+        32: Tiles(32, 64, 256, 4, 4),
+        64: Tiles(64, 64, 16, 4, 3),
+        128: Tiles(128, 64, 16, 8, 3),
+    },
 }
-FEW, SOME = 16, 64  # rows of the first two
-_WARPS = 512  # that keep the memory of a large GPU busy
-_LEAST_INPUTS = 2048  # of one of several programs that share an output: fewer are not worth adding up
-_MOST_SPLITS = 8
+# Where bits may not depend on the rows: a warp group's instruction, blocks of inputs of one size.
+INVARIANT: dict[Kind, dict[int, Tiles]] = {
+    "plain": {64: Tiles(64, 64, 64, 4, 6), 128: Tiles(128, 128, 64, 8, 3)},
+    "float32": {32: Tiles(32, 32, 32, 4, 3)},
+    "int8": TILES["int8"],  # whole numbers are always the same
+    "fp8": {64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
+    "int4": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
+}
+# In the place of those of most rows, where a program may have as much shared memory.
+WIDE, WIDE_SHARED = Tiles(128, 256, 64, 8, 3), 160 << 10
+OURS: dict[Kind, int] = {"plain": 16, "int4": 32}  # rows up to which products are not cuBLAS's that can be
+_SOME = 64
+
+
+class Parts(NamedTuple):
+    """How the inputs of an output are divided: a number of runs of blocks, whose sums are added up in order. apart: a
+    program for each, and another kernel that adds up."""
+
+    number: int
+    apart: bool
+
+
+WHOLE = Parts(1, False)
+_WARPS, _WARPS_OF_CODES = 512, 1024  # that keep the memory of a large GPU busy; codes of 4 bits keep warps busy, too
+_LEAST_INPUTS = 1024  # of a part: fewer are not worth adding up
+_MOST_PARTS = 8
+# Where parts may not depend on the rows: outputs of a program of few rows, how many programs are enough then, and how
+# many of all rows for each to have all parts.
+_INVARIANT_OUTPUTS, _INVARIANT_PROGRAMS = 64, 256
+APART = 256
 
 
 def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool) -> Tiles:
     """rows: as many as meet the matrix; of experts, on average."""
-    few, some, many = TILES[_kind(matrix, dtype)]
-    exact = isinstance(matrix, Int8Matrix)
-    tiles = few if rows <= FEW and (exact or not invariant) else some if rows <= SOME else many
+    kind = _kind(matrix, dtype)
+    found = (INVARIANT if invariant else TILES)[kind]
+    tiles = found[next((most for most in found if rows <= most), max(found))]
+    if (
+        isinstance(matrix, PlainMatrix)
+        and tiles == TILES["plain"][128]
+        and _shared(matrix.values.device) >= WIDE_SHARED
+    ):
+        tiles = WIDE
     return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, Int4Matrix) else tiles
 
 
-def splits_for(tiles: Tiles, outputs: int, columns: int, invariant: bool) -> int:
-    """How many programs share the inputs of an output, equal parts of its blocks: some, where outputs alone give too
-    few programs to keep the memory busy."""
-    if tiles.rows > SOME or invariant:
-        return 1
-    warps: int = triton.cdiv(outputs, tiles.outputs) * tiles.warps
+def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns: int, invariant: bool) -> Parts:
+    """Several where outputs alone give too few programs to keep the memory busy. invariant: as many for any number of
+    rows, by one program where rows are enough to make many."""
+    is_codes = isinstance(matrix, Int4Matrix)
     blocks: int = triton.cdiv(columns, tiles.inputs)
-    most = min(_WARPS // warps, columns // _LEAST_INPUTS, _MOST_SPLITS)
+    if invariant:
+        of_outputs: int = triton.cdiv(outputs, _INVARIANT_OUTPUTS)
+        most = min(_INVARIANT_PROGRAMS // of_outputs, columns // _LEAST_INPUTS, _MOST_PARTS)
+        count = _divisor(blocks, most)
+        programs: int = triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.outputs)
+        return Parts(count, count > 1 and (is_codes or programs < APART))  # two sums and codes take too many registers
+    if tiles.rows > _SOME:
+        return WHOLE
+    warps: int = triton.cdiv(outputs, tiles.outputs) * tiles.warps
+    enough = _WARPS_OF_CODES if is_codes else _WARPS
+    count = _divisor(blocks, min(enough // warps, columns // _LEAST_INPUTS, _MOST_PARTS))
+    return Parts(count, count > 1)
+
+
+@cache
+def _shared(device: torch.device) -> int:
+    """Bytes that a program may have at most; 0 where there is no GPU."""
+    if device.type != "cuda":
+        return 0
+    found: int = driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
+    return found
+
+
+def _divisor(blocks: int, most: int) -> int:
+    """The largest by which blocks can be shared out equally."""
     return next((count for count in range(most, 1, -1) if blocks % count == 0), 1)
 
 
