@@ -28,6 +28,7 @@ from benchmarks.comparison import publish, spread, tell
 from benchmarks.embeddings.export import SHAPES, VOCABULARY
 from benchmarks.embeddings.runner import Job
 from benchmarks.embeddings.texts import TAILS, arrivals, texts
+from benchmarks.peers.tokenizer import write_tokenizer
 from inflight.config.engine import EngineSettings, resolve_threads
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,9 @@ def main(given: Sequence[str] | None = None) -> None:
             model = Path(arguments.models or folder) / shape
             if not (model / "model.onnx").exists():
                 tell(f"Writing {shape} ...")
-                _run(arguments.environments, "export", str(model), shape).wait()
+                if _run(arguments.environments, "export", str(model), shape).wait():
+                    raise SystemExit(f"{shape} was not written; the words of what failed are above.")
+                write_tokenizer(model, VOCABULARY)
             for precision in arguments.precisions:
                 for tail in arguments.tails:
                     tables += _measured(arguments, model, shape, precision, tail)

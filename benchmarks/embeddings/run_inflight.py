@@ -19,12 +19,11 @@ from inflight.core.types.sampling import PoolingParams
 class Inflight:
     def __init__(self, job: Job):
         padded = os.environ.get("INFLIGHT_PADDED")
-        budget = int(os.environ.get("INFLIGHT_BUDGET", "2048"))
         settings = EngineSettings(
             model=job.model,
             dtype=job.precision,  # type: ignore[arg-type]
             threads=job.threads,
-            max_num_batched_tokens=budget,
+            max_num_batched_tokens=None if padded else 2048,
             max_num_seqs=256,
         )
         scheduling = SchedulingSettings.of(strategy="dynamic", batch_size=32, window=0.005) if padded else None
