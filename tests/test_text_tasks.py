@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from models import write_model
 from safetensors.numpy import save_file
 from text_models import CLASSES, CONFIG, write_classifier, write_embedder, write_reranker
 
 from inflight import LLM, SamplingParams
+from inflight.build.model import BUILT_IN
+from inflight.config.setting import SettingsError
 from inflight.core.types.request import RequestRefused
 from inflight.frontend.text_tasks import TextTaskError
 from inflight.models.errors import ModelError
@@ -184,3 +187,79 @@ def test_folders_that_say_something_else(tmp_path: Path, file: str, content: obj
 def test_labels_are_read_in_their_order(classifier: Path) -> None:
     pooler = read_folder(classifier, to_run=True).pooler
     assert pooler is not None and pooler.labels == ("calm", "busy", "full") and pooler.activation == "softmax"
+
+
+PAIR = (
+    "{% for one in messages %}{% if one.role == 'query' %}Q: {{ one.content }}{% else %} D: {{ one.content }}"
+    "{% endif %}{% endfor %} A:"
+)
+
+
+@pytest.fixture(scope="module")
+def pair_template(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("template") / "pair.jinja"
+    path.write_text(PAIR)
+    return str(path)
+
+
+HEADS: dict[str, tuple[str, dict[str, object]]] = {
+    "tied": ("qwen3", {}),
+    "of its own": ("mistral", {}),
+    "scaled": ("granite", {"logits_scaling": 3.0}),
+    "with a bias": (
+        "granite",
+        {"architectures": ["PhiForCausalLM"], "residual_multiplier": 1, "attention_multiplier": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_score_is_what_the_next_token_is_more_likely_to_be(head: str, pair_template: str, tmp_path: Path) -> None:
+    """Against the same model as it continues texts."""
+    family, fields = HEADS[head]
+    model, answers, documents = (
+        str(write_model(tmp_path, family, **fields)),
+        ("a", "b"),
+        ["One.", "None <|end|> at all."],
+    )
+    with LLM(model, dtype="float32", score_tokens=answers, score_template=pair_template) as llm:
+        assert not llm.capacity.generates and llm.settings["score_tokens"].value == "a b"
+        found = llm.score("Who waits?", documents)
+        with pytest.raises(RequestRefused, match="continues no text"):
+            llm.generate("Who waits?")
+    tokenizer = Tokenizer.load(tmp_path)
+    with LLM(model, dtype="float32") as llm:
+        for one, document in zip(found, documents, strict=True):
+            prompt = one.prompt_token_ids
+            assert tokenizer.decode(prompt) == f"Q: Who waits? D: {document} A:"
+            asked = [{"prompt_token_ids": [*prompt, *tokenizer.encode(answer)]} for answer in answers]
+            told = llm.generate(asked, SamplingParams(max_tokens=1, prompt_logprobs=1))
+            likely = [one.prompt_logprobs[-1][one.prompt_token_ids[-1]].logprob for one in told]
+            assert one.outputs.score == pytest.approx(1 / (1 + math.exp(likely[1] - likely[0])), rel=1e-4)
+            assert one.outputs.score != pytest.approx(0.5, rel=1e-3)
+
+
+def test_of_a_templated_pair_the_document_is_cut(pair_template: str) -> None:
+    with LLM(score_tokens=("a", "b"), score_template=pair_template, max_model_len=64) as llm:
+        (one,) = llm.score("Who waits?", ["word " * 200], truncate=True)
+        text = Tokenizer.load(BUILT_IN).decode(one.prompt_token_ids)
+        assert len(one.prompt_token_ids) <= 64 and text.startswith("Q: Who waits? D: word") and text.endswith(" A:")
+        with pytest.raises(ValueError, match="The template of pairs and the query alone have"):
+            llm.score("word " * 200, ["x"], truncate=True)
+
+
+def test_scores_by_the_next_token_that_cannot_be(pair_template: str, embedder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"'a sentence of words', which is \d+ tokens of this model"):
+        LLM(score_tokens=("a sentence of words", "b"))
+    with pytest.raises(SettingsError, match="two different answers"):
+        LLM(score_tokens=("a", "a"))
+    with pytest.raises(SettingsError, match="--pooling is last; leave one of them out"):
+        LLM(score_tokens=("a", "b"), pooling="last")
+    with pytest.raises(SettingsError, match="tells no score of them; set --score-tokens"):
+        LLM(str(embedder), score_template=pair_template)
+    with pytest.raises(SettingsError, match="absent cannot be read"):
+        LLM(score_tokens=("a", "b"), score_template=str(tmp_path / "absent"))
+    with pytest.raises(ModelError, match="the model continues no texts"):
+        LLM(str(embedder), score_tokens=("a", "b"))
+    with pytest.raises(ModelError, match="caps its logits at 30, so that the difference"):
+        LLM(str(write_model(tmp_path / "capped", "gemma2")), score_tokens=("a", "b"))

@@ -11,6 +11,8 @@ import openai
 import pytest
 from text_models import write_classifier, write_embedder, write_reranker
 
+from inflight import LLM
+
 from .conftest import Server
 
 TEXTS = ["The batch waits.", "A queue of requests, served in turn.", "x"]
@@ -177,6 +179,23 @@ def test_lines_of_batch_jobs(tmp_path: Path) -> None:
         answers = [json.loads(line) for line in client.files.content(found.output_file_id).text.splitlines()]
         bodies = {one["custom_id"]: one["response"]["body"] for one in answers}
         assert len(bodies["1"]["data"][0]["embedding"]) == 64
+    finally:
+        server.process.terminate()
+        server.process.wait(30)
+
+
+def test_pairs_by_a_template_and_the_next_token(tmp_path: Path) -> None:
+    template = tmp_path / "pair.jinja"
+    template.write_text("Q: {{ messages[0].content }} D: {{ messages[1].content }} A:")
+    server = Server("--score-tokens", "a", "b", "--score-template", str(template)).ready()
+    try:
+        body = {"query": "Who waits?", "documents": ["The batch.", "Nobody <|end|> at all."]}
+        ranked = server.post("/v1/rerank", body).json()["results"]
+        with LLM(score_tokens=("a", "b"), score_template=str(template)) as llm:
+            wanted = [one.outputs.score for one in llm.score(body["query"], body["documents"])]
+        assert [one["relevance_score"] for one in sorted(ranked, key=lambda one: one["index"])] == wanted
+        long = server.post("/v1/rerank", {**body, "query": "word " * 5000, "truncate": True})
+        assert long.status_code == 400 and "The template of pairs and the query alone have" in long.text
     finally:
         server.process.terminate()
         server.process.wait(30)

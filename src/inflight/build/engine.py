@@ -22,7 +22,7 @@ from inflight.build.in_force import values_in_force
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
-from inflight.build.text import load_text
+from inflight.build.text import load_text, read_text_prompts
 from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings, cores_of
 from inflight.config.scheduling import SchedulingSettings
@@ -44,7 +44,7 @@ from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.registry import read_generation
-from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts, read_prompts
+from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer
 
@@ -81,9 +81,10 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Tokenizer and chat template, which are read while weights are packed."""
+    """Tokenizer and chat template, which are read while weights are packed; prompts: what stands around whole texts."""
 
     reading: Future[tuple[Tokenizer | None, ChatTemplate | None]]
+    prompts: TextPrompts
 
     def tokenizer(self) -> Tokenizer | None:
         """Waits for it."""
@@ -145,8 +146,9 @@ def _build(wanted: _Wanted) -> Engine:
     files = gguf_at(folder) or folder  # opened once for all who read it
     device = resolve_device(settings)
     computed = computed_model(files, settings, str(device.value))
+    prompts = read_text_prompts(files, settings, computed.spec)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
-        text = _Text(aside.submit(load_text, files, settings))
+        text = _Text(aside.submit(load_text, files, settings), prompts)
         return _assemble(files, computed, device, text, wanted)
 
 
@@ -193,14 +195,14 @@ def _assemble(
         ),
         executor=driven,
         tokenizer=tokenizer,
-        prompts=PromptEncoder(tokenizer, template, settings.seed),
+        prompts=PromptEncoder(tokenizer, template, settings.seed, pair_template=text.prompts.of_pairs),
         model=model,
         capacity=capacity,
         settings=in_force,
         defaults=sampling_defaults(read_generation(files)),
         kv_bytes_per_token=len(windows) * backend.bytes_per_block(shape) / shape.block_size,
         start=built.seconds,
-        text_prompts=read_prompts(files) if isinstance(files, Path) else NO_PROMPTS,
+        text_prompts=text.prompts,
     )
 
 

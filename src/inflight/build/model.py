@@ -13,8 +13,9 @@ from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.models.gguf.gguf_model import GGUFModel
-from inflight.models.pooler import with_pooling
+from inflight.models.pooler import by_next_token, with_pooling
 from inflight.models.registry import family_at, read_folder
+from inflight.text import Tokenizer
 
 BUILT_IN = Path(__file__).parents[1] / "builtin_model"
 
@@ -29,6 +30,8 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
         spec = read_folder(files, to_run=True, family=family)
         if settings.pooling != "auto":
             spec = with_pooling(spec, settings.pooling)
+        if settings.score_tokens is not None:
+            spec = by_next_token(spec, settings.score_tokens, _token_ids(files, settings.score_tokens))
         group = settings.quantization_group_size
         captures = device != "cpu" and not settings.enforce_eager
         rows = graph_rows(settings) if captures else 0
@@ -57,3 +60,17 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             "pip install 'inflight[transformers]'."
         ) from None
     return load(files, settings.dtype, settings.load_format, settings.seed)
+
+
+def _token_ids(files: Path | GGUFModel, answers: tuple[str, str]) -> tuple[int, int]:
+    """Of answers that are one token each."""
+    tokenizer, found = Tokenizer.load(files), []
+    for answer in answers:
+        token_ids = tokenizer.encode(answer, add_special_tokens=False)
+        if len(token_ids) != 1:
+            raise SettingsError(
+                f"--score-tokens names {answer!r}, which is {len(token_ids)} tokens of this model; a score is told by "
+                "one next token: name answers of one token each."
+            )
+        found += token_ids
+    return found[0], found[1]

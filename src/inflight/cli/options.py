@@ -223,6 +223,12 @@ engine_options = grouped(
         show_default=True,
         help="Tokens that a text's vector is made of: cls, mean or last; auto: as the model's files say, if they do.",
     ),
+    click.option(
+        "--score-tokens",
+        nargs=2,
+        help="Two answers, by which a model that continues texts scores pairs: yes no, of Qwen3-Reranker.",
+    ),
+    click.option("--score-template", help="File with the Jinja template that makes a prompt of a pair to be scored."),
     click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
     click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),

@@ -50,6 +50,9 @@ class EngineSettings:
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     watermark: share of the KV blocks kept free of newcomers.
     pooling: of which tokens a text's vector is made; "auto": as the model's files say, if they do.
+    score_tokens: two answers, by which a model that continues texts scores pairs: the probability of the first against
+    the second. score_template: a file whose Jinja template makes a prompt of a pair, which it is given as messages of
+    the roles query and document.
     """
 
     model: str | None = None
@@ -80,6 +83,8 @@ class EngineSettings:
     pin_threads: bool = False
     seed: int = 0
     pooling: PoolingChoice = "auto"
+    score_tokens: tuple[str, str] | None = None
+    score_template: str | None = None
 
     def __post_init__(self) -> None:
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
@@ -108,6 +113,7 @@ class EngineSettings:
         self._check_utilization()
         if self.pooling not in get_args(PoolingChoice):
             raise SettingsError(f"--pooling is {self.pooling!r}; known are auto, cls, mean and last.")
+        self._check_score_tokens()
         if self.attention_backend not in get_args(AttentionChoice):
             raise SettingsError(
                 f"--attention-backend is {self.attention_backend!r}; known are auto, flash-attn and flashinfer."
@@ -155,6 +161,18 @@ class EngineSettings:
                 f"--gpu-memory-utilization and {other} both say how large the KV cache is; give one of them."
             )
 
+    def _check_score_tokens(self) -> None:
+        tokens = self.score_tokens
+        if tokens is None:
+            return
+        if len(tokens) != 2 or not all(isinstance(one, str) and one for one in tokens) or tokens[0] == tokens[1]:
+            raise SettingsError(f"--score-tokens are {tokens!r}; give two different answers, such as yes and no.")
+        if self.pooling != "auto":
+            raise SettingsError(
+                f"--score-tokens make a model a classifier, whose pooling is its own, and --pooling is {self.pooling}; "
+                "leave one of them out."
+            )
+
     def _check_transformers(self) -> None:
         ours = {
             "family": None,
@@ -167,6 +185,8 @@ class EngineSettings:
             "batch_invariant": False,
             "tensor_parallel_size": 1,
             "pooling": "auto",
+            "score_tokens": None,
+            "score_template": None,
         }
         for name, unset in ours.items():
             if getattr(self, name) != unset:

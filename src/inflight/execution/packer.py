@@ -30,7 +30,7 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.sizes import holds, token_table_is_quantized
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import ModelSpec, NextTokens
 
 _TABLE, _HEAD, _BIAS = "model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"
 _COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
@@ -85,18 +85,29 @@ class Packer:
         shape = (model.vocab_size, model.hidden_size)
         if model.head is None:
             return self.place_table(_TABLE, model.vocab_size), None
-        # A tied model may have been saved under either name, or under both.
-        name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
-        tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
-        if tied:
+        name = self._output_name(model.head.tied)
+        if model.head.tied and (name == _TABLE or _TABLE not in source):
             table = backend.pack_table(source.matrix(name, shape), self._output, self._group_size)
-        else:
-            table = backend.pack_rows(source.pieces(name, shape), *shape)
-        self._done(table.nbytes, (name, shape))
-        if tied:
+            self._done(table.nbytes, (name, shape))
             return table, table.linear
+        table = backend.pack_rows(source.pieces(_TABLE, shape), *shape)
+        self._done(table.nbytes, (_TABLE, shape))
         bias = [(_BIAS, model.vocab_size)] if model.head.bias else []
         return table, self._linear([(_HEAD, shape)], bias, self._output)
+
+    def next_tokens(self, tokens: NextTokens, has_bias: bool) -> Linear:
+        """A product with one output, a token's logit less another's. Never quantized."""
+        name, width = self._output_name(tokens.tied), self.model.hidden_size
+        whole = self._source.matrix(name, (self.model.vocab_size, width))
+        first, second = (_floats_of(rows_of(whole, slice(one, one + 1))) for one in (tokens.token_id, tokens.other_id))
+        bias = None
+        if has_bias:
+            every = self.array(_BIAS, self.model.vocab_size)
+            bias = tokens.scale * (every[[tokens.token_id]] - every[[tokens.other_id]])
+        difference = np.ascontiguousarray((first - second) * np.float32(tokens.scale))
+        packed = self._backend.pack_linear([difference], bias, "act", self._group_size)
+        self._done(packed.nbytes, (name, (1, width)))
+        return packed
 
     def place_table(self, name: str, rows: int) -> Table:
         """A table of a vector for each token, position or type of token, of which only rows are read."""
@@ -230,6 +241,13 @@ class Packer:
         if self._progress is not None:
             self._progress(self._packed, max(self._packed, self._parameters))
 
+    def _output_name(self, tied: bool) -> str:
+        """Of the output projection. A tied model may have been saved under either name, or under both."""
+        if not tied or (_TABLE not in self._source and _HEAD in self._source):
+            return _HEAD
+        shape = (self.model.vocab_size, self.model.hidden_size)
+        return _HEAD if _HEAD in self._source and self._heads_differ(shape) else _TABLE
+
     def _heads_differ(self, shape: tuple[int, int]) -> bool:
         """Whether a checkpoint that should be tied holds two different tables; then, as in transformers, it is not."""
         table, head = self._source.tensor(_TABLE, shape), self._source.tensor(_HEAD, shape)
@@ -241,3 +259,10 @@ class Packer:
         self._source.release(_TABLE)
         self._source.release(_HEAD)
         return differ
+
+
+def _floats_of(rows: Matrix) -> Array:
+    """float32, however they are held."""
+    if not isinstance(rows, np.ndarray):
+        return dequantized(in_order(rows))
+    return from_bf16(rows) if rows.dtype == np.uint16 else rows.astype(np.float32)

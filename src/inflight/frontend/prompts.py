@@ -17,7 +17,16 @@ from inflight.core.stopping import StopText
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
-from inflight.text import ChatEncoder, ChatTemplate, Conversation, EncodedChat, RenderedChat, TextStream, Tokenizer
+from inflight.text import (
+    ChatEncoder,
+    ChatTemplate,
+    ChatTemplateError,
+    Conversation,
+    EncodedChat,
+    RenderedChat,
+    TextStream,
+    Tokenizer,
+)
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
@@ -35,10 +44,12 @@ class PromptEncoder:
         *,
         parse_control_tokens: bool = False,
         first: int = 0,
+        pair_template: str = "",
     ):
         """seed: the engine's own; request number k without a seed draws from (seed, k), so that runs repeat.
         parse_control_tokens: what messages spell as a control token is one, instead of text (see `text.control`).
-        first: number of the first request; encoders of one engine draw the same seeds otherwise."""
+        first: number of the first request; encoders of one engine draw the same seeds otherwise.
+        pair_template: the source of what writes a pair that is read together; empty: as the tokenizer puts them."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._chats = (
@@ -46,6 +57,9 @@ class PromptEncoder:
             if tokenizer is None or chat_template is None
             else ChatEncoder(tokenizer, chat_template, parse_control_tokens)
         )
+        self._pairs = None
+        if pair_template and tokenizer is not None and chat_template is not None:
+            self._pairs = ChatEncoder(tokenizer, chat_template.of_other_source(pair_template), parse_control_tokens)
         self._seed = seed
         self._numbers = itertools.count(first)
         self._bad_token_ids = lru_cache(maxsize=64)(self._cut_bad_words)  # a call's prompts have the same
@@ -85,10 +99,15 @@ class PromptEncoder:
         return _checked_ids(prompt)
 
     def check_chat(self) -> None:
-        """Prepare for chats now, so that a mistake in a template is not found by the first conversation. Raises
+        """Prepare for chats and pairs now, so that a mistake in a template is not found by the first one. Raises
         ChatTemplateError and TokenizerError; a model without templates, or without a tokenizer, passes."""
         if self._chats is not None:
             self._chats.prepare()
+        if self._pairs is not None:
+            try:
+                self._pairs.prepare()
+            except ChatTemplateError as error:
+                raise ChatTemplateError(f"--score-template holds no template: {error}") from None
 
     def chat(self, conversation: Conversation) -> EncodedChat:
         """A conversation as the model's chat template writes it, and its tokens: `render_chat` and `chat_tokens`."""
@@ -158,12 +177,33 @@ class PromptEncoder:
         return _not_empty(self._tokenizer.encode_within(text, most))
 
     def pair(self, first: str, second: str, most: int | None = None) -> tuple[tuple[int, ...], int | None]:
-        """Token ids of a pair of texts, and where the second begins, where that is told apart. most: as of `text`.
-        Raises PromptError and TokenizerError."""
+        """Token ids of a pair of texts, and where the second begins, where that is told apart. most: so many, what is
+        too much is cut off the end of the longer text, of a templated pair the second's. Raises PromptError,
+        ChatTemplateError and TokenizerError."""
         if self._tokenizer is None:
             raise PromptError("This model has no tokenizer, which pairs of texts are read by; give its tokenizer.json.")
+        if self._pairs is not None:
+            return self._templated(self._pairs, self._tokenizer, first, second, most), None
         token_ids, second_at = self._tokenizer.encode_pair(first, second, most)
         return _not_empty(token_ids), second_at
+
+    def _templated(
+        self, pairs: ChatEncoder, tokenizer: Tokenizer, query: str, document: str, most: int | None
+    ) -> tuple[int, ...]:
+        """What the template writes around a document must stay, so that what is too much is cut off the document."""
+        while True:
+            messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+            token_ids = pairs.token_ids(pairs.render(Conversation(messages)))
+            if most is None or len(token_ids) <= most:
+                return _not_empty(token_ids)
+            taken = len(tokenizer.encode(document, add_special_tokens=False))
+            kept = taken - (len(token_ids) - most)
+            if kept < 1:
+                raise PromptError(
+                    f"The template of pairs and the query alone have {len(token_ids) - taken} tokens, but {most} may "
+                    "be read; shorten the query."
+                )
+            document = document[: len(document) * kept // taken]
 
     def pooled(
         self,

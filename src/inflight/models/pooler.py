@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
-from inflight.models.spec import ModelSpec, Pooler, PoolerLayer, Pooling, ScoreActivation
+from inflight.models.spec import ModelSpec, NextTokens, Pooler, PoolerLayer, Pooling, ScoreActivation
 
 CLASSIFIER, BASE, GENERATES = "ForSequenceClassification", "Model", "ForCausalLM"
 _MOST_LABELS = 4096
@@ -37,6 +37,26 @@ def with_pooling(spec: ModelSpec, pooling: Pooling) -> ModelSpec:
         )
     pooler = replace(spec.pooler or Pooler(pooling=pooling), pooling=pooling)
     return replace(spec, pooler=pooler, head=spec.head if pooling == "last" else None)
+
+
+def by_next_token(spec: ModelSpec, tokens: tuple[str, str], token_ids: tuple[int, int]) -> ModelSpec:
+    """A model that continues texts as a classifier of one label, the probability of one next token against another's.
+    softmax over two logits is the sigmoid of their difference, so that of the output projection one row is left, the
+    difference of two. Raises ModelError for a model of which that is not so."""
+    head = spec.head
+    if head is None:
+        raise ModelError(
+            "the model continues no texts, so that no next token can be a score; leave --score-tokens out."
+        )
+    if head.soft_cap:
+        raise ModelError(
+            f"the model caps its logits at {head.soft_cap:g}, so that the difference of two tells no score; leave "
+            "--score-tokens out."
+        )
+    rows = NextTokens(*token_ids, tied=head.tied, scale=head.scale)
+    layer = PoolerLayer(name="lm_head", inputs=spec.hidden_size, outputs=1, bias=head.bias, next_tokens=rows)
+    pooler = Pooler(pooling="last", layers=(layer,), normalize=False, labels=(tokens[0],), activation="sigmoid")
+    return replace(spec, pooler=pooler, head=None)
 
 
 def classifier(fields: Fields, before: Pooler, last: str, bias: bool = True) -> Pooler:

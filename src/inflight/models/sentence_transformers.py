@@ -32,10 +32,12 @@ _LONGEST_PROMPT = 100_000
 
 
 class TextPrompts(Struct, frozen=True):
-    """What is put before texts, by what they are for ("query" and the like), and which of these where nobody says."""
+    """What is put before texts, by what they are for ("query" and the like), and which of these where nobody says.
+    of_pairs: the source of a template that writes a pair that is read together; empty: as the tokenizer puts them."""
 
     prompts: Mapping[str, str] = {}
     default: str | None = None
+    of_pairs: str = ""
 
 
 NO_PROMPTS = TextPrompts()

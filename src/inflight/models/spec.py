@@ -239,11 +239,21 @@ class LearnedPositions(Struct, frozen=True, kw_only=True):
         return self.rows - self.unused
 
 
+class NextTokens(Struct, frozen=True):
+    """Two rows of the output projection, one token's less another's. tied, scale: as `Head` has them."""
+
+    token_id: int
+    other_id: int
+    tied: bool
+    scale: float
+
+
 class PoolerLayer(Struct, frozen=True, kw_only=True):
     """A product over a text's vector, an activation function, and a layer norm where `norm` names one. name, norm: of
-    its tensors, without `.weight`."""
+    its tensors, without `.weight`. next_tokens: whose rows the matrix is made of, where it has no tensor of its own."""
 
     name: str
+    next_tokens: NextTokens | None = None
     inputs: int
     outputs: int
     activation: PoolerActivation = "none"

@@ -106,6 +106,10 @@ class ChatTemplate:
             return cls(_templates_in(config, folder.path), special_tokens(config))
         return cls(_template_files(folder) or _templates_in(config, folder / FILE_NAME), special_tokens(config))
 
+    def of_other_source(self, source: str) -> ChatTemplate:
+        """Another template for the same model."""
+        return ChatTemplate(source, self._special_tokens, self._limits)
+
     @property
     def is_available(self) -> bool:
         """Whether the model has a chat template at all."""

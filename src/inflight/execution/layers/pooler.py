@@ -27,12 +27,16 @@ class PoolerLayerWeights:
 
     @classmethod
     def load(cls, packer: Packer, spec: PoolerLayer) -> PoolerLayerWeights:
-        return cls(
-            spec=spec,
-            weight=packer.plain(
+        if spec.next_tokens is not None:
+            weight = packer.next_tokens(spec.next_tokens, spec.bias)
+        else:
+            weight = packer.plain(
                 [(f"{spec.name}.weight", (spec.outputs, spec.inputs))],
                 [(f"{spec.name}.bias", spec.outputs)] if spec.bias else [],
-            ),
+            )
+        return cls(
+            spec=spec,
+            weight=weight,
             norm=NormWeights.load(packer, spec.norm, spec.outputs, spec.norm_bias) if spec.norm else None,
         )
 

@@ -64,7 +64,13 @@ def _fork_for(control: socket.socket) -> None:
     limits = decode_limits(receive(control))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's zombies
     _spare_the_server()
-    encoder = PromptEncoder(tokenizer, template, 0, parse_control_tokens=limits.parse_control_tokens)
+    encoder = PromptEncoder(
+        tokenizer,
+        template,
+        0,
+        parse_control_tokens=limits.parse_control_tokens,
+        pair_template=limits.prompts.of_pairs,
+    )
     encoder.check_chat()
     preprocessor = Preprocessor(encoder, tokenizer, limits, parsers_of(encoder, tokenizer, limits.parsers))
     while True:

@@ -147,7 +147,8 @@ class _Child:
         ready = self._next()
         assert isinstance(ready, Ready), "comes behind the model"
         engine, serial = ready.engine, self._setup.serial
-        prompts = PromptEncoder(tokenizer, template, engine.seed, first=serial << SERIAL_SHIFT)
+        of_pairs = engine.text_prompts.of_pairs
+        prompts = PromptEncoder(tokenizer, template, engine.seed, first=serial << SERIAL_SHIFT, pair_template=of_pairs)
         prompts.check_chat()
 
         async def connect() -> RemoteClient:
