@@ -47,6 +47,11 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     ),
     "qwen3": ("Qwen3Model", QWEN, "last"),
     "qwen3_classifier": ("Qwen3ForSequenceClassification", {**QWEN, "num_labels": 3}, None),
+    "embedding_gemma": (
+        "Gemma3TextModel",
+        {**QWEN, "use_bidirectional_attention": True, "sliding_window": 16, "sliding_window_pattern": 3},
+        "mean",
+    ),
     "llama_reward": ("LlamaForSequenceClassification", {**QWEN, "num_labels": 1}, None),
 }
 

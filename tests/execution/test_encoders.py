@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EncoderOf = Callable[[str], "Encoder"]
 NAMES = (
     *("bert", "bert_relu", "bert_classifier", "roberta", "xlm_roberta_reranker", "distilbert", "distilbert_classifier"),
-    *("modernbert", "modernbert_classifier", "qwen3", "qwen3_classifier", "llama_reward"),
+    *("modernbert", "modernbert_classifier", "qwen3", "qwen3_classifier", "llama_reward", "embedding_gemma"),
 )
 ISAS = [*backends()[:2], *backends()[2:][-1:], "torch"]
 LONGEST = 130
@@ -160,7 +160,7 @@ def test_the_second_text_of_a_pair_is_another_type(encoder_of: EncoderOf, isa: s
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("isa", ISAS[:-1])
-@pytest.mark.parametrize("name", ["bert", "modernbert", "qwen3_classifier"])
+@pytest.mark.parametrize("name", ["bert", "modernbert", "qwen3_classifier", "embedding_gemma"])
 def test_company_changes_no_bit(encoder_of: EncoderOf, name: str, isa: str, dtype: str) -> None:
     folder, given = encoder_of(name).folder, texts(17, 3, 128, 64, 65, 1, 100, 30, 90)
     alone = [Pools(folder, isa, dtype).vectors(one)[0] for one in given]
@@ -174,7 +174,7 @@ def test_company_changes_no_bit(encoder_of: EncoderOf, name: str, isa: str, dtyp
 
 
 @pytest.mark.parametrize("isa", ISAS[1:2])
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "modernbert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "modernbert", "embedding_gemma"])
 def test_bf16_is_near(encoder_of: EncoderOf, name: str, isa: str) -> None:
     encoder, given = encoder_of(name), texts(37, 128)
     for text, found in zip(given, Pools(encoder.folder, isa, "bfloat16").vectors(*given), strict=True):

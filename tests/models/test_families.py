@@ -14,7 +14,17 @@ from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.registry import families_naming, read_spec
 from inflight.models.runnable import refuse_what_does_not_run
-from inflight.models.spec import Attention, Dense, LayerSpec, LinearAttention, Mamba, MoE, Router, ShortConvolution
+from inflight.models.spec import (
+    Attention,
+    Dense,
+    LayerSpec,
+    LinearAttention,
+    Mamba,
+    MoE,
+    Pooler,
+    Router,
+    ShortConvolution,
+)
 
 FAMILIES = families_naming("")
 SIZES: dict[str, Any] = {
@@ -326,6 +336,15 @@ def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
     assert (len(model.layers), model.head.tied, model.runs) == (4, True, False)
     with pytest.raises(ModelError, match="many is an architecture that is not supported"):
         read_spec(whole, to_run=True)
+
+
+def test_a_model_that_sees_to_both_sides_continues_no_texts() -> None:
+    sees = {**CONFIG, "model_type": "gemma3_text", "use_bidirectional_attention": True, "sliding_window": 512}
+    embedder = read_spec({**sees, "architectures": ["Gemma3TextModel"]}, to_run=True)
+    assert embedder.pools_whole_texts and embedder.pooler == Pooler(pooling="mean")
+    assert {layer.mixer.window for layer in embedder.layers if isinstance(layer.mixer, Attention)} <= {0, 256}
+    with pytest.raises(ModelError, match="is set, but Gemma3ForCausalLM continues texts"):
+        read_spec({**sees, "architectures": ["Gemma3ForCausalLM"]})
 
 
 def test_what_is_described_is_not_run() -> None:

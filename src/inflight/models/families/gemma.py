@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
+from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope, windows_of
 from inflight.models.fields import Fields
+from inflight.models.pooler import of_decoder
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec, NormPlace, QkNorm
+from inflight.models.spec import Attention, LayerSpec, NormPlace, Pooler, QkNorm
 
+_BOTH_SIDES = "use_bidirectional_attention"
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 
 
@@ -25,12 +30,22 @@ def gemma1(fields: Fields) -> LayerSpec:
 
 
 def _windowed(fields: Fields, period: int, qk_norm: QkNorm) -> list[LayerSpec]:
-    """One layer in `period` sees all."""
+    """One layer in `period` sees all. Where tokens see those behind them, too, a window is as wide to both sides
+    together."""
+    causal = not fields.flag(_BOTH_SIDES)
     mlp = dense(fields, act=fields.text("hidden_activation", "gelu_pytorch_tanh"))
     scale, soft_cap = fields.number("query_pre_attn_scalar") ** -0.5, _cap(fields, "attn_logit_softcapping")
     return [
         LayerSpec(
-            attention(fields, window=window, qk_norm=qk_norm, bias="attention_bias", scale=scale, soft_cap=soft_cap),
+            attention(
+                fields,
+                window=window if causal else window // 2,
+                qk_norm=qk_norm,
+                bias="attention_bias",
+                scale=scale,
+                soft_cap=soft_cap,
+                causal=causal,
+            ),
             mlp,
             _FOUR,
         )
@@ -54,6 +69,20 @@ def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
         local = Fields({"rope_theta": theta, "max_position_embeddings": fields.size("max_position_embeddings")}, {})
         return rope(local, mixer)
     return rope(fields, mixer, kind=SLIDING if mixer.window else FULL)
+
+
+def _pooler(architecture: str, fields: Fields) -> Pooler | None:
+    """EmbeddingGemma is Gemma 3 that sees to both sides, and makes a vector of all tokens. Raises ModelError where such
+    a one is to continue texts."""
+    found = of_decoder(architecture, fields)
+    if not fields.flag(_BOTH_SIDES):
+        return found
+    if found is None:
+        raise ModelError(
+            f"{_BOTH_SIDES} is set, but {architecture} continues texts, whose later tokens nobody knows; take the "
+            "model's config.json, which names Gemma3TextModel."
+        )
+    return found if found.labels else replace(found, pooling="mean")
 
 
 _DEFAULTS = {"head_dim": 256, "tie_word_embeddings": True, "query_pre_attn_scalar": 256}
@@ -89,10 +118,10 @@ GEMMA2 = Family(
 )
 GEMMA3 = Family(
     name="gemma3",
-    architectures=("Gemma3ForCausalLM",),
+    architectures=("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3TextForSequenceClassification"),
     model_types=("gemma3", "gemma3_text"),
     layers=lambda fields: _windowed(fields, fields.size("sliding_window_pattern"), "head"),
-    understands=_UNDERSTANDS,
+    understands=_UNDERSTANDS | {_BOTH_SIDES},
     defaults={
         **_DEFAULTS,
         "vocab_size": 262_208,
@@ -109,5 +138,6 @@ GEMMA3 = Family(
     embedding_scale=_scale,
     logit_cap=lambda fields: _cap(fields, "final_logit_softcapping"),
     rope=_rope,
+    pooler=_pooler,
     wrappers=("Gemma3ForConditionalGeneration",),
 )
