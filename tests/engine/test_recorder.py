@@ -17,7 +17,7 @@ import pytest
 from core.builders import request
 from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
 from core.test_state_machine import SETUPS, fitted, requests
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from simulate.setups import chat, pool
 
 from inflight.config.scheduling import SchedulingSettings
@@ -353,6 +353,26 @@ def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
     ),
     broken=st.frozensets(st.integers(0, 30), max_size=2),
     unsound=st.frozensets(st.integers(0, 30), max_size=3),
+)
+# A sample lacks a block when a step is looked at ahead, and nobody else can be planned.
+@example(
+    setup=Setup(
+        num_blocks=4,
+        block_size=3,
+        max_rows=2,
+        token_budget=8,
+        prefix_caching=False,
+        watermark=0.0,
+        max_model_len=8,
+        depth=2,
+        strategy="continuous",
+        right_drafts=0.0,
+    ),
+    script=[
+        (Request(request_id="", prompt_token_ids=(0,) * 4, params=SamplingParams(n=2, temperature=0.0)), 1, None, False)
+    ],
+    broken=frozenset(),
+    unsound=frozenset(),
 )
 @settings(deadline=None)
 def test_a_record_replays_to_the_same_plans(

@@ -141,12 +141,16 @@ class Running:
                 if not done and sequence.finish is None:
                     self._send_back(sequence, False, now)
 
-    def allocate_or_preempt(self, sequence: Sequence, now: float, length: int = 1) -> tuple[int, ...] | None:
+    def allocate_or_preempt(
+        self, sequence: Sequence, now: float, length: int = 1, *, planned: bool = True
+    ) -> tuple[int, ...] | None:
         """Blocks for the sequence's next `length` tokens; takes them from the lowest ranked when there are too few.
 
         None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
         still in flight: it computes nothing more, and can be preempted in the next plan; or it is kept, and only
         foreground work could give way: it waits for blocks, which that will give up).
+        planned: the step has somebody already. Else it may come to nothing, of which no record tells: then the lowest
+        ranked waits for those in flight to end, instead of giving way to nobody.
         """
         while True:
             new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + length)
@@ -160,6 +164,8 @@ class Running:
             if any(victim.in_flight for victim in victims):
                 for victim in victims:
                     victim.preempt_pending = victim.finish is None
+                return None
+            if not planned and victims == [sequence] and any(one.in_flight for one in self.sequences):
                 return None
             for victim in victims:
                 self.preempt(victim, now)

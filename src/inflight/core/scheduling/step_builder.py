@@ -152,7 +152,7 @@ class StepBuilder:
                 continue
             if sequence.request.lane not in mine or sequence.number in draft.served or sequence.waiting_for_kv:
                 continue
-            new_blocks = self.running.allocate_or_preempt(sequence, now)
+            new_blocks = self.running.allocate_or_preempt(sequence, now, planned=bool(draft.chunks))
             if new_blocks is not None:
                 self._add_chunk(draft, sequence, 1, new_blocks, now)
         return self.running.preemptions > preemptions
