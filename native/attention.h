@@ -34,7 +34,8 @@ class Attention {
             std::int64_t window, bool causal, const Scores& scores, Value* out)
       : q_(q), heads_(heads), group_(heads / layer.kv_heads), layer_(layer), metadata_(metadata),
         scale_((scores.soft_cap > 0 ? scores.soft_cap : scores.scale) * log2e),
-        inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks), out_(out),
+        inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks),
+        bias_(scores.position_bias), reach_(scores.reach), out_(out),
         work_(metadata, layer.kv_heads, group_, window, causal),
         rows_((work_.most_rows() + 15) / 16 * 16) {}
 
@@ -196,16 +197,24 @@ class Attention {
       score(s, tile, row, count, first, past, keys);
       float scales[queries_at_once];
       const auto softmax_rows = [&](auto capped) {
-        for (int m = 0; m < count; ++m) scales[m] = softmax_row<capped.value>(s, tile, position, row + m, m, to);
+        for (int m = 0; m < count; ++m)
+          scales[m] = softmax_row<capped.value>(s, tile, position, row + m, m, bias_of(task, row + m, position), to);
       };
       inner_ > 0 ? softmax_rows(std::true_type{}) : softmax_rows(std::false_type{});
       mix(s, tile, row, count, first, past, values, scales, to);
     }
   }
 
+  // What is added to a row's scores of the positions from `position` on; null: nothing.
+  const float* bias_of(const AttentionTask& task, std::int64_t row, std::int64_t position) const {
+    if (bias_ == nullptr) return nullptr;
+    const std::int64_t own = work_.first_position(task) + row / group_, head = task.head * group_ + row % group_;
+    return bias_ + head * (2 * reach_ + 63) + position - own + reach_ - 1;
+  }
+
   // Scores of the m-th row of a tile → probabilities, and their scale.
   template <bool capped>
-  float softmax_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m,
+  float softmax_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m, const float* bias,
                     const SoftmaxState& to) const {
     constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
     const float* scores = s.scores + m * x_rows * tile_positions;
@@ -219,7 +228,11 @@ class Attention {
         p[i] = load<vf>(scores + i * lanes);
       }
     }
-    const float scale = bytes && !capped ? scale_ * s.splits[row].scale : scale_;
+    float scale = bytes && !capped ? scale_ * s.splits[row].scale : scale_;
+    if (bias != nullptr) {
+      for (int i = 0; i < count; ++i) p[i] = fma(load<vf>(bias + i * lanes), all(log2e), p[i] * scale);
+      scale = 1.0f;
+    }
     const std::int64_t low = s.first[row] - position, high = s.last[row] - position;
     const auto softmax_seen = [&](auto all_seen) {
       online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
@@ -370,6 +383,8 @@ class Attention {
   const AttentionMetadata& metadata_;
   float scale_, inner_;  // of scores, times log₂ e; capped: of tanh, and within it; else inner is 0
   const float* sinks_;
+  const float* bias_;  // [H][2 · reach + 63] or null
+  std::int64_t reach_;
   Value* out_;
   AttentionPartition work_;
   std::int64_t rows_;  // of the largest task, rounded up to 16
@@ -378,7 +393,7 @@ class Attention {
 
 template <class Value, class Keys, class Values>
 void divide(Pool& pool, const KVLayer& layer, const AttentionMetadata& metadata, AttentionPlan& plan) {
-  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, plan.causal, {1.0f, 0.0f, nullptr}, nullptr)
+  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, plan.causal, {1.0f, 0.0f, nullptr, nullptr, 0}, nullptr)
       .divide(pool, plan);
 }
 

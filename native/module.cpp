@@ -133,7 +133,8 @@ NB_MODULE(_native, m) {
            nb::arg("norms_last") = false, nb::arg("v_norm").none() = nb::none())
       .def("rope_and_write_latent", &rope_and_write_latent)
       .def("attention", &attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
-           nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none(), nb::arg("causal") = true)
+           nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none(), nb::arg("causal") = true,
+           nb::arg("position_bias").none() = nb::none())
       .def("convolve", &convolve)
       .def("convolve_gated", &convolve_gated, nb::arg("x"), nb::arg("layer"), nb::arg("weight"),
            nb::arg("bias").none(), nb::arg("out"))

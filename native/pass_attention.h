@@ -91,7 +91,8 @@ inline void rope_and_write_latent(PreparedPass& pass, const Activation& q, const
 }
 
 inline void attention(PreparedPass& pass, const Activation& q, std::int64_t layer, float scale, std::int64_t window,
-                      Activation& out, float soft_cap, const Vector* sinks, bool causal) {
+                      Activation& out, float soft_cap, const Vector* sinks, bool causal,
+                      const Vector* position_bias) {
   KVLayer kept = pass.layer_at(layer);
   const std::int64_t heads = q.columns / kept.key_dim;
   if (kept.values_in_keys()) {
@@ -107,11 +108,22 @@ inline void attention(PreparedPass& pass, const Activation& q, std::int64_t laye
   if (!(scale > 0)) refuse("scale must be positive");
   if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
   if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
+  const AttentionMetadata metadata = pass.metadata_of(layer);
+  std::int64_t reach = 0;
+  if (position_bias != nullptr) {
+    const std::int64_t width = static_cast<std::int64_t>(position_bias->array.size(0)) / heads;
+    reach = (width - 63) / 2;
+    if (causal || width * heads != static_cast<std::int64_t>(position_bias->array.size(0)) || 2 * reach + 63 != width)
+      refuse("position_bias must have 2 L + 63 numbers for each query head of attention to both sides");
+    for (std::int64_t i = 0; i < metadata.chunks; ++i)
+      if (metadata.context_len[i] + metadata.query_start[i + 1] - metadata.query_start[i] > reach)
+        refuse("position_bias must reach as far as the longest text");
+  }
   begin(out, pass.act(), heads * kept.value_dim, q.rows);
   const AttentionPlan& plan = pass.plan_for(kept, heads, window, causal, layer);
-  const Scores scores{scale, soft_cap, numbers(sinks)};
+  const Scores scores{scale, soft_cap, numbers(sinks), numbers(position_bias), reach};
   pass.run([&](Pool& pool, const RowKernels&) {
-    pass.attention_kernels().attention(pool, q.array.data(), kept, pass.metadata_of(layer), plan, scores,
+    pass.attention_kernels().attention(pool, q.array.data(), kept, metadata, plan, scores,
                                        out.array.data());
   });
 }

@@ -189,10 +189,12 @@ struct Projection {
 };
 
 // How scores become probabilities. soft_cap c: c · tanh(score / c), or 0. sinks: of each query head a score without a
-// value, [H] or null.
+// value, [H] or null. position_bias: what is added by distance, [H][2 · reach + 63], of distance 0 at reach − 1; or null.
 struct Scores {
   float scale, soft_cap;
   const float* sinks;
+  const float* position_bias;
+  std::int64_t reach;
 };
 
 // Where the log-probabilities of S rows go: of one token each, and of the likeliest.

@@ -29,6 +29,7 @@ MODERN = {
     "local_attention": 16,
     **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
 }
+MPNET = {**SHAPE, "max_position_embeddings": 132, "pad_token_id": 1}
 BEHIND_PADDING = {**SHAPE, "max_position_embeddings": 132, "pad_token_id": 1, "type_vocab_size": 1}
 # Of each the class, its settings, and for which tokens it is asked (None: it is a classifier).
 ENCODERS: dict[str, tuple[str, dict[str, Any], str | None]] = {
@@ -39,6 +40,8 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "xlm_roberta_reranker": ("XLMRobertaForSequenceClassification", {**BEHIND_PADDING, "num_labels": 1}, None),
     "distilbert": ("DistilBertModel", DISTIL, "cls"),
     "distilbert_classifier": ("DistilBertForSequenceClassification", {**DISTIL, "num_labels": 2}, None),
+    "mpnet": ("MPNetModel", MPNET, "cls"),
+    "mpnet_classifier": ("MPNetForSequenceClassification", {**MPNET, "num_labels": 2}, None),
     "modernbert": ("ModernBertModel", MODERN, "cls"),
     "modernbert_classifier": (
         "ModernBertForSequenceClassification",
@@ -86,10 +89,13 @@ def _randomise(model: Any) -> None:
                 parameter.uniform_(0.5, 1.5) if name.endswith("weight") else parameter.normal_(0, 0.1)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.1)
-            elif "embed" in name:
+            elif "embed" in name or "relative" in name:
                 parameter.normal_(0, 1)
             else:
-                looks = any(part in name for part in ("query", "key", "q_lin", "k_lin", "qkv", "q_proj", "k_proj"))
+                looks = any(
+                    part in name
+                    for part in ("query", "key", "q_lin", "k_lin", "qkv", "q_proj", "k_proj", "attn.q", "attn.k")
+                )
                 parameter.normal_(0, 0.25 if looks else 0.08)
 
 

@@ -41,7 +41,16 @@ if TYPE_CHECKING:
 EncoderOf = Callable[[str], "Encoder"]
 NAMES = (
     *("bert", "bert_relu", "bert_classifier", "roberta", "xlm_roberta_reranker", "distilbert", "distilbert_classifier"),
-    *("modernbert", "modernbert_classifier", "qwen3", "qwen3_classifier", "llama_reward", "embedding_gemma"),
+    *(
+        "mpnet",
+        "mpnet_classifier",
+        "modernbert",
+        "modernbert_classifier",
+        "qwen3",
+        "qwen3_classifier",
+        "llama_reward",
+        "embedding_gemma",
+    ),
 )
 ISAS = [*backends()[:2], *backends()[2:][-1:], "torch"]
 LONGEST = 130
@@ -136,7 +145,7 @@ def test_what_is_told_is_the_oracles(encoder_of: EncoderOf, name: str, isa: str)
 def test_parameters_are_those_of_the_oracle(encoder_of: EncoderOf, name: str) -> None:
     encoder = encoder_of(name)
     # A vector is not what goes through this product, which classifiers alone have a use for.
-    unused = ("pooler.",) if name in ("bert", "bert_relu", "roberta") else ()
+    unused = ("pooler.",) if name in ("bert", "bert_relu", "roberta", "mpnet") else ()
     elements = [one.numel() for name, one in encoder.model.named_parameters() if not name.startswith(unused)]
     assert parameters(read_folder(encoder.folder, to_run=True)) == sum(elements)
 
@@ -160,7 +169,7 @@ def test_the_second_text_of_a_pair_is_another_type(encoder_of: EncoderOf, isa: s
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("isa", ISAS[:-1])
-@pytest.mark.parametrize("name", ["bert", "modernbert", "qwen3_classifier", "embedding_gemma"])
+@pytest.mark.parametrize("name", ["bert", "mpnet_classifier", "modernbert", "qwen3_classifier", "embedding_gemma"])
 def test_company_changes_no_bit(encoder_of: EncoderOf, name: str, isa: str, dtype: str) -> None:
     folder, given = encoder_of(name).folder, texts(17, 3, 128, 64, 65, 1, 100, 30, 90)
     alone = [Pools(folder, isa, dtype).vectors(one)[0] for one in given]
@@ -174,7 +183,7 @@ def test_company_changes_no_bit(encoder_of: EncoderOf, name: str, isa: str, dtyp
 
 
 @pytest.mark.parametrize("isa", ISAS[1:2])
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "modernbert", "embedding_gemma"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet_classifier", "modernbert", "embedding_gemma"])
 def test_bf16_is_near(encoder_of: EncoderOf, name: str, isa: str) -> None:
     encoder, given = encoder_of(name), texts(37, 128)
     for text, found in zip(given, Pools(encoder.folder, isa, "bfloat16").vectors(*given), strict=True):

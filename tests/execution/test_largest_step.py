@@ -63,7 +63,7 @@ def test_prompts_stand_beside_as_many_decodes_as_there_can_be() -> None:
 def test_an_engine_leaves_the_largest_step_its_memory(tiny: Path) -> None:
     backend = OwnMemory()
     shape: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 40, "max_model_len": 200}
-    engine = opened(tiny, backend, gpu_memory_utilization=0.19, **shape)
+    engine = opened(tiny, backend, device="auto", gpu_memory_utilization=0.19, **shape)
     (computed,) = backend.passes
     assert [(one.start, one.length, one.sample) for one in computed] == [(165, 35, 1)] + [(199, 1, 1)] * 5
     told = engine.settings["num_blocks"]
@@ -107,7 +107,7 @@ def test_what_does_not_fit_beside_it_is_told_in_numbers(
     tiny: Path, free: int, shape: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ModelError, match=sentence):
-        opened(tiny, OwnMemory(free), **shape)
+        opened(tiny, OwnMemory(free), device="auto", **shape)
 
 
 def test_a_step_that_does_not_fit_itself_is_told(tiny: Path) -> None:
@@ -133,4 +133,4 @@ def test_weights_that_do_not_fit_are_told_with_what_would(tiny: Path) -> None:
 )
 def test_shares_that_make_no_sense_are_refused(tiny: Path, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        opened(tiny, on_cpu(), **given)
+        opened(tiny, on_cpu(), **{"device": "auto", **given})

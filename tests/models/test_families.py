@@ -134,7 +134,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-OF_WHOLE_TEXTS = {"bert", "roberta", "distilbert", "modernbert"}  # compared in execution/test_encoders.py
+OF_WHOLE_TEXTS = {"bert", "mpnet", "roberta", "distilbert", "modernbert"}  # compared in execution/test_encoders.py
 
 
 def saved(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -166,10 +166,11 @@ def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
     runs = (
-        "apertus arcee bert roberta distilbert cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 "
-        "gemma gemma2 gemma3 gemma4 glm4 glm4_moe gpt_oss granite granitemoe hunyuan_v1_dense hunyuan_v1_moe lfm2 "
-        "lfm2_moe llama mistral ministral ministral3 mixtral modernbert nemotron olmo2 olmo3 olmoe phi phi3 phimoe "
-        "qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 qwen3_5_moe seed_oss smollm3 starcoder2"
+        "apertus arcee bert roberta mpnet distilbert cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 "
+        "ernie4_5_moe exaone4 gemma gemma2 gemma3 gemma4 glm4 glm4_moe gpt_oss granite granitemoe "
+        "hunyuan_v1_dense hunyuan_v1_moe lfm2 lfm2_moe llama mistral ministral ministral3 mixtral modernbert "
+        "nemotron olmo2 olmo3 olmoe phi phi3 phimoe qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 "
+        "qwen3_5_moe seed_oss smollm3 starcoder2"
     )
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 

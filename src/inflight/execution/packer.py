@@ -95,6 +95,15 @@ class Packer:
         bias = [(_BIAS, model.vocab_size)] if model.head.bias else []
         return table, self._linear([(_HEAD, shape)], bias, self._output)
 
+    def position_bias(self, name: str, buckets: int, heads: int) -> Vector:
+        """What attention adds to scores by the distance of a key (`AttentionOperations.attention`): of a table of
+        learnt numbers [buckets, heads]."""
+        length = self.model.longest_model_len
+        learnt = self._floats(name, (buckets, heads))
+        every = np.zeros((heads, 2 * length + 63), np.float32)
+        every[:, : 2 * length - 1] = learnt[position_buckets(np.arange(1 - length, length), buckets)].T
+        return self._packed_vector(every.ravel())
+
     def next_tokens(self, tokens: NextTokens, has_bias: bool) -> Linear:
         """A product with one output, a token's logit less another's. Never quantized."""
         name, width = self._output_name(tokens.tied), self.model.hidden_size
@@ -259,6 +268,17 @@ class Packer:
         self._source.release(_TABLE)
         self._source.release(_HEAD)
         return differ
+
+
+def position_buckets(distances: Array, buckets: int, most: int = 128) -> Array:
+    """Of each distance from a query to a key its bucket: half of them for keys behind the query, of each half one for
+    each of the nearest distances and the others for ranges that grow up to `most` (Raffel et al., arXiv 1910.10683)."""
+    half, near = buckets // 2, np.abs(distances)
+    exact = half // 2
+    far = np.log(np.maximum(near, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(most / exact))
+    ranges = np.minimum(exact + (far * np.float32(half - exact)).astype(np.int64), half - 1)
+    found: Array = np.where(distances > 0, half, 0) + np.where(near < exact, near, ranges)
+    return found
 
 
 def _floats_of(rows: Matrix) -> Array:

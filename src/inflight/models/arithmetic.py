@@ -200,7 +200,9 @@ def other_parameters(spec: ModelSpec) -> int:
     layers = sum(count * layer_other_parameters(spec, layer) for layer, count in kinds_of_layers(spec))
     inputs = spec.token_input.width if spec.token_input is not None else 0  # a norm that all layers share
     norms = (spec.embedding_norm + spec.final_norm) * _norm_elements(spec)
-    return layers + norms + head + inputs + _pooler(spec).others
+    mixers = (layer.mixer for layer, _ in kinds_of_layers(spec))
+    relative = max((one.relative_buckets * one.heads for one in mixers if isinstance(one, Attention)), default=0)
+    return layers + norms + head + inputs + relative + _pooler(spec).others
 
 
 def table_parameters(spec: ModelSpec) -> int:

@@ -37,7 +37,8 @@ class Attention(Struct, frozen=True, kw_only=True):
     become c · tanh(score / c); 0 leaves them. rope: None where positions are not rotated, and of families that are only
     described. v_norm: an RMS norm of each head's values, without a weight. k_eq_v: keys as they are projected are the
     values, too. kv_layer: the earlier layer whose keys and values it reads; it projects queries alone, and keeps
-    nothing.
+    nothing. relative_buckets: of learnt numbers for each head, one of which is added to a score by how far the key is
+    before or behind the query (`position_buckets`), the same in all layers; 0: none.
     """
 
     heads: int
@@ -58,6 +59,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     v_norm: bool = False
     k_eq_v: bool = False
     kv_layer: int | None = None
+    relative_buckets: int = 0
 
     @property
     def projected(self) -> int:

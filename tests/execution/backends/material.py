@@ -112,9 +112,12 @@ class Case:
         soft_cap: float = 0.0,
         sinks: bool = False,
         causal: bool = True,
+        distances: bool = False,
     ) -> list[Array]:
-        """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out."""
+        """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out.
+        distances: a number for each is added to scores."""
         own = 3 * normal(8, self.heads) if sinks else None
+        bias = position_bias(self.heads, max(self.lengths)) if distances else None
         dim = self.shape.of(0).key_dim
         metadata = metadata_of([(start, n, self.blocks[i]) for i, start, n in chunks])
         qkv = np.concatenate([self.qkv[i][start : start + n] for i, start, n in chunks])
@@ -122,7 +125,7 @@ class Case:
         q_norm, k_norm = (1 + 0.1 * normal(5, dim), 1 + 0.1 * normal(6, dim)) if norms else (None, None)
         rope = rope_table(max(self.lengths), dim)
         self.ops.rope_and_write_kv(qkv, self.cache, layer, metadata, rope, q_norm, k_norm, 1e-6, q)
-        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out, soft_cap, own, causal)
+        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out, soft_cap, own, causal, bias)
         return np.split(out, metadata.query_start[1:-1])
 
 
@@ -254,6 +257,7 @@ class OnArrays:
         soft_cap: float = 0.0,
         sinks: Array | None = None,
         causal: bool = True,
+        position_bias: Array | None = None,
     ) -> None:
         self.over(metadata, cache).attention(
             self.activation_of(q),
@@ -264,7 +268,15 @@ class OnArrays:
             soft_cap,
             None if sinks is None else self.pack_vector(sinks),
             causal,
+            None if position_bias is None else self.pack_vector(position_bias),
         )
+
+
+def position_bias(heads: int, length: int) -> Array:
+    """Of distances below `length`, as attention takes it: no number is another's, and what is not meant is none."""
+    every = np.full((heads, 2 * length + 63), np.nan, np.float32)
+    every[:, : 2 * length - 1] = 2 * normal(9, heads, 2 * length - 1)
+    return every.ravel()
 
 
 def sampling(rows: int, **settings: Any) -> SamplingBatch:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from inflight.execution.backends.protocol import AttentionMetadata, KVLayer, KVShape, RopeTable
 
 from .conftest import ISAS, ops_for
-from .material import Case, act, metadata_of, normal, read, rope_table
+from .material import Case, act, metadata_of, normal, position_bias, read, rope_table
 
 
 def close(dtype, out, want):
@@ -99,6 +99,30 @@ def test_attention_to_both_sides(ops, reference, dtype, dim, heads, kv_heads, bl
         np.testing.assert_array_equal(alone, got)
     (back,) = twin.run(chunks[3:4], 0, window)
     assert np.abs(read(dtype, back) - read(dtype, want[3])).max() > 0.05
+
+
+@pytest.mark.parametrize("window", [0, 30])
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize(("dim", "heads", "kv_heads"), [(32, 3, 3), (64, 4, 2)])
+def test_what_is_learnt_of_distances(ops, reference, dtype, window, quantized, dim, heads, kv_heads):
+    """It is added to scores, whichever tile and partition; it needs as many numbers as texts are long."""
+    shape, lengths = KVShape.uniform(1, 16, kv_heads, dim, quantized), [1, 65, 190, 600]
+    chunks = [(i, 0, n) for i, n in enumerate(lengths)]
+    case, twin = (Case.build(one, shape, heads, lengths) for one in (ops, reference))
+    found, want = (one.run(chunks, 0, window, causal=False, distances=True) for one in (case, twin))
+    bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" or quantized else dict(atol=3e-6, rtol=2e-5)
+    for chunk, got, expected in zip(chunks, found, want, strict=True):
+        np.testing.assert_allclose(read(dtype, got), read(dtype, expected), **bound)
+        (alone,) = case.run([chunk], 0, window, causal=False, distances=True)
+        np.testing.assert_array_equal(alone, got)
+    (without,) = twin.run(chunks[3:], 0, window, causal=False)
+    assert np.abs(read(dtype, without) - read(dtype, want[3])).max() > 0.05
+    batch, queries = case.prepared(chunks)
+    out = ops.activation(queries.rows, heads * dim, "act")
+    for length, causal, says in ((599, False, "reach as far"), (600, True, "both sides")):
+        bias = ops.pack_vector(position_bias(heads, length))
+        with pytest.raises(ValueError, match=says):
+            batch.attention(queries, 0, 1.0, 0, out, 0.0, None, causal, bias)
 
 
 def test_a_sink_far_above_or_below_all_scores(ops, dtype):

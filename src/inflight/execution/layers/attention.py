@@ -9,7 +9,8 @@ next. What families add to that, and where it is:
 - keys that are the values, too, and layers that read an earlier one's: by what is projected;
 - no rotation, one of a part of each head, another one in layers with a window: the layer's own table of cosines;
 - pairs that a checkpoint holds side by side, stacked projections, other names: `checkpoints.family_names`;
-- another factor of scores, a soft cap of them, sinks: arguments of the operation that attends;
+- another factor of scores, a soft cap of them, sinks, numbers learnt for distances: arguments of the operation that
+  attends;
 - a gate of its result, by the sigmoid of a product of its own: between attention and the last product.
 """
 
@@ -23,6 +24,8 @@ from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
 from inflight.models.spec import Attention
 
+_RELATIVE = "model.relative_attention_bias.weight"  # one for all layers
+
 
 def kv_layer(spec: Attention, layer: int) -> int:
     """Whose keys and values the layer reads: its own, or an earlier one's. Of whole texts nothing is kept: every layer
@@ -35,7 +38,7 @@ def kv_layer(spec: Attention, layer: int) -> int:
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
     """One layer's. rope: None where nothing is rotated. Norms of queries and keys are float32[D], or of all heads at
-    once; that of values is float32[D], sinks are float32[H]."""
+    once; that of values is float32[D], sinks are float32[H]; position_bias is as the operation takes it."""
 
     spec: Attention
     layer: int  # of the KV cache
@@ -49,6 +52,7 @@ class AttentionWeights:
     gate: Linear | None  # [H·D, E]
     output: Linear
     residual: Residual
+    position_bias: Vector | None
 
     @classmethod
     def load(
@@ -84,6 +88,9 @@ class AttentionWeights:
                 [(at + "o_proj.bias", hidden)] if spec.output_bias else [],
             ),
             residual=Residual.load(packer, after),
+            position_bias=packer.position_bias(_RELATIVE, spec.relative_buckets, spec.heads)
+            if spec.relative_buckets
+            else None,
         )
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
@@ -106,7 +113,7 @@ class AttentionWeights:
         q_norm, k_norm, v_norm = self.q_norm, self.k_norm, self.v_norm
         output, sinks = self.output, self.sinks
         window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
-        norms_last, gate, causal = spec.qk_norm_last, self.gate, spec.causal
+        norms_last, gate, causal, bias = spec.qk_norm_last, self.gate, spec.causal, self.position_bias
         qkv = self.projected(workspace)
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
@@ -116,7 +123,7 @@ class AttentionWeights:
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
-            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks, causal)
+            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks, causal, bias)
             if gates is not None:
                 batch.linear(normed, gate, gates)
                 batch.gate(gates, attn_out)

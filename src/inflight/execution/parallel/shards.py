@@ -35,7 +35,7 @@ _BY_HEAD = frozenset(("q_proj", "gate_proj", "sinks"))
 _BY_KV_HEAD = frozenset(("k_proj", "v_proj"))
 _BY_WIDTH = frozenset(("gate_proj", "up_proj"))
 _WHOLE: dict[type[Mixer], str] = {
-    Attention: "attention whose norms are over all heads",
+    Attention: "attention whose norms are over all heads, or that learns distances",
     LatentAttention: "latent attention",
     LinearAttention: "linear attention",
     Mamba: "state spaces",
@@ -96,8 +96,9 @@ def cut_model(model: ModelSpec, ranks: int) -> ModelSpec:
 
 
 def is_cut(mixer: Mixer) -> bool:
-    """Whether devices share its heads. A norm over all heads at once would need those of other devices."""
-    return isinstance(mixer, Attention) and mixer.qk_norm != "all"
+    """Whether devices share its heads. A norm over all heads at once would need those of other devices; numbers for
+    distances lie with heads in turns."""
+    return isinstance(mixer, Attention) and mixer.qk_norm != "all" and not mixer.relative_buckets
 
 
 def kept_whole(model: ModelSpec) -> tuple[str, ...]:

@@ -1,7 +1,10 @@
 """BERT and what has its layers: attention to both sides, norms of the sums behind attention and MLP, a vector for each
-position. RoBERTa and XLM-RoBERTa number positions behind that of padding; DistilBERT does without types of tokens."""
+position. RoBERTa and XLM-RoBERTa number positions behind that of padding; DistilBERT does without types of tokens;
+MPNet adds learnt numbers to scores, by how far a key is."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
@@ -39,6 +42,12 @@ def _layer(fields: Fields) -> LayerSpec:
         raise ModelError("is_decoder is true: the model continues texts, which BERT's layers do not here.")
     mixer = attention(fields, qkv_bias=True, output_bias=True, causal=False)
     return LayerSpec(mixer, dense(fields, gated=False, bias=True), ("mixer sum", "mlp sum"))
+
+
+def _mpnet_layer(fields: Fields) -> LayerSpec:
+    layer = _layer(fields)
+    buckets = fields.size("relative_attention_num_buckets")
+    return replace(layer, mixer=replace(layer.mixer, relative_buckets=buckets))
 
 
 def _dense(name: str, fields: Fields) -> PoolerLayer:
@@ -112,6 +121,29 @@ ROBERTA = Family(
     embedding_norm=True,
     final_norm=False,
     roots=("", "roberta."),
+)
+MPNET = Family(
+    name="mpnet",
+    architectures=("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
+    model_types=("mpnet",),
+    layers=_mpnet_layer,
+    defaults={**_DEFAULTS, "relative_attention_num_buckets": 32},
+    runs=True,
+    norm="layer",
+    eps="layer_norm_eps",
+    rope=lambda fields, mixer, layer: None,
+    names={
+        **_NAMES,
+        **{f"self_attn.{one}_proj": f"attention.attn.{one}" for one in "qkvo"},
+        "mixer_sum_norm": "attention.LayerNorm",
+        "model.relative_attention_bias": "model.encoder.relative_attention_bias",
+    },
+    generates=False,
+    pooler=_roberta,
+    positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings"), unused=2),
+    embedding_norm=True,
+    final_norm=False,
+    roots=("", "mpnet."),
 )
 DISTILBERT = Family(
     name="distilbert",

@@ -20,7 +20,7 @@ from inflight.execution.backends.torch.kernels import attention_decode, attentio
 from inflight.execution.backends.torch.kernels.attention import attention
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
 
-from ..material import normal
+from ..material import normal, position_bias
 from .cached_tensors import CachedTensors, Chunk, Held
 from .compiled import ARCHS, Compiler
 from .launches import launches
@@ -46,11 +46,13 @@ def attended(
     operation: Callable[..., None] = attention,
     longest_context: int = 0,
     causal: bool = True,
+    distances: bool = False,
 ) -> Tensor:
+    bias = torch.from_numpy(position_bias(heads, max(case.lengths))).to(case.device) if distances else None
     own = torch.from_numpy(3 * normal(8, heads)).to(case.device) if sinks else None
     q, pass_ = case.queries(chunks, heads), case.over(chunks, longest_context)
     out = torch.full((len(q), heads * (case.value_dim or case.key_dim - 6)), torch.nan, dtype=case.act).to(case.device)
-    operation(q, case.layer, 0.3, window, soft_cap, own, causal, pass_, out)
+    operation(q, case.layer, 0.3, window, soft_cap, own, causal, pass_, out, bias)
     return out.cpu()
 
 
@@ -127,12 +129,13 @@ def test_more_chunks_than_are_looked_at_together(
     close(case, [*((i, 2, 1) for i in range(together)), (together, 0, 18), (together + 1, 2, 17), (0, 19, 1)], 1)
 
 
+@pytest.mark.parametrize("distances", [False, True])
 @pytest.mark.parametrize("window", [0, 1, 7, 64])
-def test_both_sides_of_whole_texts(act: torch.dtype, device: torch.device, window: int) -> None:
-    """Texts of one token, of a tile's and of several tiles', a window on each side."""
+def test_both_sides_of_whole_texts(act: torch.dtype, device: torch.device, window: int, distances: bool) -> None:
+    """Texts of one token, of a tile's and of several tiles', a window on each side; with numbers for distances."""
     lengths = [1, 17, 70, 128, 150]
-    case = CachedTensors(lengths, act=act, device=device)
-    close(case, [*((i, 0, n) for i, n in enumerate(lengths)), PADDING], 4, window=window, causal=False)
+    case, texts = CachedTensors(lengths, act=act, device=device), [*((i, 0, n) for i, n in enumerate(lengths)), PADDING]
+    close(case, texts, 4, window=window, causal=False, distances=distances)
 
 
 # -- sameness ----------------------------------------------------------------------------------------------------------
@@ -203,6 +206,7 @@ def call_of(
     chunks: int | None = None,
     longest: int = 8192,
     causal: bool = True,
+    distances: bool = False,
 ) -> Callable[[], None]:
     """32 decodes or one prompt, if nobody says how many chunks, over tensors without numbers. heads: of keys and
     values, and of queries. longest: context."""
@@ -221,7 +225,8 @@ def call_of(
     pass_ = PassTensors(*each, *of_chunks, empty(1, chunks + 1, 512), block, tokens // chunks, longest)
     q, out = (empty(tokens, query_heads * dim, kind=torch.bfloat16) for dim in (dims[0], dims[1] or 512))
     of_heads = empty(query_heads, kind=torch.float32) if sinks else None
-    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, causal, pass_, out)
+    bias = empty(query_heads * (2 * longest + 63), kind=torch.float32) if distances else None
+    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, causal, pass_, out, bias)
 
 
 # Heads and their widths, how they are held, window, soft cap, sinks; of a decode, registers (168 let three programs of

@@ -21,6 +21,12 @@ def seen_from(position: int, window: int, end: int | None = None) -> slice:
     return slice(max(0, position - window), min(end, position + window + 1)) if window else slice(0, end)
 
 
+def bias_at(width: int, position: int, seen: slice) -> slice:
+    """Where a head's `width` numbers for distances have those of the positions that a query sees."""
+    zero = (width - 63) // 2 - 1 - position
+    return slice(seen.start + zero, seen.stop + zero)
+
+
 def attend(
     queries: Array,
     keys: Array,
@@ -29,18 +35,20 @@ def attend(
     soft_cap: float,
     sinks: Array | None,
     rounded: Callable[[Array], Array],
+    bias: Array | None = None,
 ) -> Array:
     """queries float32[H / G, D], keys float32[P, D], values float32[P, M] → float32[H / G, M].
 
-        s[p] = scale · q · k[p], soft-capped where there is a cap
+        s[p] = scale · q · k[p], soft-capped where there is a cap, plus bias[p] where there is one
         w[p] = exp(s[p] - m)            with m the largest of all s, and of the sink
         out  = Σ rounded(w[p]) · v[p] / (Σ w[p] + exp(sink - m))
 
     sinks float32[H / G]: a score without a value for each head (as in gpt-oss; Xiao et al., arXiv 2309.17453). rounded:
-    what becomes of probabilities before they meet the values; their sum is not rounded.
+    what becomes of probabilities before they meet the values; their sum is not rounded. bias float32[H / G, P].
     """
     scores = queries @ keys.T * np.float32(scale)
     scores = soft_capped(scores, soft_cap) if soft_cap else scores
+    scores = scores if bias is None else scores + bias
     own = scores[:, :0] if sinks is None else sinks[:, None]
     top = np.concatenate([scores, own], axis=1).max(axis=1, keepdims=True)
     weights = np.exp(scores - top)

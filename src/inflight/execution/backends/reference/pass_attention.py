@@ -10,7 +10,7 @@ import numpy as np
 from inflight.execution.backends.protocol import Array, AttentionMetadata, RopeTable
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
-from inflight.execution.backends.reference.attention import attend, seen_from
+from inflight.execution.backends.reference.attention import attend, bias_at, seen_from
 from inflight.execution.backends.reference.kv_cache import HeldVectors, ReferenceKVCache, slots_of
 from inflight.execution.backends.reference.norms import parts_normed, rms_normed
 from inflight.execution.backends.reference.rotation import rotated, scaled_queries
@@ -81,21 +81,25 @@ class AttentionOperations:
         soft_cap: float = 0.0,
         sinks: Array | None = None,
         causal: bool = True,
+        position_bias: Array | None = None,
     ) -> None:
         kept, starts = self._kv_cache.shape.of(layer), self._metadata.query_start
         out.rows = q.rows
         queries = self._act.read(q.written).reshape(q.rows, kept.kv_heads, -1, kept.key_dim)  # [T, G, H / G, D]
         into = out.written.reshape(q.rows, kept.kv_heads, queries.shape[2], -1)  # [T, G, H / G, M]
         of_heads = [None] * kept.kv_heads if sinks is None else sinks.reshape(kept.kv_heads, -1)
+        biases = None if position_bias is None else position_bias.reshape(kept.kv_heads, queries.shape[2], -1)
         rounded = np.asarray if self._kv_cache.shape.quantized else self._act.rounded
         for chunk in np.flatnonzero(np.diff(starts)).tolist():
             keys, values = self._cached(chunk, layer, into.shape[-1])
             end = None if causal else keys.shape[1]
             for t in range(starts[chunk], starts[chunk + 1]):
-                seen = seen_from(int(self._metadata.positions[t]), window, end)
+                position = int(self._metadata.positions[t])
+                seen = seen_from(position, window, end)
                 for head, of_head in enumerate(of_heads):
+                    bias = None if biases is None else biases[head][:, bias_at(biases.shape[2], position, seen)]
                     found = attend(
-                        queries[t, head], keys[head, seen], values[head, seen], scale, soft_cap, of_head, rounded
+                        queries[t, head], keys[head, seen], values[head, seen], scale, soft_cap, of_head, rounded, bias
                     )
                     into[t, head] = self._act.hold(found)
 

@@ -111,6 +111,7 @@ class AttentionOperations(Protocol):
         causal: bool,
         pass_: PassTensors,
         out: Tensor,
+        position_bias: Tensor | None = None,
     ) -> None: ...
 
 

@@ -75,6 +75,9 @@ class AttentionOperations:
         soft_cap: float = 0.0,
         sinks: Tensor | None = None,
         causal: bool = True,
+        position_bias: Tensor | None = None,
     ) -> None:
         cached, into = self._kv_cache.layer(layer), out.take(q.rows)
-        self._operations.attention(q.written, cached, scale, window, soft_cap, sinks, causal, self._tensors, into)
+        self._operations.attention(
+            q.written, cached, scale, window, soft_cap, sinks, causal, self._tensors, into, position_bias
+        )

@@ -43,9 +43,12 @@ class LibraryOperations:
         causal: bool,
         pass_: PassTensors,
         out: Tensor,
+        position_bias: Tensor | None = None,
     ) -> None:
         if not causal or not self._library.takes(pass_):
-            return self._operations.attention(q, cached, scale, window, soft_cap, sinks, causal, pass_, out)
+            return self._operations.attention(
+                q, cached, scale, window, soft_cap, sinks, causal, pass_, out, position_bias
+            )
         if sinks is not None or cached.values is None or cached.key_scales is not None:
             raise ValueError("a layer that this library of attention does not compute, which was to be refused before")
         self._library.attend(q, cached, scale, window, soft_cap, pass_, out)

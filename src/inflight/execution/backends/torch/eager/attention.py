@@ -24,11 +24,15 @@ def attention(
     causal: bool,
     pass_: PassTensors,
     out: Tensor,
+    position_bias: Tensor | None = None,
 ) -> None:
     kv_heads, key_dim = cached.keys.shape[2:]
     queries = q.view(len(q), kv_heads, -1, key_dim)  # [T, G, H / G, D]
     into = out.view(*queries.shape[:3], -1)  # [T, G, H / G, M]
     of_heads = None if sinks is None else sinks.view(kv_heads, -1)
+    biases = (
+        None if position_bias is None else position_bias.view(kv_heads, queries.shape[2], -1)
+    )  # [G, H / G, 2·L + 63]
     # Probabilities over quantized values stay as they are.
     held = q.dtype if cached.key_scales is None else torch.float32
     starts = pass_.query_start.tolist()
@@ -45,7 +49,11 @@ def attention(
             visible = seen <= own if causal else torch.ones_like(seen <= own)
             if window:
                 visible &= seen > own - window if causal else (seen - own).abs() <= window
-            into[tokens] = _attended(queries[tokens], keys, values, visible, scale, soft_cap, of_heads, held)
+            bias = None
+            if biases is not None:
+                zero = (biases.shape[2] - 63) // 2 - 1
+                bias = biases[:, :, seen - own + zero].permute(2, 0, 1, 3)
+            into[tokens] = _attended(queries[tokens], keys, values, visible, scale, soft_cap, of_heads, held, bias)
 
 
 def _attended(
@@ -57,12 +65,16 @@ def _attended(
     soft_cap: float,
     sinks: Tensor | None,
     held: torch.dtype,
+    bias: Tensor | None,
 ) -> Tensor:
     """q act[N, G, H / G, D], keys float32[P, G, D], values float32[P, G, M], visible bool[N, P], sinks float32[G,
-    H / G] → float32[N, G, H / G, M]; the formula of `reference.attention`. held: what probabilities are rounded to."""
+    H / G] → float32[N, G, H / G, M]; the formula of `reference.attention`. held: what probabilities are rounded to.
+    bias: float32[N, G, H / G, P]."""
     scores = torch.einsum("nghd,pgd->nghp", q.float(), keys) * scale
     if soft_cap:
         scores = soft_cap * (scores / soft_cap).tanh()
+    if bias is not None:
+        scores = scores + bias
     scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
     top = scores.amax(dim=3, keepdim=True)
     if sinks is not None:

@@ -28,11 +28,12 @@ def attention(
     causal: bool,
     pass_: PassTensors,
     out: Tensor,
+    position_bias: Tensor | None = None,
     *,
     invariant: bool = False,
 ) -> None:
     """invariant: a token's bits do not depend on its chunk. Long decodes take much longer."""
-    call = AttentionCall(q, cached, scale, window, soft_cap, sinks, causal, pass_, out)
+    call = AttentionCall(q, cached, scale, window, soft_cap, sinks, causal, pass_, out, position_bias)
     # Whole texts are all in one form: one token may be as many as another.
     short, longest = 0 if invariant or not causal else short_tokens(call.group), pass_.longest_chunk
     if short and (longest <= short or call.chunks > 1):

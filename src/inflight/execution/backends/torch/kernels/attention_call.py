@@ -26,6 +26,7 @@ class AttentionCall(NamedTuple):
     causal: bool
     pass_: PassTensors
     out: Tensor  # act[T, H·M]
+    position_bias: Tensor | None = None  # float32[H · (2·L + 63)], of whole texts alone
 
     @property
     def kv_heads(self) -> int:

@@ -197,7 +197,7 @@ def attend_splits(
     for split in range(tl.program_id(1), seen_splits, tl.num_programs(1)):
         start = tl.maximum((first_split + split) * size, oldest // form.POSITIONS * form.POSITIONS)
         stop = tl.minimum((first_split + split + 1) * size, end)
-        span = Span(start, None, stop, oldest, end)  # so short that a loop without masks would cost what it saves
+        span = Span(start, None, stop, oldest, end, None)  # so short that a loop without masks would cost what it saves
         state = attend(queries, nothing_seen(queries, form), span, cached, form)
         keep(state, at + split, queries.real, sums_out, norms_out, form.VALUE)
 

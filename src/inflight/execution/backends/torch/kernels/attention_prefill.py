@@ -66,6 +66,8 @@ def attend_long(call: AttentionCall, longer_than: int) -> None:
         call.chunks,
         call.scale,
         call.sinks,
+        call.position_bias,
+        0 if call.position_bias is None else len(call.position_bias) // (call.kv_heads * call.group),
         call.out,
         LONGER_THAN=longer_than,
         ROWS=tile.rows,
@@ -103,7 +105,7 @@ def prefill_kernel(
     q,
     keys, values, key_scales, value_scales, block_stride, scale_stride,
     query_start, context_len, slots, tables, table_stride,
-    chunks, factor, sinks, out,
+    chunks, factor, sinks, position_bias, bias_width, out,
     LONGER_THAN: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
@@ -119,6 +121,8 @@ def prefill_kernel(
         q,
         factor,
         sinks,
+        position_bias,
+        bias_width,
         out,
         tile * ROWS,
         ChunkAt(begin, count, tl.load(context_len + chunk)),
@@ -129,10 +133,14 @@ def prefill_kernel(
 
 
 @triton.jit
-def attend_tile(q, factor, sinks, out, begin, chunk, cached, form, ROWS: tl.constexpr):
+def attend_tile(q, factor, sinks, position_bias, bias_width, out, begin, chunk, cached, form, ROWS: tl.constexpr):
     """A tile of queries from `begin` on, from its first position to its last."""
     index = begin + tl.arange(0, ROWS)
     queries = load_queries(q, factor, chunk, index, cached.head, form)
+    bias = None
+    if position_bias is not None:
+        head = cached.head * form.GROUP + index % form.GROUP
+        bias = position_bias + head * bias_width + (bias_width - 63) // 2 - 1 - queries.own
     lowest = chunk.context + begin // form.GROUP
     stop = chunk.context + tl.minimum((begin + ROWS - 1) // form.GROUP + 1, chunk.count)
     if not form.CAUSAL:
@@ -143,7 +151,7 @@ def attend_tile(q, factor, sinks, out, begin, chunk, cached, form, ROWS: tl.cons
         oldest = tl.maximum(lowest - form.WINDOW + 1, 0)
     by_all = lowest + 1 if form.CAUSAL else stop
     edge = None if form.WINDOW else by_all // form.POSITIONS * form.POSITIONS
-    span = Span(oldest // form.POSITIONS * form.POSITIONS, edge, stop, oldest, stop)
+    span = Span(oldest // form.POSITIONS * form.POSITIONS, edge, stop, oldest, stop, bias)
     state = attend(queries, nothing_seen(queries, form), span, cached, form)
     found = weighted_mean(state, sinks, index, queries.real, cached.head, form)
     column = tl.arange(0, padded(form.VALUE))

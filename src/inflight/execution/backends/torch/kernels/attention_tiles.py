@@ -76,13 +76,14 @@ class Queries(NamedTuple):
 class Span(NamedTuple):
     """Positions start to stop - 1. start and edge are multiples of POSITIONS; all queries see all that lies before the
     edge, where there is one. seen_from, seen_to: no query sees positions outside of them, and the table need not lead
-    anywhere there."""
+    anywhere there. bias: pointers [ROWS] to what is added to the score of position 0, others behind it; or None."""
 
     start: Any
     edge: Any
     stop: Any
     seen_from: Any
     seen_to: Any
+    bias: Any
 
 
 class SoftmaxState(NamedTuple):
@@ -193,6 +194,10 @@ def online_softmax(queries, state, first, block, span, cached, form, ALL_SEEN: t
         scale = tl.load(cached.key_scales + scale_at, mask=real, other=0.0)
         product *= scale[None, :]
     numbers, unit = exponents(product, queries.factor, form.SOFT_CAP)
+    if span.bias is not None:
+        seen = real[None, :] & queries.real[:, None]
+        numbers = numbers * unit + tl.load(span.bias[:, None] + position[None, :], mask=seen, other=0.0) * LOG2_E
+        unit = tl.full([], 1.0, tl.float32)
     if not ALL_SEEN:
         visible = position[None, :] <= queries.last[:, None]
         if form.WINDOW:
