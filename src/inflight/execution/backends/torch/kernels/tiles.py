@@ -2,11 +2,13 @@
 
 Knows what a matrix is held in and how many rows meet it. Few rows are bound by the bytes of the weights, so tiles are
 narrow, for all multiprocessors to read, and many blocks are on their way at a time; many rows are bound by tensor
-cores. None takes more than the 99 KiB of shared memory that a program has on a GPU for desktops.
+cores. None but one, which is asked for by that, takes more than the 99 KiB of shared memory that a program has on a GPU
+for desktops.
 
-invariant: the same row has the same bits among any number of rows. What decides them is how inputs are added up: by one
-program, in blocks of one size, by one kind of instruction. From 64 rows on a tile uses a warp group's, below a warp's,
-so that tiles of 16 rows and shared inputs are for those who do not ask for this. Whole numbers are always the same.
+invariant: the same row has the same bits among any number of rows. What decides them is how inputs are added up: in
+blocks and parts whose sizes follow from the weight, by one kind of instruction. From 64 rows on a tile uses a warp
+group's, below a warp's, so that tiles of 16 rows are for those who do not ask for this, and parts that follow from the
+rows. Whole numbers are always the same.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ INVARIANT: dict[Kind, dict[int, Tiles]] = {
     "fp8": {64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
     "int4": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
 }
-# In the place of those of most rows, where a program may have as much shared memory.
+# In the place of those of most rows, plain, where a program may have as much shared memory.
 WIDE, WIDE_SHARED = Tiles(128, 256, 64, 8, 3), 160 << 10
 OURS: dict[Kind, int] = {"plain": 16, "int4": 32}  # rows up to which products are not cuBLAS's that can be
 _SOME = 64
@@ -85,11 +87,7 @@ def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool
     kind = _kind(matrix, dtype)
     found = (INVARIANT if invariant else TILES)[kind]
     tiles = found[next((most for most in found if rows <= most), max(found))]
-    if (
-        isinstance(matrix, PlainMatrix)
-        and tiles == TILES["plain"][128]
-        and _shared(matrix.values.device) >= WIDE_SHARED
-    ):
+    if invariant and kind == "plain" and tiles == found[128] and _shared(matrix) >= WIDE_SHARED:
         tiles = WIDE
     return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, Int4Matrix) else tiles
 
@@ -113,12 +111,15 @@ def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns
     return Parts(count, count > 1)
 
 
+def _shared(matrix: HeldMatrix) -> int:
+    """Bytes that a program may have at most where the matrix lies; 0 where there is no GPU."""
+    device = (matrix.values if isinstance(matrix, PlainMatrix) else matrix.codes).device
+    return _shared_of(device.index) if device.type == "cuda" else 0
+
+
 @cache
-def _shared(device: torch.device) -> int:
-    """Bytes that a program may have at most; 0 where there is no GPU."""
-    if device.type != "cuda":
-        return 0
-    found: int = driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
+def _shared_of(gpu: int) -> int:
+    found: int = driver.active.utils.get_device_properties(gpu)["max_shared_mem"]
     return found
 
 
