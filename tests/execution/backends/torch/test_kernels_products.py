@@ -260,6 +260,19 @@ def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler:
         compiler.fits(call, registers, min(shared, _DESKTOP), (80,))
 
 
+@pytest.mark.parametrize(("tokens", "wide"), [(256, True), (512, True), (513, False), (4096, False)])
+def test_wide_tiles_have_one_sum(compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tokens: int, wide: bool) -> None:
+    """Where a program may have the shared memory; that of more rows would spill."""
+    monkeypatch.setattr(tiles, "_shared", lambda matrix: 200 << 10)
+    x, weight, out = empty(tokens, 4096), nowhere("plain", 4096, 4096), empty(tokens, 4096, dtype=torch.float32)
+
+    def call() -> None:
+        linear_residual(x, weight, out, invariant=True)
+
+    compiler.fits(call, 255, 160 << 10, (90, 100))
+    assert (max(one.shared for one in compiler.compile(call, 90)) > 99 << 10) == wide
+
+
 def test_what_heads_and_shared_sums_take(compiler: Compiler) -> None:
     """Of few outputs, whose inputs several programs share: a kernel more adds up."""
     heads = DeviceHeads(PlainMatrix(empty(16, 512, 128)), 16, 512, 128, 0)

@@ -58,8 +58,9 @@ INVARIANT: dict[Kind, dict[int, Tiles]] = {
     "fp8": {64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
     "int4": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
 }
-# In the place of those of most rows, plain, where a program may have as much shared memory.
-WIDE, WIDE_SHARED = Tiles(128, 256, 64, 8, 3), 160 << 10
+# In the place of the last of plain ones, where a program may have as much shared memory, up to as many rows: with more
+# a program has all parts of its outputs, and two sums of such a tile are more than registers hold.
+WIDE, WIDE_SHARED, WIDE_ROWS = Tiles(128, 256, 64, 8, 3), 160 << 10, 512
 OURS: dict[Kind, int] = {"plain": 16, "int4": 32}  # rows up to which products are not cuBLAS's that can be
 _SOME = 64
 
@@ -87,7 +88,7 @@ def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool
     kind = _kind(matrix, dtype)
     found = (INVARIANT if invariant else TILES)[kind]
     tiles = found[next((most for most in found if rows <= most), max(found))]
-    if invariant and kind == "plain" and tiles == found[128] and _shared(matrix) >= WIDE_SHARED:
+    if invariant and kind == "plain" and 64 < rows <= WIDE_ROWS and _shared(matrix) >= WIDE_SHARED:
         tiles = WIDE
     return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, Int4Matrix) else tiles
 
