@@ -59,7 +59,6 @@ class Runner:
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
-    tables = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in arguments.shapes:
             model = Path(arguments.models or folder) / shape
@@ -68,10 +67,12 @@ def main(given: Sequence[str] | None = None) -> None:
                 if _run(arguments.environments, "export", str(model), shape).wait():
                     raise SystemExit(f"{shape} was not written; the words of what failed are above.")
                 write_tokenizer(model, VOCABULARY)
+            rows = []
             for precision in arguments.precisions:
                 for tail in arguments.tails:
-                    tables += _measured(arguments, model, shape, precision, tail)
-    publish("embeddings", "Vectors of texts beside other engines", _report(tables, arguments), arguments.write)
+                    rows += _measured(arguments, model, shape, precision, tail)
+            title = f"Vectors of texts beside other engines: {shape}'s shape"
+            publish(f"embeddings {shape}", title, _report(rows, arguments), arguments.write)
 
 
 def _measured(arguments: argparse.Namespace, model: Path, shape: str, precision: str, tail: str) -> list[list[str]]:

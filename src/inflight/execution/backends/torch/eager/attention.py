@@ -65,7 +65,7 @@ def _attended(
     soft_cap: float,
     sinks: Tensor | None,
     held: torch.dtype,
-    bias: Tensor | None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """q act[N, G, H / G, D], keys float32[P, G, D], values float32[P, G, M], visible bool[N, P], sinks float32[G,
     H / G] → float32[N, G, H / G, M]; the formula of `reference.attention`. held: what probabilities are rounded to.
