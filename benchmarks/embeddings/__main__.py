@@ -72,7 +72,7 @@ def main(given: Sequence[str] | None = None) -> None:
                 for tail in arguments.tails:
                     rows += _measured(arguments, model, shape, precision, tail)
             title = f"Vectors of texts beside other engines: {shape}'s shape"
-            publish(f"embeddings {shape}", title, _report(rows, arguments), arguments.write)
+            publish("embeddings", title, _report(rows, arguments), arguments.write, variant=shape)
 
 
 def _measured(arguments: argparse.Namespace, model: Path, shape: str, precision: str, tail: str) -> list[list[str]]:
