@@ -4,8 +4,9 @@ Knows shapes alone, so that a graph can hold the launches: short chunks go to th
 out among programs, long ones to the one that shares out its queries. Which it is follows from a chunk's own length, and
 a pass with decodes beside prompts has both.
 
-Neither form's bits depend on who else is in a pass. Where those of a token must not depend on the length of its chunk
-either (a sequence that was preempted is computed again as a prompt), all of it is done in the form for long chunks.
+The bits of the form for long chunks depend on nobody else in a pass; those of the other on whether chunks are few or
+many, which decides the size of splits. Where a token's must depend on neither, nor on the length of its chunk (a
+sequence that was preempted is computed again as a prompt), all of it is done in the form for long chunks.
 """
 
 from __future__ import annotations

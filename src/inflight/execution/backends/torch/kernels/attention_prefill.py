@@ -39,7 +39,8 @@ class Tile(NamedTuple):
 
 
 # By the bytes of a key as it is multiplied, up to; numbers in 8 bits are widened on the way, which takes registers; and
-# float32 has no tensor cores. One warp group a program is worth more than two that share keys (on an H200, by a fifth).
+# float32 has no tensor cores. One warp group a program is worth more than two that share keys: on an H200, with heads of
+# 128, by a fifth.
 TILES = {
     128: Tile(64, 64, 4, 3),
     256: Tile(64, 64, 4, 3),
