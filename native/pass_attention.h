@@ -108,19 +108,19 @@ inline void attention(PreparedPass& pass, const Activation& q, std::int64_t laye
   if (!(scale > 0)) refuse("scale must be positive");
   if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
   if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
+  begin(out, pass.act(), heads * kept.value_dim, q.rows);
+  const AttentionPlan& plan = pass.plan_for(kept, heads, window, causal, layer);
   const AttentionMetadata metadata = pass.metadata_of(layer);
   std::int64_t reach = 0;
   if (position_bias != nullptr) {
-    const std::int64_t width = static_cast<std::int64_t>(position_bias->array.size(0)) / heads;
-    reach = (width - 63) / 2;
-    if (causal || width * heads != static_cast<std::int64_t>(position_bias->array.size(0)) || 2 * reach + 63 != width)
+    const std::int64_t size = position_bias->array.size(0);
+    reach = (size / heads - 63) / 2;
+    if (causal || (2 * reach + 63) * heads != size)
       refuse("position_bias must have 2 L + 63 numbers for each query head of attention to both sides");
     for (std::int64_t i = 0; i < metadata.chunks; ++i)
       if (metadata.context_len[i] + metadata.query_start[i + 1] - metadata.query_start[i] > reach)
         refuse("position_bias must reach as far as the longest text");
   }
-  begin(out, pass.act(), heads * kept.value_dim, q.rows);
-  const AttentionPlan& plan = pass.plan_for(kept, heads, window, causal, layer);
   const Scores scores{scale, soft_cap, numbers(sinks), numbers(position_bias), reach};
   pass.run([&](Pool& pool, const RowKernels&) {
     pass.attention_kernels().attention(pool, q.array.data(), kept, metadata, plan, scores,

@@ -253,6 +253,8 @@ def test_scores_by_the_next_token_that_cannot_be(pair_template: str, embedder: P
         LLM(score_tokens=("a sentence of words", "b"))
     with pytest.raises(SettingsError, match="two different answers"):
         LLM(score_tokens=("a", "a"))
+    with pytest.raises(SettingsError, match="two different answers"):
+        LLM(score_tokens="no")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="--pooling is last; leave one of them out"):
         LLM(score_tokens=("a", "b"), pooling="last")
     with pytest.raises(SettingsError, match="tells no score of them; set --score-tokens"):

@@ -183,7 +183,7 @@ def _measurements(
         "by-kernel": (
             "Where the time goes",
             lambda: by_kernel.by_kernel(
-                model, scale.rows, scale.context, scale.steps, scale.prompts[1 if len(scale.prompts) > 1 else 0]
+                model, scale.rows, scale.context, scale.steps, scale.prompts[len(scale.prompts) // 2]
             ),
         ),
     }

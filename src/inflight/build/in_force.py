@@ -95,12 +95,12 @@ def _pooling(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
     """Where the model tells something of texts."""
     if model.pooler is None:
         return {}
-    told = f"{len(model.pooler.labels)} labels" if model.pooler.labels else "a vector"
-    whose = "as the model's files say" if settings.pooling == "auto" else "as set"
     if settings.score_tokens is not None:
         first, second = settings.score_tokens
         reason = f"as set: a score is the probability of {first!r} as the next token, against {second!r}"
         return {"score_tokens": Resolved(" ".join(settings.score_tokens), reason)}
+    told = f"{len(model.pooler.labels)} labels" if model.pooler.labels else "a vector"
+    whose = "as the model's files say" if settings.pooling == "auto" else "as set"
     return {"pooling": Resolved(model.pooler.pooling, f"{whose}: of which tokens {told} of a text is made")}
 
 

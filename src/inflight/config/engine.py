@@ -165,7 +165,12 @@ class EngineSettings:
         tokens = self.score_tokens
         if tokens is None:
             return
-        if len(tokens) != 2 or not all(isinstance(one, str) and one for one in tokens) or tokens[0] == tokens[1]:
+        if (
+            isinstance(tokens, str)
+            or len(tokens) != 2
+            or not all(isinstance(one, str) and one for one in tokens)
+            or tokens[0] == tokens[1]
+        ):
             raise SettingsError(f"--score-tokens are {tokens!r}; give two different answers, such as yes and no.")
         if self.pooling != "auto":
             raise SettingsError(

@@ -13,6 +13,7 @@ import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Matrix, Rows, dequantized, in_order, rows_of
+from inflight.execution.backends.position_bias import of_buckets
 from inflight.execution.backends.protocol import (
     Array,
     Backend,
@@ -98,11 +99,7 @@ class Packer:
     def position_bias(self, name: str, buckets: int, heads: int) -> Vector:
         """What attention adds to scores by the distance of a key (`AttentionOperations.attention`): of a table of
         learnt numbers [buckets, heads]."""
-        length = self.model.longest_model_len
-        learnt = self._floats(name, (buckets, heads))
-        every = np.zeros((heads, 2 * length + 63), np.float32)
-        every[:, : 2 * length - 1] = learnt[position_buckets(np.arange(1 - length, length), buckets)].T
-        return self._packed_vector(every.ravel())
+        return self._packed_vector(of_buckets(self._floats(name, (buckets, heads)), self.model.longest_model_len))
 
     def next_tokens(self, tokens: NextTokens, has_bias: bool) -> Linear:
         """A product with one output, a token's logit less another's. Never quantized."""
@@ -228,8 +225,7 @@ class Packer:
         return self._floats(name, (length,))
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
-        values = self._source.tensor(name, shape)
-        copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
+        copy = _floats_of(self._source.tensor(name, shape))
         self._done(0, (name, shape))
         return copy
 
@@ -268,17 +264,6 @@ class Packer:
         self._source.release(_TABLE)
         self._source.release(_HEAD)
         return differ
-
-
-def position_buckets(distances: Array, buckets: int, most: int = 128) -> Array:
-    """Of each distance from a query to a key its bucket: half of them for keys behind the query, of each half one for
-    each of the nearest distances and the others for ranges that grow up to `most` (Raffel et al., arXiv 1910.10683)."""
-    half, near = buckets // 2, np.abs(distances)
-    exact = half // 2
-    far = np.log(np.maximum(near, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(most / exact))
-    ranges = np.minimum(exact + (far * np.float32(half - exact)).astype(np.int64), half - 1)
-    found: Array = np.where(distances > 0, half, 0) + np.where(near < exact, near, ranges)
-    return found
 
 
 def _floats_of(rows: Matrix) -> Array:

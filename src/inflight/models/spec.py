@@ -38,7 +38,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     described. v_norm: an RMS norm of each head's values, without a weight. k_eq_v: keys as they are projected are the
     values, too. kv_layer: the earlier layer whose keys and values it reads; it projects queries alone, and keeps
     nothing. relative_buckets: of learnt numbers for each head, one of which is added to a score by how far the key is
-    before or behind the query (`position_buckets`), the same in all layers; 0: none.
+    before or behind the query (`backends.position_bias`), the same in all layers; 0: none.
     """
 
     heads: int

@@ -4,6 +4,8 @@ MPNet adds learnt numbers to scores, by how far a key is."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from inflight.json_file import shown
@@ -80,26 +82,30 @@ def _distilbert(architecture: str, fields: Fields) -> Pooler:
     return classifier(fields, Pooler(pooling="cls", layers=(layer,)), "classifier")
 
 
-BERT = Family(
+# What they have in common.
+_FAMILY = partial(
+    Family,
+    runs=True,
+    norm="layer",
+    eps="layer_norm_eps",
+    rope=lambda fields, mixer, layer: None,
+    generates=False,
+    embedding_norm=True,
+    final_norm=False,
+)
+BERT = _FAMILY(
     name="bert",
     architectures=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
     model_types=("bert",),
     layers=_layer,
     defaults=_DEFAULTS,
-    runs=True,
-    norm="layer",
-    eps="layer_norm_eps",
-    rope=lambda fields, mixer, layer: None,
     names=_NAMES,
-    generates=False,
     pooler=_bert,
     positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings")),
     token_types=lambda fields: fields.size("type_vocab_size"),
-    embedding_norm=True,
-    final_norm=False,
     roots=("", "bert."),
 )
-ROBERTA = Family(
+ROBERTA = _FAMILY(
     name="roberta",
     architectures=(
         *("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"),
@@ -109,43 +115,29 @@ ROBERTA = Family(
     model_types=("roberta", "xlm-roberta", "camembert"),
     layers=_layer,
     defaults={**_DEFAULTS, "pad_token_id": 1},
-    runs=True,
-    norm="layer",
-    eps="layer_norm_eps",
-    rope=lambda fields, mixer, layer: None,
     names=_NAMES,
-    generates=False,
     pooler=_roberta,
     positions=_behind_padding,
     token_types=lambda fields: fields.size("type_vocab_size"),
-    embedding_norm=True,
-    final_norm=False,
     roots=("", "roberta."),
 )
-MPNET = Family(
+MPNET = _FAMILY(
     name="mpnet",
     architectures=("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
     model_types=("mpnet",),
     layers=_mpnet_layer,
     defaults={**_DEFAULTS, "relative_attention_num_buckets": 32},
-    runs=True,
-    norm="layer",
-    eps="layer_norm_eps",
-    rope=lambda fields, mixer, layer: None,
     names={
         **_NAMES,
         **{f"self_attn.{one}_proj": f"attention.attn.{one}" for one in "qkvo"},
         "mixer_sum_norm": "attention.LayerNorm",
         "model.relative_attention_bias": "model.encoder.relative_attention_bias",
     },
-    generates=False,
     pooler=_roberta,
     positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings"), unused=2),
-    embedding_norm=True,
-    final_norm=False,
     roots=("", "mpnet."),
 )
-DISTILBERT = Family(
+DISTILBERT = _FAMILY(
     name="distilbert",
     architectures=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
     model_types=("distilbert",),
@@ -158,10 +150,6 @@ DISTILBERT = Family(
         "hidden_act": "activation",
     },
     defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512},
-    runs=True,
-    norm="layer",
-    eps="layer_norm_eps",
-    rope=lambda fields, mixer, layer: None,
     names={
         **_TABLES,
         "model.layers": "model.transformer.layer",
@@ -174,10 +162,7 @@ DISTILBERT = Family(
         "mlp.down_proj": "ffn.lin2",
         "mlp_sum_norm": "output_layer_norm",
     },
-    generates=False,
     pooler=_distilbert,
     positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings")),
-    embedding_norm=True,
-    final_norm=False,
     roots=("", "distilbert."),
 )

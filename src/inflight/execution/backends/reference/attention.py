@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from inflight.execution.backends.position_bias import reach_of
 from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.reference.functions import soft_capped
 
@@ -23,7 +24,7 @@ def seen_from(position: int, window: int, end: int | None = None) -> slice:
 
 def bias_at(width: int, position: int, seen: slice) -> slice:
     """Where a head's `width` numbers for distances have those of the positions that a query sees."""
-    zero = (width - 63) // 2 - 1 - position
+    zero = reach_of(width) - 1 - position
     return slice(seen.start + zero, seen.stop + zero)
 
 

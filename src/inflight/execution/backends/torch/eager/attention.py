@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inflight.execution.backends.position_bias import reach_of
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
 
 _QUERIES = 256  # whose scores of all positions are formed at once
@@ -30,9 +31,7 @@ def attention(
     queries = q.view(len(q), kv_heads, -1, key_dim)  # [T, G, H / G, D]
     into = out.view(*queries.shape[:3], -1)  # [T, G, H / G, M]
     of_heads = None if sinks is None else sinks.view(kv_heads, -1)
-    biases = (
-        None if position_bias is None else position_bias.view(kv_heads, queries.shape[2], -1)
-    )  # [G, H / G, 2·L + 63]
+    biases = None if position_bias is None else position_bias.view(*queries.shape[1:3], -1)
     # Probabilities over quantized values stay as they are.
     held = q.dtype if cached.key_scales is None else torch.float32
     starts = pass_.query_start.tolist()
@@ -51,8 +50,7 @@ def attention(
                 visible &= seen > own - window if causal else (seen - own).abs() <= window
             bias = None
             if biases is not None:
-                zero = (biases.shape[2] - 63) // 2 - 1
-                bias = biases[:, :, seen - own + zero].permute(2, 0, 1, 3)
+                bias = biases[:, :, seen - own + reach_of(biases.shape[2]) - 1].permute(2, 0, 1, 3)
             into[tokens] = _attended(queries[tokens], keys, values, visible, scale, soft_cap, of_heads, held, bias)
 
 

@@ -70,9 +70,9 @@ def product(x: Tensor, matrix: HeldMatrix) -> Tensor:
         codes, scales = quantize_fp8(x)
         return codes.float() @ matrix.codes.float().T * scales[:, None] * matrix.scales
     values = matrix.values if isinstance(matrix, PlainMatrix) else widened(matrix, x.shape[1], x.dtype)
-    if _is_cublas(x):
-        return torch.mm(x, values.T, out_dtype=torch.float32)
-    return x.float() @ values.float().T
+    found = torch.empty(len(x), len(values), dtype=torch.float32, device=x.device)
+    multiply(x, values, found, False)
+    return found
 
 
 def multiply(x: Tensor, values: Tensor, out: Tensor, add: bool) -> None:

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from inflight.execution.backends.position_bias import reach_of
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
 from inflight.execution.backends.torch.kernels.attention_tiles import (
     LOG2_E,
@@ -39,8 +40,8 @@ class Tile(NamedTuple):
 
 
 # By the bytes of a key as it is multiplied, up to; numbers in 8 bits are widened on the way, which takes registers; and
-# float32 has no tensor cores. One warp group a program is worth more than two that share keys: on an H200, with heads of
-# 128, by a fifth.
+# float32 has no tensor cores. One warp group a program is worth more than two that share keys: on an H200, with
+# heads of 128, by a fifth.
 TILES = {
     128: Tile(64, 64, 4, 3),
     256: Tile(64, 64, 4, 3),
@@ -60,6 +61,10 @@ def attend_long(call: AttentionCall, longer_than: int) -> None:
     """Chunks of more than so many tokens; others are left alone."""
     tile = _tile(call)
     tiles = len(call.q) * call.group // tile.rows + call.chunks
+    bias, bias_width = call.position_bias, 0
+    if bias is not None:
+        bias_width = len(bias) // (call.kv_heads * call.group)
+        bias = bias[reach_of(bias_width) - 1 :]  # from the first head's number for distance 0 on
     prefill_kernel[call.kv_heads, tiles](
         call.q,
         *call.memory(),
@@ -67,8 +72,8 @@ def attend_long(call: AttentionCall, longer_than: int) -> None:
         call.chunks,
         call.scale,
         call.sinks,
-        call.position_bias,
-        0 if call.position_bias is None else len(call.position_bias) // (call.kv_heads * call.group),
+        bias,
+        bias_width,
         call.out,
         LONGER_THAN=longer_than,
         ROWS=tile.rows,
@@ -141,7 +146,7 @@ def attend_tile(q, factor, sinks, position_bias, bias_width, out, begin, chunk, 
     bias = None
     if position_bias is not None:
         head = cached.head * form.GROUP + index % form.GROUP
-        bias = position_bias + head * bias_width + (bias_width - 63) // 2 - 1 - queries.own
+        bias = position_bias + head * bias_width - queries.own
     lowest = chunk.context + begin // form.GROUP
     stop = chunk.context + tl.minimum((begin + ROWS - 1) // form.GROUP + 1, chunk.count)
     if not form.CAUSAL:
