@@ -26,6 +26,12 @@ namespace inflight {
 inline std::int64_t item_bytes(Format format) { return format == Format::bf16 ? 2 : 4; }
 inline std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
 
+// Where what adapters add to a product is made: sums of x · Aᵀ, those as activations are held, those of one part, and what is
+// added.
+struct LowRankMemory {
+  Buffer sums, lowered, part, added;
+};
+
 class Backend {
  public:
   Backend(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
@@ -69,6 +75,7 @@ class Backend {
   }
 
   WeightArena& weight_arena() { return weight_arena_; }
+  LowRankMemory& low_rank_memory() { return low_rank_memory_; }  // of whoever is at the pool
 
   // work(pool, kernels) is alone at the pool and at the memory of caches while it runs, after all packing. The
   // interpreter goes on meanwhile: nothing of Python's may be touched.
@@ -123,6 +130,7 @@ class Backend {
   std::unique_ptr<Pool> pool_;
   std::mutex turn_;  // calls from several Python threads take turns
   WeightArena weight_arena_;  // of packed weights
+  LowRankMemory low_rank_memory_;
   Memory probe_;
   PackingQueue packing_;  // the last, so that it ends before what it works with
 };

@@ -56,10 +56,13 @@ INLINE vf meant(const Weights& w, const Staged<F>& x, const float* sums, std::in
   }
 }
 
-// A tile's sums and where they belong: [tokens][32], rows from `token` on, outputs from `lane` of all lanes on.
+// A tile's sums and where they belong: [tokens][32], rows from `token` on, outputs from `lane` of all lanes on. added: as of
+// a share.
 struct Finished {
   const float* sums;
   std::int64_t token, tokens, lane;
+  const float* const* shared;
+  const float* added(std::int64_t t) const { return shared ? shared[token + t] : nullptr; }
 };
 
 // What the epilogue makes of the group's two panels, gate and up.
@@ -71,10 +74,12 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
     Value* to = out + (tile.token + t) * w.out_stride + first;
     Value held[panel];
     Value* at = count == panel ? to : held;
+    const float* added = tile.added(t);
     for (int v = 0; v < panel; v += lanes) {
       vf opening = meant<F>(w, x, gate + v, tile.token + t, tile.lane + v);
       vf up = meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v);
       if (w.bias) opening += load<vf>(w.bias + first + v), up += load<vf>(w.bias + w.groups * panel + first + v);
+      if (added) opening += load<vf>(added + first + v), up += load<vf>(added + w.rows + first + v);
       store_value(at + v, gated<epilogue>(opening, up));
     }
     for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
@@ -87,17 +92,21 @@ void finish_activated(const Weights& w, const Staged<F>& x, const Finished& tile
   const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     Value* to = out + (tile.token + t) * w.out_stride + tile.lane;
+    const float* added = tile.added(t);
     for (std::int64_t i = 0; i < count; i += lanes) {
       vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
+        if (added) value += load<vf>(added + tile.lane + i);
         store_value(to + i, activated(epilogue, value));
         continue;
       }
       float bias[lanes] = {};
       for (std::int64_t k = i; k < count && w.bias; ++k) bias[k - i] = w.bias[tile.lane + k];
+      value += load<vf>(bias);
+      if (added) value += load<vf>(added + tile.lane + i);
       Value held[lanes];
-      store_value(held, activated(epilogue, value + load<vf>(bias)));
+      store_value(held, activated(epilogue, value));
       for (std::int64_t k = i; k < count; ++k) to[k] = held[k - i];
     }
   }
@@ -110,10 +119,12 @@ void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* o
   const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     float* to = out + (tile.token + t) * w.out_stride + tile.lane;
+    const float* added = tile.added(t);
     for (std::int64_t i = 0; i < count; i += lanes) {
       vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
+        if (added) value += load<vf>(added + tile.lane + i);
         if constexpr (write == Write::past_caches) {
           stream(to + i, value);
         } else {
@@ -122,7 +133,8 @@ void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* o
         continue;
       }
       for (std::int64_t k = i; k < count; ++k) {
-        const float one = w.bias ? value[k - i] + w.bias[tile.lane + k] : value[k - i];
+        const float biased = w.bias ? value[k - i] + w.bias[tile.lane + k] : value[k - i];
+        const float one = added ? biased + added[tile.lane + k] : biased;
         to[k] = write == Write::add ? to[k] + one : one;
       }
     }
@@ -136,7 +148,8 @@ class Product {
 
  public:
   Product(const Staged<F>& x, const Share& share, Epilogue epilogue, void* out)
-      : w_(*share.weights), x_(x), first_(share.first), tokens_(share.rows), epilogue_(epilogue), out_(out),
+      : w_(*share.weights), x_(x), first_(share.first), tokens_(share.rows), added_(share.added), epilogue_(epilogue),
+        out_(out),
         parts_((tokens_ + tokens_per_task - 1) / tokens_per_task),
         past_caches_(epilogue == Epilogue::store && w_.rows >= vocabulary && tokens_ * w_.rows * 4 >= beyond_caches &&
                      on_lines(out, w_.out_stride)) {}
@@ -225,7 +238,7 @@ class Product {
   // Sums → out, as the epilogue says.
   void finished(const Task& task, std::int64_t i, const float* sums) const {
     const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
-    const Finished tile{sums, task.first + row, count, task.group * group_lanes};
+    const Finished tile{sums, task.first + row, count, task.group * group_lanes, added_};
     if (epilogue_ == Epilogue::gate_up)
       return finish_gate_up<F, Epilogue::gate_up>(w_, x_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_clamped)
@@ -245,6 +258,7 @@ class Product {
   const Weights& w_;
   const Staged<F>& x_;
   std::int64_t first_, tokens_;
+  const float* const* added_;
   Epilogue epilogue_;
   void* out_;
   std::int64_t parts_;  // of the tokens

@@ -11,6 +11,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "adapters.h"
 #include "arguments.h"
 #include "backend.h"
 #include "kv_cache.h"
@@ -33,6 +34,10 @@ NB_MODULE(_native, m) {
       .def_ro("rows", &Linear::rows)
       .def_ro("columns", &Linear::columns)
       .def_prop_ro("nbytes", &Linear::nbytes);
+  nb::class_<Adapter>(m, "Adapter")
+      .def(nb::init<const Backend&>())
+      .def("add", &Adapter::add, nb::arg("backend"), nb::arg("base"), nb::arg("down"), nb::arg("parts"))
+      .def_prop_ro("nbytes", &Adapter::nbytes);
   nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
   nb::class_<Heads>(m, "Heads")
       .def_prop_ro("count", [](const Heads& heads) { return heads.held.size(); })
@@ -77,7 +82,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),
            nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
       .def_prop_ro("isa", &Backend::isa)
-      .def("pack_linear", &pack_linear, nb::arg("pieces"), nb::arg("bias").none())
+      .def("pack_linear", nb::overload_cast<Backend&, nb::list, nb::handle>(&pack_linear), nb::arg("pieces"), nb::arg("bias").none())
       .def("pack_gate_up", &pack_gate_up, nb::arg("piece"), nb::arg("bias").none())
       .def("pack_experts", &pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("scores"),
            nb::arg("renormalize"), nb::arg("sum_offset"), nb::arg("jitter"), nb::arg("correction").none(),
@@ -106,6 +111,7 @@ NB_MODULE(_native, m) {
            nb::arg("states").none() = nb::none(),
            nb::arg("state_rows") = nb::none(), nb::arg("snapshot_start") = nb::none(),
            nb::arg("snapshot_positions") = nb::none(), nb::arg("snapshot_slots") = nb::none())
+      .def("adapt", &PreparedPass::adapt)
       .def("embed", &embed)
       .def("rms_norm", &rms_norm)
       .def("layer_norm", &layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),

@@ -152,7 +152,7 @@ struct PieceSources {
 };
 
 // Steps, groups and memory of a piece whose rows and columns are known.
-inline void shape(Backend& backend, Piece& piece) {
+inline void shape(const Backend& backend, WeightArena& arena, Piece& piece) {
   Weights& w = piece.weights;
   const Hold hold = piece.layout.hold;
   if (hold == Hold::int8 && w.columns > most_int8_columns)
@@ -163,14 +163,15 @@ inline void shape(Backend& backend, Piece& piece) {
   w.steps = (w.columns + inputs - 1) / inputs;
   w.step_lanes = hold == Hold::int4 ? w.spans.first_codes() + inputs / 8 * group_lanes : group_lanes;
   w.groups = ((w.gate_up ? 2 : 1) * ((w.rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
-  piece.memory = backend.weight_arena().take(static_cast<std::size_t>(w.groups * w.steps * w.step_lanes * 4));
+  piece.memory = arena.take(static_cast<std::size_t>(w.groups * w.steps * w.step_lanes * 4));
   w.data = static_cast<std::uint32_t*>(piece.memory.data());
   if (hold != Hold::act) piece.scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
   w.scales = hold == Hold::act ? nullptr : piece.scales.data();
 }
 
 // One more piece of a matrix; later, in the order of calls, if it may be.
-inline void pack(Backend& backend, const std::shared_ptr<Linear>& linear, const nb::tuple& given) {
+inline void pack(Backend& backend, WeightArena& arena, const std::shared_ptr<Linear>& linear, const nb::tuple& given,
+                 bool may_wait = true) {
   if (nb::len(given) != 6) refuse("a piece is its matrices, their layout and their order");
   Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, {}, linear->rows};
   auto sources = std::make_shared<PieceSources>();
@@ -196,7 +197,7 @@ inline void pack(Backend& backend, const std::shared_ptr<Linear>& linear, const 
     if (parts.size() != 2 || parts[0].rows != parts[1].rows) refuse("gate and up must have equal shapes");
     w.rows = parts[0].rows;
   }
-  shape(backend, piece);
+  shape(backend, arena, piece);
   w.out_stride = w.rows;
   const auto work = [linear, weights = w, hold = piece.layout.hold, format = backend.format(),
                      from = sources.get()](Pool& pool, const RowKernels& kernels) {
@@ -206,18 +207,19 @@ inline void pack(Backend& backend, const std::shared_ptr<Linear>& linear, const 
   const std::size_t bytes = sources->nbytes();
   linear->rows += w.rows;
   linear->pieces.push_back(std::move(piece));
-  if (sources->can_wait()) {
+  if (may_wait && sources->can_wait()) {
     backend.run_later(work, std::move(sources), bytes);
   } else {
     backend.run(work);
   }
 }
 
-// pieces: (matrices, hold, span, offsets, meanings, order) each, stacked along the outputs.
-inline std::shared_ptr<Linear> pack_linear(Backend& backend, nb::list pieces, nb::handle bias) {
+// pieces: (matrices, hold, span, offsets, meanings, order) each, stacked along the outputs. may_wait: packed later.
+inline std::shared_ptr<Linear> pack_linear(Backend& backend, WeightArena& arena, nb::list pieces, nb::handle bias,
+                                           bool may_wait) {
   auto linear = std::make_shared<Linear>();
   linear->format = backend.format();
-  for (nb::handle given : pieces) pack(backend, linear, nb::cast<nb::tuple>(given));
+  for (nb::handle given : pieces) pack(backend, arena, linear, nb::cast<nb::tuple>(given), may_wait);
   if (linear->pieces.empty()) refuse("a linear needs at least one weight matrix");
   if (!bias.is_none()) {
     Array values(bias, "bias", Kind::f32, {linear->rows});
@@ -230,12 +232,16 @@ inline std::shared_ptr<Linear> pack_linear(Backend& backend, nb::list pieces, nb
   return linear;
 }
 
+inline std::shared_ptr<Linear> pack_linear(Backend& backend, nb::list pieces, nb::handle bias) {
+  return pack_linear(backend, backend.weight_arena(), pieces, bias, true);
+}
+
 // A piece of two matrices. bias: [2][rows], of gate and of up.
 inline std::shared_ptr<Linear> pack_gate_up(Backend& backend, nb::tuple piece, nb::handle bias) {
   auto linear = std::make_shared<Linear>();
   linear->format = backend.format();
   linear->gate_up = true;
-  pack(backend, linear, piece);
+  pack(backend, backend.weight_arena(), linear, piece);
   if (!bias.is_none()) {
     const Array values(bias, "bias", Kind::f32, {2, linear->rows});
     Weights& w = linear->pieces[0].weights;

@@ -14,29 +14,57 @@
 
 namespace inflight {
 
+inline bool is_gated(Epilogue epilogue) {
+  return epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu || epilogue == Epilogue::gate_up_gelu_erf;
+}
+
+// Whether what comes out is held as activations are.
+inline bool is_held(Epilogue epilogue) { return epilogue != Epilogue::store && epilogue != Epilogue::residual; }
+
+// added: as of a share.
+inline void product_of_rows(Backend& backend, Pool& pool, const RowKernels& kernels, const Linear& linear,
+                            Epilogue epilogue, const void* x, std::int64_t rows, const float* const* added, void* out) {
+  const std::int64_t item = backend.item(), of_number = is_held(epilogue) ? item : 4;
+  const std::vector<std::int32_t>* ordered = nullptr;  // the order that columns lie in beside x
+  std::vector<const float*> behind;                    // what is added to a piece behind the first
+  for (const Piece& piece : linear.pieces) {
+    Share all{&piece.weights, 0, rows, added};
+    if (added && piece.first > 0) {
+      behind.assign(added, added + rows);
+      for (const float*& numbers : behind)
+        if (numbers) numbers += piece.first;
+      all.added = behind.data();
+    }
+    const void* from = x;
+    if (!piece.order.empty()) {
+      void* beside = pool.scratch(2, static_cast<std::size_t>(rows * linear.columns * item));
+      if (ordered == nullptr || *ordered != piece.order)
+        kernels.gather(pool, x, nullptr, piece.order.data(), rows, linear.columns, item, beside);
+      ordered = &piece.order;
+      from = beside;
+    }
+    void* to = static_cast<char*>(out) + piece.first * of_number;
+    backend.products(piece.layout.hold).gemm(pool, from, &all, 1, epilogue, to);
+  }
+}
+
 inline void product(PreparedPass& pass, const Activation& x, const Linear& linear, Epilogue epilogue, Activation& out) {
-  const bool gated = epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu ||
-                     epilogue == Epilogue::gate_up_gelu_erf;
-  const bool held = gated || (epilogue != Epilogue::store && epilogue != Epilogue::residual);  // as activations are
+  const bool gated = is_gated(epilogue), held = is_held(epilogue);
   pass.backend().same_format(linear.format);
   if (linear.gate_up != gated) refuse("weights of gate and up go with gate_up, others with linear");
   expect(x, "x", pass.act(), linear.columns);
   begin(out, held ? pass.act() : Kind::f32, linear.rows, x.rows);
+  AddedRows added(pass.backend(), pass.adapted(), linear);
+  const std::int64_t item = pass.backend().item(), of_out = linear.rows * (held ? item : 4), most = added.rows_at_once();
   pass.run([&](Pool& pool, const RowKernels& kernels) {
-    const std::int64_t item = pass.backend().item();
-    const std::vector<std::int32_t>* ordered = nullptr;  // the order that columns lie in beside x
-    for (const Piece& piece : linear.pieces) {
-      const Share all{&piece.weights, 0, x.rows};
-      void* to = static_cast<char*>(out.array.data()) + piece.first * (held ? item : sizeof(float));
-      const void* from = x.array.data();
-      if (!piece.order.empty()) {
-        void* beside = pool.scratch(2, static_cast<std::size_t>(x.rows * x.columns * item));
-        if (ordered == nullptr || *ordered != piece.order)
-          kernels.gather(pool, from, nullptr, piece.order.data(), x.rows, x.columns, item, beside);
-        ordered = &piece.order;
-        from = beside;
-      }
-      pass.backend().products(piece.layout.hold).gemm(pool, from, &all, 1, epilogue, to);
+    const auto* from = static_cast<const char*>(x.array.data());
+    auto* to = static_cast<char*>(out.array.data());
+    if (added.none()) return product_of_rows(pass.backend(), pool, kernels, linear, epilogue, from, x.rows, nullptr, to);
+    for (std::int64_t row = 0; row < x.rows; row += most) {
+      const std::int64_t count = std::min(most, x.rows - row);
+      const void* rows = from + row * x.columns * item;
+      const float* const* numbers = added.of(pool, kernels, rows, row, count);
+      product_of_rows(pass.backend(), pool, kernels, linear, epilogue, rows, count, numbers, to + row * of_out);
     }
   });
 }

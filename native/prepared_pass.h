@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters.h"
 #include "array.h"
 #include "backend.h"
 #include "kv_cache.h"
@@ -74,6 +75,21 @@ class PreparedPass {
     return {states_->cache, states_->layers[layer], where_->all};
   }
 
+  // Which rows are computed with an adapter: rows [firsts, firsts + counts), rising, none twice.
+  void adapt(const std::vector<std::int64_t>& firsts, const std::vector<std::int64_t>& counts,
+             const std::vector<std::shared_ptr<Adapter>>& adapters) {
+    if (firsts.size() != counts.size() || firsts.size() != adapters.size()) refuse("each run of rows has one adapter");
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < firsts.size(); ++i) {
+      if (firsts[i] < end || counts[i] < 1 || firsts[i] + counts[i] > tokens())
+        refuse("runs of rows with an adapter must rise within the pass's " + std::to_string(tokens()) + " tokens");
+      backend_.same_format(adapters[i]->format());
+      end = firsts[i] + counts[i];
+      adapted_.push_back({firsts[i], counts[i], adapters[i]});
+    }
+  }
+  const std::vector<AdaptedRows>& adapted() const { return adapted_; }
+
   const ProductKernels& attention_kernels() const { return backend_.products(cache_->bytes ? Hold::int8 : Hold::act); }
 
   // Work is divided alike for all groups; what the window lets queries see of a group's blocks is checked once.
@@ -106,6 +122,7 @@ class PreparedPass {
   std::shared_ptr<StateCacheMemory> states_;  // or null
   MetadataArrays metadata_;
   std::optional<StateArrays> where_;
+  std::vector<AdaptedRows> adapted_;
   Array token_ids_;
   std::int64_t past_position_ = 0;  // of all chunks
   std::vector<std::unique_ptr<AttentionPlan>> plans_;

@@ -71,10 +71,12 @@ struct SourceMatrix {
   } blocks;
 };
 
-// Rows [first, first + rows) of x, and of what comes out, go with one matrix.
+// Rows [first, first + rows) of x, and of what comes out, go with one matrix. added: by row of x the numbers that are added
+// to its sums and biases before the epilogue, [N], of gate_up [2][F], or null; what is behind them may be read, 16 numbers.
 struct Share {
   const Weights* weights;
   std::int64_t first, rows;
+  const float* const* added = nullptr;
 };
 
 enum class ExpertScores { softmax, sigmoid, sparsemixer };  // of experts, from a router's logits

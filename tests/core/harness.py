@@ -47,9 +47,11 @@ from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
 from inflight.core.types import kv_groups
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
+    AdapterLoad,
     BatchPlan,
     Capacity,
     Chunk,
@@ -143,6 +145,7 @@ class Setup:
     windows: tuple[int, ...] = (0,)
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
     spacing: SnapshotSpacing = SPACING
+    adapter_slots: int = 0
 
     @property
     def longest_chunk(self) -> int:
@@ -160,11 +163,18 @@ class Setup:
     def capacity(self) -> Capacity:
         host = (self.host_blocks, self.copy_seconds, bool(self.transfer_polls))
         sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
-        return Capacity(*sizes, *host, embedding_size=4, windows=self.windows, state_snapshots=self.snapshots)
+        return Capacity(
+            *sizes,
+            *host,
+            embedding_size=4,
+            windows=self.windows,
+            state_snapshots=self.snapshots,
+            adapter_slots=self.adapter_slots,
+        )
 
-    def fate(self, transfer: Transfer) -> tuple[int, bool]:
-        """Of an asynchronous transfer."""
-        polls = self.transfer_polls[transfer.ticket % len(self.transfer_polls)]
+    def fate(self, transfer: Transfer | AdapterLoad) -> tuple[int, bool]:
+        """Of an asynchronous transfer, or an adapter's load."""
+        polls = self.transfer_polls[transfer.ticket % len(self.transfer_polls)] if self.transfer_polls else 0
         return polls, bool(self.lost_transfers) and not transfer.ticket % self.lost_transfers
 
     @property
@@ -309,6 +319,7 @@ class Fickle(EagerSpeculation):
 def next_tokens(new: NewRow, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:
     """What the null executor draws behind these tokens."""
     tokens: list[int] = []
+    new = replace(new, adapter_slot=-1)
     executor = kind(Capacity(1, 1000, 1, 1000, VOCABULARY))
     plan, length = BatchPlan(0, (Chunk(0, 0, 0, len(new.token_ids), (0,), 1),), (new,)), len(new.token_ids)
     while len(tokens) < count:
@@ -348,6 +359,7 @@ class Row:
     sequence: int
     tables: list[list[int]]  # by KV group
     num_computed: int
+    adapter_slot: int = -1
 
 
 @dataclass
@@ -393,6 +405,8 @@ class Harness:
         self.scheduler = self.setup.scheduler()
         self.executor = self.setup.executor()
         self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by ticket
+        self.adapter_loads: dict[int, AdapterLoad] = {}  # that are out, by ticket
+        self.adapters: dict[int, Adapter] = {}  # that are there, by slot
         self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
         self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
         self.alive: dict[str, Client] = {}
@@ -510,6 +524,7 @@ class Harness:
             for event in events
             if isinstance(event, FinishedEvent) and any(finish.reason == "error" for finish in event.finishes)
         }
+        broken -= {id(clients[event.request_id]) for event in events if _lost_its_adapter(event)}
         # What was planned after a broken step may build on it, and may end with it; nobody else may.
         if together:
             assert not events or not inside.running(self.scheduler), "told before the batch has ended"
@@ -522,17 +537,19 @@ class Harness:
         self._take(events)
         return events
 
-    def poll(self) -> None:
+    def poll(self) -> list[Event]:
         """Takes in the transfers that have ended."""
         self.log.append(("poll", self.now))
-        self.scheduler.transferred(self._poll(), self.now)
-        self.check()
+        events = self.scheduler.transferred(self._poll(), self.now)
+        assert all(map(_lost_its_adapter, events)), "transfers end nobody"
+        self._take(events)
+        return events
 
     def step(self, fail: bool | str = False) -> list[Event]:
         """One round of the engine's loop."""
         while len(self.flights) < self.setup.depth and isinstance(self.plan(fail), BatchPlan):
             fail = False
-        events = self.commit() if self.flights else self.poll() or []
+        events = self.commit() if self.flights else self.poll()
         self.now += 0.25
         return events
 
@@ -604,6 +621,9 @@ class Harness:
         ended = self.executor.poll() or ()
         for one in ended:
             self.loading.pop(one.ticket, None)
+            load = self.adapter_loads.pop(one.ticket, None)
+            if load is not None and one.error is None:
+                self.adapters[load.slot] = load.adapter
         return ended
 
     def _ref_counts(self, block: int) -> int:
@@ -612,7 +632,8 @@ class Harness:
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
         size = self.setup.block_size
-        assert plan.chunks or (plan.transfers and self.setup.transfer_polls)
+        assert plan.chunks or (plan.transfers and self.setup.transfer_polls) or plan.adapter_loads
+        self._check_adapter_loads(plan)
         if plan.chunks:
             self._check_limits(plan)
         assert len({chunk.sequence_id for chunk in plan.chunks}) == len(plan.chunks) <= self.setup.max_rows
@@ -627,9 +648,12 @@ class Harness:
             sequence = by_number[of_row[new.row].sequence_id]
             assert new.token_ids == (*sequence.prompt, *sequence.output)
             assert new.prompt_length == len(sequence.prompt)
+            assert self.adapters.get(new.adapter_slot) == sequence.request.adapter, "the row's slot holds another"
             chunk = of_row[new.row]
             assert chunk.start % size == 0, "only whole blocks are found in the cache"
-            self._rows[new.row] = Row(chunk.sequence_id, [[] for _ in self.setup.windows], chunk.start)
+            self._rows[new.row] = Row(
+                chunk.sequence_id, [[] for _ in self.setup.windows], chunk.start, new.adapter_slot
+            )
             if self.setup.snapshots:
                 self._check_state(new.snapshot, chunk.start, sequence)
         self._write_states(plan, by_number)
@@ -660,6 +684,19 @@ class Harness:
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
+    def _check_adapter_loads(self, plan: BatchPlan) -> None:
+        """A slot takes another adapter when nobody computes with it, nor is about to."""
+        new = {one.row for one in plan.new_rows}
+        computing = {self._rows[chunk.row].adapter_slot for chunk in plan.chunks if chunk.row not in new}
+        loading = {load.slot for load in self.adapter_loads.values()}
+        for load in plan.adapter_loads:
+            assert 0 <= load.slot < self.setup.adapter_slots
+            assert load.slot not in loading, "a slot is loaded twice at a time"
+            assert load.slot not in computing - {-1}, "a slot is loaded that rows compute with"
+            assert load.adapter not in self.adapters.values(), "it is there"
+            self.adapters.pop(load.slot, None)
+            self.adapter_loads[load.ticket] = load
+
     def _check_state(self, slot: int, start: int, sequence: Sequence) -> None:
         """A row begins from the state as of the position that it goes on from, of the same tokens."""
         if slot < 0:
@@ -671,6 +708,7 @@ class Harness:
         assert mine == theirs and len(theirs) == start, "the snapshot is of other tokens"
         if self.setup.prefix_caching:
             assert written.sequence.request.cache_salt == sequence.request.cache_salt
+            assert written.sequence.request.adapter == sequence.request.adapter
         else:
             assert written.sequence.request is sequence.request, "somebody else's state is found"
 
@@ -847,17 +885,21 @@ class Harness:
         assert scored == (client.request.prompt_token_ids[1:] if wanted else ())
 
 
+def _lost_its_adapter(event: Event) -> bool:
+    return isinstance(event, FinishedEvent) and any(finish.detail == "The copy failed." for finish in event.finishes)
+
+
 def scores_alone(request: Request) -> list[TokenLogprob]:
     """What scoring its prompt yields, in one step of an engine of its own."""
     alone = replace(request, params=replace(request.params, n=1, max_tokens=0, min_tokens=0), lane="interactive")
-    loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
+    loop = Setup(500, 4, 8, 500, False, 0.0, 500, adapter_slots=1).loop(depth=1)
     loop.add(replace(alone, priority=0, forced_output_tokens=None))
     return [entry for event in loop.run() if isinstance(event, PromptScoredEvent) for entry in event.logprobs]
 
 
 def vector_alone(request: Request) -> tuple[float, ...]:
     """Of a pooled request, in one step of an engine of its own."""
-    loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
+    loop = Setup(500, 4, 8, 500, False, 0.0, 500, adapter_slots=1).loop(depth=1)
     loop.add(replace(request, lane="interactive", priority=0))
     (vector,) = [event.vector for event in loop.run() if isinstance(event, PooledEvent)]
     return vector
@@ -872,19 +914,25 @@ def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]]
         params.ignore_eos,
         request.seed,
         request.forced_output_tokens,
+        request.adapter,
         max_model_len,
     )
     return _outputs_alone(*key)
 
 
 @cache
-def _outputs_alone(prompt, settings, ignore_eos, seed, forced, max_model_len):  # type: ignore[no-untyped-def]
+def _outputs_alone(prompt, settings, ignore_eos, seed, forced, adapter, max_model_len):  # type: ignore[no-untyped-def]
     names = ("n", "temperature", "max_tokens", "min_tokens", "stop", "stop_token_ids")
     params = SamplingParams(**dict(zip(names, settings, strict=True)), ignore_eos=ignore_eos)
     request = Request(
-        request_id="alone", prompt_token_ids=prompt, params=params, seed=seed, forced_output_tokens=forced
+        request_id="alone",
+        prompt_token_ids=prompt,
+        params=params,
+        seed=seed,
+        forced_output_tokens=forced,
+        adapter=adapter,
     )
-    loop = Setup(500, 4, 8, 500, False, 0.0, max_model_len).loop()
+    loop = Setup(500, 4, 8, 500, False, 0.0, max_model_len, adapter_slots=1).loop()
     loop.add(request)
     tokens: list[list[int]] = [[] for _ in range(params.n)]
     for event in loop.run():

@@ -45,7 +45,7 @@ def row_of(view: SequenceView) -> NewRow:
 
 def waiting(scheduler: Scheduler) -> set[int]:
     """Numbers of the sequences that could be admitted."""
-    return {number for queue in _queues(scheduler) for number in queue._inside}
+    return {number for queue in _queues(scheduler) for number in (*queue._inside, *queue._deferred)}
 
 
 def held_back(scheduler: Scheduler) -> set[int]:

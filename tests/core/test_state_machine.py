@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 
 from .harness import POLICIES, STRATEGIES, Client, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
 
 MAX_ROWS, MAX_BUDGET = 4, 9
+ADAPTERS = [Adapter("a", ""), Adapter("a", "", 1), Adapter("b", ""), Adapter("c", "")]
 WINDOWS = [(0,), (0,), (0,), (0, 2), (0, 5), (0, 3, 3), (0, 0, 4), (1,), (4,), (7, 3)]  # of KV groups
 
 
@@ -78,6 +80,7 @@ def setups(draw: st.DrawFn) -> Setup:
         windows=windows,
         snapshots=snapshots,
         spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4))) if snapshots else SnapshotSpacing(),
+        adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
     )
 
 
@@ -116,14 +119,17 @@ def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
         tenant=draw(st.sampled_from(["", "b", "c"])),
         priority=draw(st.integers(-1, 2)),
         slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0])), itl=draw(st.sampled_from([None, None, 0.06]))),
+        adapter=draw(st.sampled_from([None, None, *ADAPTERS])),
     )
 
 
 def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
-    """The request in a lane that there is, with a priority only where it means something."""
+    """The request in a lane that there is, with a priority only where it means something, and an adapter only where
+    there are slots."""
     lane = next((lane for lane in setup.lanes if lane.name == request.lane), setup.lanes[0])
     priority = request.priority if lane.policy == "priority" else 0
-    return replace(request, lane=lane.name, priority=priority, **changes)
+    adapter = request.adapter if setup.adapter_slots else None
+    return replace(request, lane=lane.name, priority=priority, adapter=adapter, **changes)
 
 
 FAULTS: list[bool | str] = [False, False, True, "memory"]

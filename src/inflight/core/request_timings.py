@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from inflight.records.timings import GRAMMAR, QUEUE_REASONS, Timings
+from inflight.records.timings import ADAPTER, GRAMMAR, QUEUE_REASONS, Timings
 
 OTHER = "other"  # waiting for the step that was under way when the request came
 
@@ -100,6 +100,16 @@ class RequestTimings:
             self.seconds["queue"] += seconds
             self.queued_by[GRAMMAR] += seconds
             self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + seconds
+
+    def awaited_adapter(self, now: float, clock: QueueWaitMeter, lane: str) -> None:
+        """All the time in its queue so far, it was its adapter that lacked. lane: its own."""
+        waited = now - self._entered
+        if waited > 0:
+            self.seconds["queue"] += waited
+            self.queued_by[ADAPTER] += waited
+            self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + waited
+        self._hands = clock.read(now)
+        self._entered = now
 
     def start(self, now: float, clock: QueueWaitMeter) -> None:
         """Its first chunk is planned. After a preemption the account stays `preempted` until the next token."""

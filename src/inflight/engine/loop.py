@@ -149,7 +149,7 @@ class EngineLoop:
                 return self._told()
             if isinstance(outcome, WaitForTransfers):
                 self._wait_for_transfers(others_turn)
-                return []
+                return self._told()
         except BaseException as fault:
             self._broken_off = f"The step was broken off ({type(fault).__name__}); ask again."
             self._mend()
@@ -211,9 +211,11 @@ class EngineLoop:
             ended = self._transferred(POLL_SECONDS)
         now = self.clock.now()
         with self._verb:
-            self._scheduler.transferred(ended, now)
+            events = self._scheduler.transferred(ended, now)
+            self._untold += events
         if ended:
             self._observers.transferred(ended, now)
+            self._observers.events(events, now)
 
     def _transferred(self, seconds: float) -> tuple[Transferred, ...]:
         """What the executor tells of transfers. When it has none under way, those that nothing was told of are lost:

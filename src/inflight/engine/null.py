@@ -10,6 +10,8 @@ on nothing else, so that it is the same under every strategy, policy, batch and 
 Of several KV groups, or under a window, a slot holds the hash of its prefix and the group, and each token is made from
 the hash of its prefix as long as every slot that its groups' windows show it holds what it should.
 
+An adapter that a row is computed with goes into the hash of every prefix, as the slot holds it.
+
 The recurrent state of a row, where the capacity has snapshots of it, is the hash of all tokens that were computed in
 that row, one by one, whatever the blocks hold: a chunk that goes on from another state than its own writes something
 else into the slots.
@@ -18,13 +20,16 @@ else into the slots.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.kv_groups import first_seen
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
+    AdapterLoad,
     BatchPlan,
     Capacity,
     Chunk,
@@ -46,6 +51,11 @@ class _Row:
     tokens: list[int]
     tables: list[list[int]]  # by KV group
     state: int = 0  # hash of the tokens computed
+    root: int = 0  # of its adapter
+
+    def prefix_values(self, end: int) -> list[int]:
+        """Of each prefix of its tokens up to the end but the empty one, its hash."""
+        return list(accumulate(self.tokens[:end], _mix, initial=self.root))[1:]
 
 
 class Done:
@@ -60,9 +70,9 @@ class Done:
 
 @dataclass(slots=True)
 class _Underway:
-    """An asynchronous transfer: polls that do not find it ended yet, and whether it fails."""
+    """An asynchronous transfer, or an adapter's load: polls that do not find it ended yet, and whether it fails."""
 
-    transfer: Transfer
+    transfer: Transfer | AdapterLoad
     polls: int
     fails: bool
 
@@ -72,12 +82,13 @@ class NullExecutor:
         self,
         capacity: Capacity,
         seconds: Callable[[BatchPlan], float] = lambda plan: 0.0,
-        fate: Callable[[Transfer], tuple[int, bool]] = lambda transfer: (0, False),
+        fate: Callable[[Transfer | AdapterLoad], tuple[int, bool]] = lambda transfer: (0, False),
         draft: Callable[[NewRow, int], Sequence[int]] = lambda row, count: (),
     ):
-        """seconds(plan): how long a step is said to take. fate(transfer): of an asynchronous one, how many polls do not
-        find it ended yet, and whether it fails; it copies when it ends. draft(row, count): behind the tokens of a row
-        as it would be if it began now, drafts for a chunk that leaves them to the executor, at most so many."""
+        """seconds(plan): how long a step is said to take. fate(transfer): of an asynchronous one, and of an adapter's
+        load, how many polls do not find it ended yet, and whether it fails; it copies when it ends. draft(row, count):
+        behind the tokens of a row as it would be if it began now, drafts for a chunk that leaves them to the executor,
+        at most so many."""
         self._capacity = capacity
         self._seconds = seconds
         self._fate = fate
@@ -87,6 +98,7 @@ class NullExecutor:
         self._host: dict[int, list[int]] = {}  # host block → its slots
         self._rows: dict[int, _Row] = {}
         self._snapshots: dict[int, int] = {}  # slot → state
+        self._adapters: dict[int, Adapter] = {}  # slot → what it holds
 
     @property
     def capacity(self) -> Capacity:
@@ -95,13 +107,17 @@ class NullExecutor:
     def submit(self, plan: BatchPlan) -> Done:
         for transfer in plan.transfers:
             self._begin(transfer)
+        for load in plan.adapter_loads:
+            self._adapters.pop(load.slot, None)
+            self.underway.append(_Underway(load, *self._fate(load)))
         for freed in plan.freed_rows:
             self._rows.pop(freed, None)  # a plan that was broken off before it came here may have given it away
         for new in plan.new_rows:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")
-            state = self._snapshots[new.snapshot] if new.snapshot >= 0 else 0
-            self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows], state)
+            root = self._root(new)
+            state = self._snapshots[new.snapshot] if new.snapshot >= 0 else root
+            self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows], state, root)
         sampled, scored, pooled = [], [], []
         chunks = [self._drafted(chunk) if chunk.num_drafts else chunk for chunk in plan.chunks]
         for chunk in chunks:
@@ -125,7 +141,11 @@ class NullExecutor:
         ended = [one for one in self.underway if not one.polls]
         self.underway = [replace(one, polls=one.polls - 1) for one in self.underway if one.polls]
         for one in ended:
-            if not one.fails:
+            if one.fails:
+                continue
+            if isinstance(one.transfer, AdapterLoad):
+                self._adapters[one.transfer.slot] = one.transfer.adapter
+            else:
                 self._copy(one.transfer)
         error = "The copy failed."
         return tuple(Transferred(one.transfer.ticket, error if one.fails else None) for one in ended)
@@ -133,6 +153,12 @@ class NullExecutor:
     def close(self) -> None:
         self._rows.clear()
         self._slots.clear()
+
+    def _root(self, new: NewRow) -> int:
+        if new.adapter_slot < 0:
+            return 0
+        adapter = self._adapters[new.adapter_slot]  # what is being loaded is not there
+        return _mix(adapter.number, zlib.crc32(adapter.name.encode()))
 
     def _drafted(self, chunk: Chunk) -> Chunk:
         """With the drafts that the plan leaves to the executor; where these are fewer, the chunk is shorter."""
@@ -172,13 +198,13 @@ class NullExecutor:
         size = self._capacity.block_size
         errors = self._recur(row, chunk)
         if self._capacity.windows != (0,):
-            values = _prefix_values(row.tokens[: chunk.start + chunk.length])
+            values = row.prefix_values(chunk.start + chunk.length)
             for group in range(len(row.tables)):
                 for position in range(chunk.start, chunk.start + chunk.length):
                     slot = self._slot(row, position, size, group)
                     self._slots[slot] = _mix(values[position], group) ^ errors[position - chunk.start]
             return
-        value = 0 if chunk.start == 0 else self._slots[self._slot(row, chunk.start - 1, size)]
+        value = row.root if chunk.start == 0 else self._slots[self._slot(row, chunk.start - 1, size)]
         for position in range(chunk.start, chunk.start + chunk.length):
             value = _mix(value, row.tokens[position]) ^ errors[position - chunk.start]
             self._slots[self._slot(row, position, size)] = value
@@ -189,7 +215,7 @@ class NullExecutor:
         if not self._capacity.state_snapshots:
             return [0] * chunk.length
         slots, errors = dict(chunk.snapshots), []
-        right = _prefix_values(row.tokens[: chunk.start + chunk.length])
+        right = row.prefix_values(chunk.start + chunk.length)
         for position in range(chunk.start, chunk.start + chunk.length):
             row.state = _mix(row.state, row.tokens[position])
             errors.append(row.state ^ right[position])
@@ -199,7 +225,7 @@ class NullExecutor:
 
     def _read(self, row: _Row, chunk: Chunk) -> None:
         """What is written where something wrong was seen is wrong too, as in the next layer."""
-        size, values = self._capacity.block_size, _prefix_values(row.tokens[: chunk.start + chunk.length])
+        size, values = self._capacity.block_size, row.prefix_values(chunk.start + chunk.length)
         for position in range(chunk.start, chunk.start + chunk.length):
             if self._value(row, position) != values[position]:
                 for group in range(len(row.tables)):
@@ -210,7 +236,7 @@ class NullExecutor:
         size, windows = self._capacity.block_size, self._capacity.windows
         if windows == (0,):
             return self._slots[self._slot(row, position, size)]
-        values = _prefix_values(row.tokens[: position + 1])
+        values = row.prefix_values(position + 1)
         value = values[position]
         for group, window in enumerate(windows):
             for seen in range(first_seen(position, window), position + 1):
@@ -264,11 +290,6 @@ class NullExecutor:
     @staticmethod
     def _slot(row: _Row, position: int, size: int, group: int = 0) -> int:
         return row.tables[group][position // size] * size + position % size
-
-
-def _prefix_values(tokens: Sequence[int]) -> list[int]:
-    """Of each prefix of these tokens but the empty one, its hash."""
-    return list(accumulate(tokens, _mix, initial=0))[1:]
 
 
 def _logprob(value: int, token: int) -> float:

@@ -47,10 +47,10 @@ class PrefixSharing:
         self._lookups: dict[int, Lookup] = {}  # of waiting sequences that were looked at, by number
 
     def root(self, sequence: Sequence) -> Hashable:
-        """Whom a sequence shares prefixes with: its salt; without prefix caching only the samples of its request, and
-        itself after a preemption."""
+        """Whom a sequence shares prefixes with: those of its salt and its adapter; without prefix caching only the
+        samples of its request, and itself after a preemption."""
         if self._among_requests:
-            return ("salt", sequence.request.cache_salt)
+            return ("salt", sequence.request.cache_salt, sequence.request.adapter)
         return ("request", sequence.number - sequence.sample_index)
 
     # -- sequences that wait ------------------------------------------------------------------------------------

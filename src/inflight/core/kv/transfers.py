@@ -33,8 +33,7 @@ class Transfers:
         ended: Callable[[bool], None],
     ) -> int:
         """Ask for one with the plan under construction; returns its ticket. ended(done) is called once."""
-        self._last_ticket += 1
-        transfer = Transfer(self._last_ticket, kind, place, blocks, remote_blocks)
+        transfer = Transfer(self.new_ticket(), kind, place, blocks, remote_blocks)
         self._asked.append(transfer)
         self._ended[transfer.ticket] = ended
         if self.asynchronous:
@@ -42,6 +41,11 @@ class Transfers:
             for block in blocks:
                 self._pool.acquire(block)
         return transfer.ticket
+
+    def new_ticket(self) -> int:
+        """The next number, for what else an executor does beside the steps, too."""
+        self._last_ticket += 1
+        return self._last_ticket
 
     def drain(self) -> tuple[Transfer, ...]:
         """Those of the plan that is finished: what is stored before what is loaded."""

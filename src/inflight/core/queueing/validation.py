@@ -38,6 +38,7 @@ class RequestValidator:
         self._check_lengths(request)
         self._check_pooling(request)
         self._check_grammar(request)
+        self._check_adapter(request)
         self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
         # One bad id in a step would break it for the whole batch.
         self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
@@ -100,6 +101,14 @@ class RequestValidator:
                 f"{waiting_requests(len(lane.queue))} in the lane {request.lane!r}, and it holds at most {limit}"
                 f"{mine}; try again later.",
                 retry_after=self._seconds_until_served(request),
+            )
+
+    def _check_adapter(self, request: Request) -> None:
+        if request.adapter is not None and not self._capacity.adapter_slots:
+            raise RequestRefused(
+                f"The request asks for the adapter {request.adapter.name!r}, but this engine has 0 slots for adapters; "
+                "start it with --max-loras.",
+                field="model",
             )
 
     def _check_lengths(self, request: Request) -> None:

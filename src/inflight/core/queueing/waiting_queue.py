@@ -3,7 +3,8 @@
 Knows ranks and groups, and nothing of memory or plans. Within a group the order is a heap of ranks that were taken when
 a sequence began to wait; which group is next is asked anew at every choice. For policies whose ranks change (`window`)
 the first so many by arrival are ranked anew when a step asks. Samples of one prompt wait apart until the first of them
-has its prompt computed, so that they find its blocks instead of computing the prompt again.
+has its prompt computed, so that they find its blocks instead of computing the prompt again. Apart wait those whose
+adapter is not there, too: they count, and have no place in the order.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ class WaitingQueue:
         self.backlog = Backlog()
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
+        self._deferred: dict[int, tuple[Sequence, int]] = {}  # by number: those apart, and tokens as above
 
     def clear(self) -> None:
         """Nobody waits."""
         self._heaps.clear()
         self._inside.clear()
         self._held.clear()
+        self._deferred.clear()
         self.backlog = Backlog()
 
     def __len__(self) -> int:
@@ -59,10 +62,24 @@ class WaitingQueue:
         heap = self._heaps.setdefault(self.policy.group(view), [])
         ticket = next(self._tickets)
         heapq.heappush(heap, (rank, sequence.number, ticket, sequence))
-        tokens = len(sequence.output) + (0 if sequence.sample_index else len(sequence.prompt))
+        tokens = _tokens(sequence)
         self._forget(sequence)
         self._inside[sequence.number] = ticket, tokens
         self.backlog.came(sequence.request.tenant, 1, tokens)
+
+    @property
+    def deferred(self) -> int:
+        """Those that wait apart for what they lack."""
+        return len(self._deferred)
+
+    def defer(self, sequence: Sequence) -> None:
+        """It waits apart until it is pushed."""
+        tokens = _tokens(sequence)
+        self._deferred[sequence.number] = sequence, tokens
+        self.backlog.came(sequence.request.tenant, 1, tokens)
+
+    def defers(self, sequence: Sequence) -> bool:
+        return sequence.number in self._deferred
 
     def in_order(self, now: float) -> Iterator[Sequence]:
         """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
@@ -78,7 +95,8 @@ class WaitingQueue:
 
     def everyone(self) -> list[Sequence]:
         """All that wait, those that may not be served yet too, in no order."""
-        return [*self.sequences(), *itertools.chain.from_iterable(self._held.values())]
+        apart = (sequence for sequence, _ in self._deferred.values())
+        return [*self.sequences(), *apart, *itertools.chain.from_iterable(self._held.values())]
 
     def views(self) -> list[SequenceView]:
         """Everyone who may be served, by rank of when they came."""
@@ -119,7 +137,7 @@ class WaitingQueue:
 
     def _forget(self, sequence: Sequence) -> None:
         """Its entry, if it has one."""
-        _, tokens = self._inside.pop(sequence.number, (0, None))
+        _, tokens = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, (None, None))
         if tokens is not None:
             self.backlog.went(sequence.request.tenant, 1, tokens)
 
@@ -150,6 +168,11 @@ class WaitingQueue:
         for sequence in first:
             sequence.cached_hint = self._cached_tokens(sequence)
         yield from sorted(first, key=lambda sequence: self.rank(sequence, now))
+
+
+def _tokens(sequence: Sequence) -> int:
+    """That it counts with: of a prompt's samples the first counts that."""
+    return len(sequence.output) + (0 if sequence.sample_index else len(sequence.prompt))
 
 
 def _overrides(policy: Policy, verb: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.estimation.accuracy import PredictionTally
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
@@ -111,7 +112,8 @@ class Scheduler:
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
         # Recurrent state cannot be taken back, where an answer ends among its drafts.
         self._drafts = None if self._capacity.state_snapshots else ForcedDrafts(self._latency, self._speculation)
-        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._drafts)
+        self._adapters = AdapterSlots(self._capacity.adapter_slots, self._memory.transfers.new_ticket)
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._adapters, self._drafts)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
@@ -139,7 +141,10 @@ class Scheduler:
         self._samples[request.request_id] = samples
         if len(samples) > 1:
             lane.queue.defer_siblings(samples[0], samples[1:])
-        lane.queue.push(samples[0], now)
+        if request.adapter is None or self._adapters.arrive(request.request_id, request.adapter):
+            lane.queue.push(samples[0], now)
+        else:
+            lane.queue.defer(samples[0])
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request in whatever state it is; unknown (or ended) ids are ignored."""
@@ -160,9 +165,11 @@ class Scheduler:
             self._step_builder.stand_still(now)
             self._round_began = None
             return shape
+        if self._adapters.wanted:
+            self._join_queue(self._adapters.begin_loads(), now)
         plan = self._compose(shape, now)
         if plan is None:
-            return WaitForTransfers() if self._memory.transfers.out else None
+            return WaitForTransfers() if self.transfers_out else None
         self._round_began = now if self._round_began is None else self._round_began
         self._next_step += 1
         for sequence in self._running.sequences:
@@ -177,14 +184,13 @@ class Scheduler:
         for chunk in plan.chunks:
             self._planned[chunk.sequence_id].in_flight -= 1
         together = self._step_builder.run_to_completion
-        events: list[Event] = []
-        self.transferred(result.transferred, now)
+        events = self.transferred(result.transferred, now)
         if result.error is None:
             if plan.chunks:
                 self._learn(plan, result, now)
         else:
             causes = self._short_of_memory(plan) if result.out_of_memory and not together else None
-            events = self._fail(result.error, now) if causes is None else self._lose(causes, result.error, now)
+            events += self._fail(result.error, now) if causes is None else self._lose(causes, result.error, now)
             if self._speculation is not None:
                 self._speculation.observe(plan, features(plan), result, 0.0)
             self._running.free_again(plan.freed_rows)
@@ -212,17 +218,23 @@ class Scheduler:
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
-    def transferred(self, ended: Iterable[Transferred], now: float) -> None:
+    def transferred(self, ended: Iterable[Transferred], now: float) -> list[Event]:
         """Transfers that have ended, whose blocks are held no more. What one that failed should have brought is
-        computed again, what it should have kept is forgotten."""
+        computed again, what it should have kept is forgotten. And loads of adapters: whoever waited for one that failed
+        ends with its error."""
+        events: list[Event] = []
         for one in ended:
-            self._memory.transfers.end(one.ticket, one.error is None)
-            self._running.transferred(one.ticket, one.error is None, now)
+            if one.ticket in self._adapters.out:
+                events += self._adapter_ended(one, now)
+            else:
+                self._memory.transfers.end(one.ticket, one.error is None)
+                self._running.transferred(one.ticket, one.error is None, now)
+        return events
 
     @property
     def transfers_out(self) -> tuple[int, ...]:
-        """Their tickets."""
-        return tuple(self._memory.transfers.out)
+        """Their tickets, and those of adapters' loads."""
+        return (*self._memory.transfers.out, *self._adapters.out)
 
     def recover(self, error: str, now: float) -> list[Event]:
         """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,
@@ -249,7 +261,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and no transfer is out."""
-        return not self._samples and not self._planned and not self._memory.transfers.out
+        return not self._samples and not self._planned and not self.transfers_out
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(
@@ -336,6 +348,24 @@ class Scheduler:
                 f"The {len(request.params.stop)} stop strings cannot be looked for ({fault}); leave them out.",
                 field="stop",
             ) from fault
+
+    # -- adapters -----------------------------------------------------------------------------------------------
+
+    def _join_queue(self, request_ids: Iterable[str], now: float) -> None:
+        """Their adapter is there."""
+        for request_id in request_ids:
+            first = self._samples[request_id][0]
+            lane = self._lanes.of(first)
+            first.timings.awaited_adapter(now, lane.clock, lane.settings.name)
+            lane.queue.push(first, now)
+
+    def _adapter_ended(self, load: Transferred, now: float) -> list[Event]:
+        request_ids = self._adapters.ended(load.ticket, load.error is None)
+        if load.error is None:
+            self._join_queue(request_ids, now)
+            return []
+        finish = Finish("error", detail=load.error)
+        return [event for one in request_ids for event in self._end_request(self._samples[one], finish, now)]
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
@@ -458,6 +488,8 @@ class Scheduler:
     def _end_sequence(self, sequence: Sequence, now: float) -> None:
         """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
         lane = self._lanes.of(sequence)
+        if lane.queue.defers(sequence):
+            sequence.timings.awaited_adapter(now, lane.clock, lane.settings.name)
         sequence.timings.end(now, lane.clock)
         lane.queue.policy.left(SequenceView(sequence))
         # A request that samples nothing says nothing of how long answers are.
@@ -486,6 +518,8 @@ class Scheduler:
         del self._samples[request.request_id]
         self._admission.ended(request)
         self._memory.sharing.forget_request(samples[0])
+        if request.adapter is not None:
+            self._adapters.leave(request.request_id, request.adapter)
         return [_terminal_event(samples)]
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
@@ -30,8 +31,16 @@ from inflight.core.types.plan import BatchPlan, Chunk, NewRow
 
 
 class StepBuilder:
-    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, speculation: Speculation | None = None):
+    def __init__(
+        self,
+        memory: KVCacheManager,
+        lanes: Lanes,
+        running: Running,
+        adapters: AdapterSlots,
+        speculation: Speculation | None = None,
+    ):
         self.running = running
+        self.adapters = adapters
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
@@ -66,14 +75,14 @@ class StepBuilder:
         if drafts is not None:
             drafts.add(draft, now)
         self._memory.states.settle()
-        transfers = self._memory.transfers.drain()
-        if not draft.chunks and not transfers:
+        transfers, loads = self._memory.transfers.drain(), self.adapters.drain()
+        if not draft.chunks and not transfers and not loads:
             return None
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
         padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
         freed = self.running.drain_freed_rows()
         return BatchPlan(
-            step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers, tuple(sorted(held))
+            step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers, tuple(sorted(held)), loads
         )
 
     def _find_uncomputed(self, draft: StepDraft, held: Collection[int]) -> None:
@@ -339,9 +348,13 @@ class StepBuilder:
             sequence.timings.cached_tokens = sequence.num_computed
             self.prefix_queries += sequence.num_tokens
             self.prefix_hits += sequence.num_computed
-        new = _new_row(sequence)
+        new = _new_row(sequence, self._slot_of(sequence))
         draft.new_rows.append(replace(new, snapshot=self._memory.states.begin(sequence)) if self._has_state else new)
         return tuple(sequence.blocks)
+
+    def _slot_of(self, sequence: Sequence) -> int:
+        request = sequence.request
+        return -1 if request.adapter is None else self.adapters.slot_of(request.request_id)
 
     def _add_prompt(self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, now: float) -> None:
         """As much of a prompt as fits into what is left."""
@@ -393,7 +406,7 @@ class StepBuilder:
             lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0, now)
 
 
-def _new_row(sequence: Sequence) -> NewRow:
+def _new_row(sequence: Sequence, adapter_slot: int) -> NewRow:
     request, row = sequence.request, sequence.row
     assert row is not None
     return NewRow(
@@ -408,4 +421,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         pooling=request.pooling,
         grammar=request.grammar,
         second_text_at=request.second_text_at,
+        adapter_slot=adapter_slot,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.sampling import PoolingParams, SamplingParams
@@ -35,6 +36,7 @@ class NewRow:
     forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
     grammar: what the output is to follow.
     second_text_at: where the second text of a pair begins, of a model that tells the two apart; None: there is one.
+    adapter_slot: whose adapter changes what is computed for it; -1: none does.
     snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts
         at the position that this was taken at. -1: with the state before any token.
     """
@@ -52,6 +54,7 @@ class NewRow:
     snapshot: int = -1
     grammar: Grammar | None = None
     second_text_at: int | None = None
+    adapter_slot: int = -1
 
 
 class Chunk(NamedTuple):
@@ -103,8 +106,18 @@ class Transfer(NamedTuple):
     remote_blocks: tuple[int, ...]
 
 
+class AdapterLoad(NamedTuple):
+    """An adapter that takes a slot, whatever was there before; no row of the slot is alive. It is loaded beside the
+    steps, and what became of it is told as of a transfer: tickets are of one count."""
+
+    ticket: int
+    slot: int
+    adapter: Adapter
+
+
 class Transferred(NamedTuple):
-    """What became of a transfer. error: a sentence where it failed; what its target blocks hold is not to be used."""
+    """What became of a transfer, or of the load of an adapter. error: a sentence where it failed; what its target
+    blocks or its slot hold is not to be used."""
 
     ticket: int
     error: str | None = None
@@ -123,6 +136,8 @@ class BatchPlan:
 
     held_back: numbers of sequences that are left out, although a step in flight samples their last token: they are
     drafted for behind it. A record tells them; an executor does not look.
+
+    adapter_loads: begun with the step, which does not wait for them.
     """
 
     step: int
@@ -132,6 +147,7 @@ class BatchPlan:
     padding: tuple[int, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     held_back: tuple[int, ...] = ()
+    adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -153,7 +169,7 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class WaitForTransfers:
-    """Nothing can be computed or given back before a transfer that is out has ended."""
+    """Nothing can be computed or given back before a transfer, or the load of an adapter, that is out has ended."""
 
 
 class Sampled(NamedTuple):
@@ -227,7 +243,8 @@ class Capacity:
     layers look back over, themselves included; 0: all. A block holds positions of one group, and is of the same size
     for each. state_snapshots: slots for copies of a row's recurrent state; 0: the model has none. generates: whether
     tokens can be drawn; otherwise vectors are all that there is. whole_texts: tokens see those behind them, so that a
-    prompt is computed in one step or not at all; blocks hold something within the step alone.
+    prompt is computed in one step or not at all; blocks hold something within the step alone. adapter_slots: adapters
+    that rows can be computed with at a time.
     """
 
     num_blocks: int
@@ -243,6 +260,7 @@ class Capacity:
     state_snapshots: int = 0
     generates: bool = True
     whole_texts: bool = False
+    adapter_slots: int = 0
 
 
 class Pending(Protocol):

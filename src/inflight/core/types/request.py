@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.sampling import PoolingParams, SamplingParams
 from inflight.counted import counted
@@ -36,6 +37,7 @@ class Request:
     cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
     handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
         request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
+    adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.
     grammar: what the output's text must be like.
     shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
@@ -59,6 +61,7 @@ class Request:
     shown_token_ids: tuple[int, ...] = ()
     pooling: PoolingParams | None = None
     second_text_at: int | None = None
+    adapter: Adapter | None = None
 
 
 def waiting_requests(count: int) -> str:
