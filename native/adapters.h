@@ -112,7 +112,7 @@ class AddedRows {
     }
     if (within_.empty()) return nullptr;
     const std::int64_t width = lower(pool, rows, x);
-    return raise(pool, width);
+    return raise(pool, width, count);
   }
 
  private:
@@ -151,11 +151,11 @@ class AddedRows {
   }
 
   // By B, part by part: those of equal ranks and places together.
-  const float* const* raise(Pool& pool, std::int64_t width) {
+  const float* const* raise(Pool& pool, std::int64_t width, std::int64_t count) {
     const std::int64_t stride = (outputs_ + panel - 1) / panel * panel + panel;  // so much behind a row may be read
     auto* added = static_cast<float*>(backend_.low_rank_memory().added.reserve(end() * stride * sizeof(float)));
     std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Raised>> alike;
-    rows_.assign(static_cast<std::size_t>(end()), nullptr);
+    rows_.assign(static_cast<std::size_t>(count), nullptr);
     for (const Range& one : within_) {
       for (std::int64_t t = one.first; t < one.first + one.rows; ++t) rows_[t] = added + t * stride;
       if (!one.delta->covers) std::memset(added + one.first * stride, 0, one.rows * stride * sizeof(float));

@@ -23,7 +23,15 @@ def test_a_life_without_trouble() -> None:
     timings.token(12.0)
     timings.end(12.0, clock)
     summary = ended(timings)
-    assert summary.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0, "grammar": 0}
+    assert summary.queued_by == {
+        "rows": 3000,
+        "blocks": 0,
+        "budget": 1000,
+        "share": 0,
+        "window": 0,
+        "grammar": 0,
+        "adapter": 0,
+    }
     assert summary.queued_behind == {"batch": 3000, "interactive": 1000}
     assert (summary.queue_ms, summary.prefill_ms, summary.decode_ms) == (4000, 2000, 4000)
     assert (summary.preempted_ms, summary.other_ms, summary.total_ms) == (0, 2000, 12_000)

@@ -14,10 +14,12 @@ import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Quantization
 from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.lora_files import LoraFiles
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.parallel.partial_sums import with_partial_sums
@@ -62,6 +64,7 @@ class Driver:
         )
         weights = weights if shard is None else with_partial_sums(weights)
         self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
+        self.adapters = AdapterMatrices(whole, weights.places)
         self._backend = backend
         self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv, is_fp8=fp8_kv), num_blocks)
         capacity = Capacity(num_blocks, BLOCK, ROWS, 1024, self.config.vocab_size, state_snapshots=SNAPSHOTS)
@@ -89,8 +92,15 @@ class Driver:
                 sequence.blocks.append(int(self.free.pop()))
             if sequence.row < 0:
                 sequence.row, first, tokens = self._free_rows.pop(0), 0, tuple(sequence.tokens)
+                settings = (len(tokens), SamplingParams(), 0, 0)
                 new.append(
-                    NewRow(sequence.row, tokens, len(tokens), SamplingParams(), 0, 0, snapshot=sequence.snapshot)
+                    NewRow(
+                        sequence.row,
+                        tokens,
+                        *settings,
+                        snapshot=sequence.snapshot,
+                        adapter_slot=sequence.adapter_slot,
+                    )
                 )
             else:
                 extend(self._slots, sequence)
@@ -103,6 +113,14 @@ class Driver:
         for sequence, count in chunks:
             sequence.computed += count
         return self.logits(range(sum(count for _, count in chunks)))
+
+    def load(self, slot: int, folder: Path) -> None:
+        """An adapter takes the slot."""
+        files = LoraFiles(folder)
+        self.adapters.check(files)
+        packed = self._backend.pack_adapter(self.adapters.deltas(files))
+        assert packed.nbytes > 0
+        self._backend.place_adapter(self._slots, slot, packed)
 
     def logits(self, places: Sequence[int]) -> np.ndarray:
         """After the tokens at these places of the last step."""
@@ -151,4 +169,4 @@ class Tracked:
         self.tokens = tokens
         self.computed = self.known = 0
         self.blocks: list[int] = []
-        self.row = self.snapshot = -1
+        self.row = self.snapshot = self.adapter_slot = -1

@@ -7,7 +7,7 @@ come from (`checkpoints`), or how they are packed (the backend).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec, NextTokens
 
 _TABLE, _HEAD, _BIAS = "model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"
+_OF_EXPERTS = ".experts."
 _COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
 
 Progress = Callable[[int, int], None]  # elements packed, elements in all
@@ -58,8 +59,18 @@ class TensorSource(Protocol):
         """The tensor has been packed; its memory may go."""
 
 
+class WeightPlace(NamedTuple):
+    """Where the outputs of a tensor lie in what a pass multiplies by: from `first` on, of gate and up those of gate
+    first."""
+
+    weight: Linear | GateUp
+    first: int
+    rows: int
+    columns: int
+
+
 class Packer:
-    """nbytes: of all that it has packed."""
+    """nbytes: of all that it has packed. places: of matrices that passes multiply all of their tokens by, by name."""
 
     def __init__(
         self,
@@ -73,6 +84,7 @@ class Packer:
         """group_size: inputs that share a scale where plain matrices become int4."""
         self.model = model
         self.nbytes = 0
+        self.places: dict[str, WeightPlace] = {}
         self._source, self._backend, self._progress = source, backend, progress
         self._quantization = quantization
         self._layers, self._output = holds(quantization)
@@ -179,6 +191,7 @@ class Packer:
             self._source.matrix(*gate), self._source.matrix(*up), self._layers, self._group_size, bias
         )
         self._done(packed.nbytes, gate, up)
+        self._place(packed, gate, up)
         return packed
 
     def router(self, weight: tuple[str, tuple[int, int]], bias: str | None = None) -> Linear:
@@ -236,7 +249,15 @@ class Packer:
         matrices = [self._source.matrix(name, shape) for name, shape in parts]
         packed = self._backend.pack_linear(matrices, bias, hold, self._group_size)
         self._done(packed.nbytes, *parts)
+        self._place(packed, *parts)
         return packed
+
+    def _place(self, packed: Linear | GateUp, *parts: tuple[str, tuple[int, int]]) -> None:
+        first = 0
+        for name, (rows, columns) in parts:
+            if _OF_EXPERTS not in name:  # those are multiplied with some tokens each
+                self.places[name] = WeightPlace(packed, first, rows, columns)
+            first += rows
 
     def _done(self, nbytes: int, *tensors: tuple[str, tuple[int, ...]]) -> None:
         self.nbytes += nbytes

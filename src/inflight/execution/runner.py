@@ -13,11 +13,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
+from typing import TypeVar
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
-from inflight.execution.backends.protocol import Device, KVCache, Pass, PassResult, PendingCopy, PendingPass, StateCache
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
+from inflight.execution.adapters.adapter_loader import AdapterLoader
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.backends.protocol import (
+    Backend,
+    Device,
+    KVCache,
+    Pass,
+    PassResult,
+    PendingCopy,
+    PendingPass,
+    StateCache,
+)
 from inflight.execution.block_transfers import BlockTransfers
 from inflight.execution.device_lost import DeviceLost, sentence
 from inflight.execution.drafters.step_drafter import StepDrafter
@@ -28,6 +40,11 @@ from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
 
 log = logging.getLogger(__name__)
+
+Y = TypeVar("Y", Sampled, Scored, Pooled)
+
+_TICK = 0.002  # seconds between two looks at what goes on beside the steps
+_BETWEEN_STEPS = 0.25  # at most, while they follow one another
 
 
 class ModelRunner:
@@ -40,10 +57,12 @@ class ModelRunner:
         states: StateCache | None = None,
         drafter: StepDrafter | None = None,
         grammars: GrammarRows | None = None,
+        adapters: AdapterMatrices | None = None,
     ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
-        drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any."""
+        drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any.
+        adapters: which of the model's matrices those may change; None: no plan loads any."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -52,6 +71,11 @@ class ModelRunner:
         self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
         self._transfers = BlockTransfers(capacity, self._copy_blocks)
         self._grammars = grammars
+        self._adapters = None
+        if adapters is not None:
+            assert isinstance(backend, Backend)
+            self._adapters = AdapterLoader(adapters, backend, self._slots, self._is_busy)
+        self._began = 0.0  # when the last step did
         self._flights: deque[InFlight] = deque()  # whose results nobody has, where rows may have grammars
         self.lost: str | None = None  # a sentence, once the device computes nothing any more
         self._loss_is_told = False
@@ -96,12 +120,28 @@ class ModelRunner:
             self._drafting.discard(rows)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        return self._transfers.poll(seconds)
+        if self._adapters is None:
+            return self._transfers.poll(seconds)
+        last = time.monotonic() + seconds
+        while True:
+            copied, loaded = self._transfers.poll(), self._adapters.poll()
+            if copied is None and loaded is None:
+                return None
+            ended = (*(copied or ()), *(loaded or ()))
+            if ended or time.monotonic() >= last:
+                return ended
+            time.sleep(_TICK)
+
+    def _is_busy(self) -> bool:
+        """Whether steps are being computed, one after the other."""
+        return time.perf_counter() - self._began < _BETWEEN_STEPS
 
     def close(self) -> None:
         """Nothing but threads outlives the runner's own references."""
         if self._capacity.asynchronous_transfers and self.lost is None:
             self._backend.wait()  # or blocks would be copied whose memory is somebody else's
+        if self._adapters is not None:
+            self._adapters.close()
         if self._grammars is not None:
             self._grammars.close()
 
@@ -112,13 +152,19 @@ class ModelRunner:
         return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
+        self._began = time.perf_counter()
         if plan.transfers:
             self._transfers.begin(plan)
+        if self._adapters is not None:
+            self._adapters.begin(plan)
         planned: tuple[Chunk, ...] = plan.chunks
         if self._drafting is not None:
             planned, flight.draft_seconds = self._drafting.drafted(plan), self._drafting.seconds
         if self._grammars is not None:
             self._grammars.start(plan.freed_rows, plan.new_rows)
+        if self._adapters is not None:
+            in_order, planned = planned, tuple(self._adapters.side_by_side(planned))
+            flight.reordered = planned != in_order
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         new, freed = plan.new_rows, plan.freed_rows
         cut = not self._capacity.whole_texts
@@ -182,6 +228,7 @@ class InFlight:
         self._runner, self.plan, self._started = runner, plan, time.perf_counter()
         self.passes: list[PendingPass] = []
         self.draft_seconds = 0.0
+        self.reordered = False  # its chunks are computed in another order than the plan's
         self.fault: Exception | None = None
         self._told: StepResult | None = None
 
@@ -211,11 +258,18 @@ class InFlight:
             is_short = is_out_of_memory(self.fault)
             self._runner.drawn(self, ())
             return StepResult(step, (), seconds, step_failure(self.plan, self.fault), out_of_memory=is_short)
-        sampled = self._runner.drawn(self, tuple(chain.from_iterable(one.sampled for one in done)))
-        scored = joined(chain.from_iterable(one.scored for one in done))
-        pooled = tuple(chain.from_iterable(one.pooled for one in done))
+        sampled = self._runner.drawn(self, self._in_order(chain.from_iterable(one.sampled for one in done)))
+        scored = self._in_order(joined(chain.from_iterable(one.scored for one in done)))
+        pooled = self._in_order(chain.from_iterable(one.pooled for one in done))
         drafting = min(self.draft_seconds, seconds)
         return StepResult(step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting)
+
+    def _in_order(self, yielded: Iterable[Y]) -> tuple[Y, ...]:
+        """As the plan has its chunks."""
+        if not self.reordered:
+            return tuple(yielded)
+        place = {chunk.sequence_id: place for place, chunk in enumerate(self.plan.chunks)}
+        return tuple(sorted(yielded, key=lambda one: place[one.sequence_id]))
 
 
 def step_failure(plan: BatchPlan, fault: Exception) -> str:

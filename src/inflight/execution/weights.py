@@ -22,7 +22,7 @@ from inflight.execution.layers.pooler import PoolerWeights
 from inflight.execution.layers.short_convolution import ShortConvolutionWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
-from inflight.execution.packer import Packer, Progress, TensorSource
+from inflight.execution.packer import Packer, Progress, TensorSource, WeightPlace
 from inflight.execution.parallel.sharded import ShardedTensors
 from inflight.execution.parallel.shards import Shard
 from inflight.execution.rope import rope_settings, rope_table
@@ -65,6 +65,7 @@ class ModelWeights:
     pooler: PoolerWeights | None
     ropes: dict[RopeSettings, Rope]
     nbytes: int  # of everything above
+    places: dict[str, WeightPlace]  # of layers' matrices, by their usual names
 
     @property
     def table(self) -> Table:
@@ -112,7 +113,8 @@ def load_weights(
     pooler = None if model.pooler is None else PoolerWeights.load(packer, model.pooler, final_norm)
     backend.finish_packing()
     nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
-    return ModelWeights(embedding, token_inputs, layers, final_norm, output, pooler, ropes, nbytes)
+    places = {name: place for name, place in packer.places.items() if name.startswith("model.layers.")}
+    return ModelWeights(embedding, token_inputs, layers, final_norm, output, pooler, ropes, nbytes, places)
 
 
 def load_layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:

@@ -137,8 +137,9 @@ class WaitingQueue:
 
     def _forget(self, sequence: Sequence) -> None:
         """Its entry, if it has one."""
-        _, tokens = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, (None, None))
-        if tokens is not None:
+        place = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, None)
+        if place is not None:
+            tokens = place[1]
             self.backlog.went(sequence.request.tenant, 1, tokens)
 
     def _is_valid(self, entry: Entry) -> bool:

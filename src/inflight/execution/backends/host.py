@@ -17,6 +17,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, S
 from inflight.execution.backends import arrays
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import (
+    Adapter,
     Array,
     DType,
     KVCache,
@@ -120,6 +121,12 @@ class HostBackend(ABC, Generic[P]):
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)
+
+    def place_adapter(self, slots: RequestSlots, slot: int, adapter: Adapter | None) -> None:
+        if adapter is None:
+            slots.adapters.pop(slot, None)
+        else:
+            slots.adapters[slot] = adapter
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"

@@ -17,7 +17,9 @@ from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import (
+    Adapter,
     Array,
+    Delta,
     DType,
     Gating,
     Hold,
@@ -109,6 +111,14 @@ class NullBackend:
 
     def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Nothing:
         return Nothing(rows, columns)
+
+    def pack_adapter(self, deltas: Iterable[Delta]) -> Nothing:
+        for _ in deltas:
+            pass
+        return Nothing()
+
+    def place_adapter(self, slots: NullSlots, slot: int, adapter: Adapter | None) -> None:
+        """It changes nothing."""
 
     def finish_packing(self) -> None:
         pass

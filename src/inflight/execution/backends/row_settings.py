@@ -5,6 +5,9 @@ Knows sampling settings; not a row's tokens or blocks, nor who draws.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from inflight.core.types.plan import NewRow
@@ -17,6 +20,13 @@ FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penal
 AS_IT_IS = PoolingParams(normalize=False)
 ONE_TEXT = 2**31 - 1  # in the place of where a second one begins
 INTEGERS = ("prompt_length", "top_k", "top_logprobs")
+
+
+class AdaptedRows(NamedTuple):
+    """Rows of a pass's activations, and the packed adapter that they are computed with."""
+
+    rows: slice
+    adapter: Any
 
 
 class RowSettings:
@@ -33,6 +43,7 @@ class RowSettings:
         self.want_logprobs = np.zeros(rows, np.bool_)
         self.prompt_logprobs = np.zeros(rows, np.int32)
         self.second_text_at = np.full(rows, ONE_TEXT, np.int32)
+        self.adapter_slot = np.full(rows, -1, np.int32)
         self.pooling: dict[int, PoolingParams] = {}  # of rows that are pooled
         self.histories: set[int] = set()
         self.biases: dict[int, TokenBias] = {}
@@ -47,6 +58,7 @@ class RowSettings:
         self.want_logprobs[row] = params.logprobs is not None
         self.prompt_logprobs[row] = params.prompt_logprobs or 0
         self.second_text_at[row] = ONE_TEXT if new.second_text_at is None else new.second_text_at
+        self.adapter_slot[row] = new.adapter_slot
         self.free(row)
         if new.pooling is not None:
             self.pooling[row] = new.pooling
@@ -59,7 +71,28 @@ class RowSettings:
         """Of rows that are pooled. A row of padding wants a vector as it is."""
         return [self.pooling.get(row, AS_IT_IS) for row in rows.tolist()]
 
+    def adapted(self, rows: Array, query_start: Array, adapters: Mapping[int, Any]) -> tuple[AdaptedRows, ...]:
+        """Of a pass over chunks of these rows, int32[C], whose tokens begin at int32[C + 1]: those with an adapter,
+        neighbours with the same one together. adapters: by slot."""
+        found: list[AdaptedRows] = []
+        if not adapters:
+            return ()
+        for slot, first, last in zip(self.adapter_slot[rows].tolist(), *_ends(query_start), strict=True):
+            adapter = adapters.get(slot)
+            if adapter is None or first == last:
+                continue
+            if found and found[-1].adapter is adapter and found[-1].rows.stop == first:
+                first = found.pop().rows.start
+            found.append(AdaptedRows(slice(first, last), adapter))
+        return tuple(found)
+
     def free(self, row: int) -> None:
         self.biases.pop(row, None)
         self.pooling.pop(row, None)
         self.histories.discard(row)
+
+
+def _ends(query_start: Array) -> tuple[list[int], list[int]]:
+    """Of each chunk its first token, and the one behind its last."""
+    starts = query_start.tolist()
+    return starts[:-1], starts[1:]

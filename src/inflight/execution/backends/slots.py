@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import PoolingParams
 from inflight.execution.backends.pass_layout import StatePositions, laid_out
 from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateCache, StateMetadata
-from inflight.execution.backends.row_settings import FLOATS, RowSettings
+from inflight.execution.backends.row_settings import FLOATS, AdaptedRows, RowSettings
 from inflight.execution.backends.token_bias import NO_BIAS, both
 
 
@@ -29,6 +29,7 @@ class PassInputs(NamedTuple):
     metadata: AttentionMetadata
     states: StateMetadata | None = None  # of a model with recurrent layers
     second_text_at: Array | None = None  # int32[C], the position at which the second text of a pair begins
+    adapted: tuple[AdaptedRows, ...] = ()
 
     def token_types(self) -> Array:
         """int32[T]: 1 for tokens of the second text of a pair."""
@@ -52,6 +53,7 @@ class RequestSlots:
         self._num_blocks = np.zeros((self._groups, rows), np.int32)  # entries used of each table
         self._settings = RowSettings(rows, capacity.vocab_size)
         self.states = states
+        self.adapters: dict[int, Any] = {}  # packed, by slot
         self._state_positions = StatePositions(rows)
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
         self._block_tables[:, capacity.max_rows] = padding_block
@@ -115,7 +117,8 @@ class RequestSlots:
         states = None if self.states is None else self._state_positions.advance(chunks, layout, self._void)
         token_ids = self._tokens[layout.row_of, layout.positions + self._ahead]
         second = self._settings.second_text_at[layout.rows]
-        return PassInputs(layout.rows, layout.chunk_of, token_ids, metadata, states, second)
+        adapted = self._settings.adapted(layout.rows, layout.query_start, self.adapters)
+        return PassInputs(layout.rows, layout.chunk_of, token_ids, metadata, states, second, adapted)
 
     def _extend_table(self, group: int, row: int, blocks: Sequence[int]) -> None:
         if row in self._void:

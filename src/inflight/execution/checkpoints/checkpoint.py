@@ -185,6 +185,17 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     return _asking_hub(name, revision, lambda: _fetch(repository, revision))
 
 
+def fetch_folder(name: str, files: Sequence[str]) -> Path:
+    """Of a repository of the hub the files of these names. Raises ModelError."""
+
+    def ask() -> Path:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+
+    return _asking_hub(name, None, ask)
+
+
 def _fetch(repository: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 

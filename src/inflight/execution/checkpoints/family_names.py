@@ -32,7 +32,7 @@ _ROOTS = (
     *(("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model.")),
     ("", ""),  # of a model that was saved without a projection to logits
 )
-_LAYERS = "model.layers"
+LAYERS = "model.layers"
 _OLD_NORMS = {".weight": ".gamma", ".bias": ".beta"}  # as TensorFlow had them
 
 
@@ -47,18 +47,21 @@ class _Place(NamedTuple):
 class FamilyTensors:
     """A source that answers the usual names."""
 
-    def __init__(self, model: ModelSpec, source: TensorSource) -> None:
+    def __init__(self, model: ModelSpec, source: TensorSource, shown_by: str | None = None) -> None:
+        """shown_by: the name, behind a root, whose being there shows which root the names have; None: the embedding
+        table's."""
         self._model, self._source = model, source
         self._names = dict(model.names)
         stored = list(self._names.values())
         self._stacked = frozenset(part for part, name in self._names.items() if stored.count(name) > 1)
         roots = tuple((root, "") for root in model.roots) or _ROOTS
         table = self._names.get(f"model.{_TABLE_PART}", f"model.{_TABLE_PART}").removeprefix("model.") + ".weight"
-        self._root, self._beside = next((one for one in roots if one[0] + table in source), roots[0])
+        shown_by = table if shown_by is None else shown_by
+        self._root, self._beside = next((one for one in roots if one[0] + shown_by in source), roots[0])
         self._stack: tuple[str, Matrix] | None = None  # whose rows were asked for last: decoding it takes long
 
     def __contains__(self, name: str) -> bool:
-        return self._stored(name) in self._source
+        return self.stored(name) in self._source
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         place = self._place(name, shape[0])
@@ -67,7 +70,7 @@ class FamilyTensors:
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
         """As of the source, of what is whole and in order there."""
-        return self._source.pieces(self._stored(name), shape)
+        return self._source.pieces(self.stored(name), shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         place = self._place(name, shape[0])
@@ -78,16 +81,16 @@ class FamilyTensors:
         return rows_of(whole, place.rows)
 
     def release(self, name: str) -> None:
-        stored = self._stored(name)
+        stored = self.stored(name)
         if self._stack is not None and self._stack[0] == stored:
             self._stack = None
         self._source.release(stored)
 
-    def _stored(self, name: str) -> str:
+    def stored(self, name: str) -> str:
         """The name in the checkpoint."""
         layer, _, part, suffix = _parts(name)
         if layer:
-            layer = self._names.get(_LAYERS, _LAYERS) + layer.removeprefix(_LAYERS)
+            layer = self._names.get(LAYERS, LAYERS) + layer.removeprefix(LAYERS)
         named = self._rooted(layer + self._names.get(part, part) + suffix)
         if "norm" in named.lower():
             old = named.removesuffix(suffix) + _OLD_NORMS.get(suffix, suffix)
@@ -107,15 +110,15 @@ class FamilyTensors:
         if number is not None:
             layer = self._model.layers[number]
             by_head = _by_head(layer, part)
-            if by_head is not None and self._stored(name) == self._rooted(prefix + by_head.tensor + suffix):
-                return _Place(self._stored(name), by_head.total, by_head.rows)
+            if by_head is not None and self.stored(name) == self._rooted(prefix + by_head.tensor + suffix):
+                return _Place(self.stored(name), by_head.total, by_head.rows)
             stacked = [one for one, stored in self._names.items() if stored == self._names.get(part)]
-            is_apart = part in self._stacked and self._stored(name) == self._rooted(prefix + part + suffix)
+            is_apart = part in self._stacked and self.stored(name) == self._rooted(prefix + part + suffix)
             if len(stacked) > 1 and by_head is None and not is_apart:
                 rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)
-        return _Place(self._stored(name), total, slice(first, first + count) if order is None else first + order)
+        return _Place(self.stored(name), total, slice(first, first + count) if order is None else first + order)
 
 
 @lru_cache(maxsize=64)  # of the tensors that are at hand

@@ -19,6 +19,7 @@ from inflight.execution.backends.native.module import module
 from inflight.execution.backends.native.packing import pieces, taken_rows
 from inflight.execution.backends.protocol import (
     Array,
+    Delta,
     DType,
     Gating,
     Hold,
@@ -93,6 +94,14 @@ class NativeBackend(HostBackend[NativePass]):
     def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Any:
         return self._kernels.pack_rows((taken_rows(piece, share) for piece in pieces), rows, columns, share)
 
+    def pack_adapter(self, deltas: Iterable[Delta]) -> Any:
+        adapter = self._module.Adapter(self._kernels)
+        for delta in deltas:
+            down = pieces([part.down for part in delta.parts], "act", 0)
+            parts = [(part.first, pieces([part.up], "act", 0)) for part in delta.parts]
+            adapter.add(self._kernels, delta.weight, down, parts)
+        return adapter
+
     def finish_packing(self) -> None:
         self._kernels.finish_packing()
 
@@ -135,6 +144,10 @@ class NativeBackend(HostBackend[NativePass]):
             where.block_tables,
             *of_states,
         )
+        if inputs.adapted:
+            firsts = [one.rows.start for one in inputs.adapted]
+            counts = [one.rows.stop - one.rows.start for one in inputs.adapted]
+            prepared.adapt(firsts, counts, [one.adapter for one in inputs.adapted])
         return NativePass(prepared, self, inputs, slots, chunks)
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:

@@ -25,10 +25,12 @@ have the same bits whatever other tokens, queries or rows are in the call.
 
 from __future__ import annotations
 
+from inflight.execution.backends.protocol.adapters import Delta, LowRank
 from inflight.execution.backends.protocol.backend import Backend, Device, DeviceMemory, PendingCopy, WeightPacking
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass, PassResult, PendingPass
 from inflight.execution.backends.protocol.handles import (
     Activation,
+    Adapter,
     Experts,
     GateUp,
     Heads,
@@ -54,11 +56,13 @@ from inflight.execution.backends.protocol.sampling import SampledBatch, Sampling
 
 __all__ = [
     "Activation",
+    "Adapter",
     "Array",
     "AttentionMetadata",
     "AttentionOperations",
     "Backend",
     "DType",
+    "Delta",
     "Device",
     "DeviceMemory",
     "Experts",
@@ -72,6 +76,7 @@ __all__ = [
     "KVShape",
     "LayerState",
     "Linear",
+    "LowRank",
     "Nonlinearity",
     "Pass",
     "PassResult",

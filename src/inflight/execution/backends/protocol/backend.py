@@ -11,9 +11,11 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.matrices import Matrix, Rows
+from inflight.execution.backends.protocol.adapters import Delta
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass
 from inflight.execution.backends.protocol.handles import (
     Activation,
+    Adapter,
     Experts,
     GateUp,
     Heads,
@@ -102,6 +104,10 @@ class Device(Protocol):
         """The new blocks of `chunks` come to their slots' tables, as `prepare` would bring them, which then is to be
         told of none: for what computes something else of these slots first."""
 
+    def place_adapter(self, slots: RequestSlots, slot: int, adapter: Adapter | None) -> None:
+        """Rows that name this adapter slot are computed with it from the next pass on; None: with none. Passes before
+        it may still be under way."""
+
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
         """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
         reads and writes no block of anybody."""
@@ -151,6 +157,11 @@ class WeightPacking(Protocol):
         `share` columns of a row. pieces: plain numbers or blocks that stand for them, rows of it in their order, which
         are let go one after the other. Raises ValueError where they are not the table's shape, and where shares do not
         divide a row."""
+
+    def pack_adapter(self, deltas: Iterable[Delta]) -> Adapter:
+        """Of matrices that this backend packed, in memory of its own. It may be called beside passes, and lets them
+        through between two deltas; whoever yields these may wait in between. Raises ValueError for shapes that do not
+        go with a matrix."""
 
     def finish_packing(self) -> None:
         """Returns when nothing is left to be read, and weights take the memory that they will. Raises MemoryError where

@@ -47,4 +47,5 @@ GateUp = Any  # gate and up projections packed together; exposes .rows (F), .col
 Experts = Any  # a GateUp and a Linear [E, F] for each of X experts, and a Routing; exposes .count (X)
 Heads = Any  # a weight matrix [N, K] for each of H heads; exposes .count (H), .rows (N), .columns (K), .nbytes
 Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
+Adapter = Any  # what it adds to products of layers, packed; exposes .nbytes
 RequestSlots = Any  # per running sequence: tokens, block table, settings

@@ -80,7 +80,9 @@ class RowOperations(Protocol):
 
 
 class ProductOperations(Protocol):
-    """Products with packed weights. Sums are float32; over weights in int8 and int4, as `number_formats` has it."""
+    """Products with packed weights. Sums are float32; over weights in int8 and int4, as `number_formats` has it. Where
+    the row of a token has an adapter, what that adds (`adapters`) comes to x · Wᵀ + bias before anything else does; but
+    for experts and heads, which no adapter changes."""
 
     def linear(self, x: Activation, weight: Linear, out: Activation) -> None:
         """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""

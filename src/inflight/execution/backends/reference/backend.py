@@ -15,6 +15,7 @@ from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.matrices import BlockMatrix, Int8Matrix, Matrix, Rows, alike, dequantized, in_order
 from inflight.execution.backends.protocol import (
     Array,
+    Delta,
     DType,
     Gating,
     Hold,
@@ -30,6 +31,7 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.backends.reference import sampling
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
+from inflight.execution.backends.reference.adapters import ReferenceAdapter
 from inflight.execution.backends.reference.forward_pass import ReferencePass
 from inflight.execution.backends.reference.kv_cache import ReferenceKVCache, bytes_per_block
 from inflight.execution.backends.reference.packing import converted, held
@@ -103,6 +105,9 @@ class ReferenceBackend(HostBackend[ReferencePass]):
         if share:
             return ReferenceTable(Int8Matrix(*int8.quantize(packed.reshape(-1, share))), None, columns // share)
         return ReferenceTable(packed, None)
+
+    def pack_adapter(self, deltas: Iterable[Delta]) -> ReferenceAdapter:
+        return ReferenceAdapter(deltas, self._act)
 
     def finish_packing(self) -> None:
         pass

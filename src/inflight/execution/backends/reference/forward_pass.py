@@ -11,6 +11,7 @@ from typing import Any
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.host import HostBackend, HostPass
 from inflight.execution.backends.reference.act import Act
+from inflight.execution.backends.reference.adapters import AddedRows
 from inflight.execution.backends.reference.kv_cache import ReferenceKVCache
 from inflight.execution.backends.reference.pass_attention import AttentionOperations
 from inflight.execution.backends.reference.pass_products import ProductOperations
@@ -39,7 +40,7 @@ class ReferencePass(HostPass):
         self.layer_norm_sum = rows.layer_norm_sum
         self.scale, self.soft_cap, self.activate = rows.scale, rows.soft_cap, rows.activate
         self.add_gated, self.gate = rows.add_gated, rows.gate
-        products: Any = ProductOperations(act)
+        products: Any = ProductOperations(act, AddedRows(inputs.adapted, act))
         self.linear, self.linear_residual = products.linear, products.linear_residual
         self.linear_act = products.linear_act
         self.gate_up, self.experts, self.by_head = products.gate_up, products.experts, products.by_head

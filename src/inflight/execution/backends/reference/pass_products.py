@@ -5,9 +5,10 @@ Knows activations; what is multiplied how is in `products` and `experts`.
 
 from __future__ import annotations
 
-from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.protocol import Array, Nonlinearity
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
+from inflight.execution.backends.reference.adapters import AddedRows
 from inflight.execution.backends.reference.experts import mixture
 from inflight.execution.backends.reference.functions import activated
 from inflight.execution.backends.reference.products import gate_up, product
@@ -20,19 +21,19 @@ from inflight.execution.backends.reference.weights import (
 
 
 class ProductOperations:
-    def __init__(self, act: Act):
-        self._act = act
+    def __init__(self, act: Act, added: AddedRows):
+        self._act, self._added = act, added
 
     def linear(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
-        out.write(product(self._act.read(x.written), weight, self._act))
+        out.write(self._product(x, weight))
 
     def linear_residual(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
-        out.written[:] += product(self._act.read(x.written), weight, self._act)
+        out.written[:] += self._product(x, weight)
 
     def linear_act(
         self, x: ReferenceActivation, weight: ReferenceLinear, activation: Nonlinearity, out: ReferenceActivation
     ) -> None:
-        out.write(self._act.hold(activated(product(self._act.read(x.written), weight, self._act), activation)))
+        out.write(self._act.hold(activated(self._product(x, weight), activation)))
 
     def gate_up(
         self,
@@ -41,7 +42,13 @@ class ProductOperations:
         out: ReferenceActivation,
         activation: Nonlinearity = "silu",
     ) -> None:
-        out.write(gate_up(self._act.read(x.written), weight, activation, self._act))
+        tokens = self._act.read(x.written)
+        out.write(gate_up(tokens, weight, activation, self._act, self._added.to(tokens, weight)))
+
+    def _product(self, x: ReferenceActivation, weight: ReferenceLinear) -> Array:
+        tokens = self._act.read(x.written)
+        sums, added = product(tokens, weight, self._act), self._added.to(tokens, weight)
+        return sums if added is None else sums + added
 
     def experts(
         self, x: ReferenceActivation, logits: ReferenceActivation, weight: ReferenceExperts, out: ReferenceActivation

@@ -24,9 +24,15 @@ def product(tokens: Array, weight: ReferenceLinear, act: Act) -> Array:
     return found if weight.bias is None else found + weight.bias
 
 
-def gate_up(tokens: Array, weight: ReferenceGateUp, gating: Gating | Nonlinearity, act: Act) -> Array:
-    """float32[S, E] → act[S, F]: activation(x · gateᵀ) · (x · upᵀ), rounded once."""
-    return act.hold(gated(product(tokens, weight.gate, act), product(tokens, weight.up, act), gating))
+def gate_up(
+    tokens: Array, weight: ReferenceGateUp, gating: Gating | Nonlinearity, act: Act, added: Array | None = None
+) -> Array:
+    """float32[S, E] → act[S, F]: activation(x · gateᵀ) · (x · upᵀ), rounded once. added: to the sums of gate and of up,
+    float32[S, 2F]."""
+    gate, up = product(tokens, weight.gate, act), product(tokens, weight.up, act)
+    if added is not None:
+        gate, up = gate + added[:, : weight.rows], up + added[:, weight.rows :]
+    return act.hold(gated(gate, up, gating))
 
 
 def _by_part(tokens: Array, weight: Held, act: Act) -> Array:

@@ -14,6 +14,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, in_order
 from inflight.execution.backends.protocol import (
     Array,
+    Delta,
     DeviceMemory,
     DType,
     Gating,
@@ -27,6 +28,7 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.torch import memory
+from inflight.execution.backends.torch.adapters import DeviceAdapter
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
@@ -162,6 +164,15 @@ class TorchBackend:
         matrix = Int8Matrix(values, scales[:, :0]) if share else PlainMatrix(values)
         size = int(values.nbytes + scales.nbytes)
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
+
+    def pack_adapter(self, deltas: Iterable[Delta]) -> DeviceAdapter:
+        return DeviceAdapter(deltas, lambda matrix: self.pack_linear([matrix]))
+
+    def place_adapter(self, slots: DeviceSlots, slot: int, adapter: DeviceAdapter | None) -> None:
+        if adapter is None:
+            slots.adapters.pop(slot, None)
+        else:
+            slots.adapters[slot] = adapter
 
     def finish_packing(self) -> None:
         if self._staging is not None:

@@ -14,6 +14,7 @@ import torch
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array
+from inflight.execution.backends.torch.adapters import AdaptedProducts
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.pass_attention import AttentionOperations
@@ -44,7 +45,8 @@ class TorchPass:
         upload: Upload,
     ):
         self._operations, self._slots, self._layout = operations, slots, start.layout
-        self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
+        adapted = slots.settings.adapted(start.layout.rows, start.layout.query_start, slots.adapters)
+        self.num_tokens, self.bucket = len(start.layout.positions), None if adapted else start.bucket
         self._outcome = PassOutcome(chunks, slots.tokens.device)
         operations.begin(start.appended, slots.tokens, start.tensors)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
@@ -55,7 +57,7 @@ class TorchPass:
         self.layer_norm_sum = rows.layer_norm_sum
         self.scale, self.soft_cap, self.activate = rows.scale, rows.soft_cap, rows.activate
         self.add_gated, self.gate = rows.add_gated, rows.gate
-        products: Any = ProductOperations(operations)
+        products: Any = AdaptedProducts(operations, adapted) if adapted else ProductOperations(operations)
         self.linear, self.linear_residual = products.linear, products.linear_residual
         self.linear_act = products.linear_act
         self.gate_up, self.experts, self.by_head = products.gate_up, products.experts, products.by_head

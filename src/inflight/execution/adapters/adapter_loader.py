@@ -1,0 +1,91 @@
+"""Adapters come and go beside the steps: read, packed and put into their slots.
+
+Knows plans' loads and tickets, and which row is computed with which slot. One is loaded at a time, matrix by matrix,
+on a thread of its own. While steps are computed it rests between two matrices for longer than these took, since it uses
+the cores that the steps do: so nobody's next token is late by more than a small part of a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from inflight.core.types.plan import AdapterLoad, BatchPlan, Chunk, Transferred
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.backends.protocol import Adapter, Backend, Delta, RequestSlots
+from inflight.execution.checkpoints.lora_files import LoraFiles
+from inflight.models.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+_RESTS = 12  # times as long as a matrix took, while steps are computed
+_LONGEST_REST = 0.02  # seconds
+
+
+class AdapterLoader:
+    def __init__(self, matrices: AdapterMatrices, backend: Backend, slots: RequestSlots, is_busy: Callable[[], bool]):
+        """is_busy: whether a step is being computed."""
+        self._matrices, self._backend, self._slots, self._is_busy = matrices, backend, slots, is_busy
+        self._thread = ThreadPoolExecutor(1, "adapters")
+        self._under_way: dict[int, tuple[AdapterLoad, Future[Adapter]]] = {}  # by ticket
+        self._slot_of: dict[int, int] = {}  # of rows with an adapter
+
+    def begin(self, plan: BatchPlan) -> None:
+        """What the plan says of adapters and of rows."""
+        for row in plan.freed_rows:
+            self._slot_of.pop(row, None)
+        for new in plan.new_rows:
+            if new.adapter_slot >= 0:
+                self._slot_of[new.row] = new.adapter_slot
+        for load in plan.adapter_loads:
+            self._backend.place_adapter(self._slots, load.slot, None)
+            self._under_way[load.ticket] = load, self._thread.submit(self._packed, load)
+
+    def side_by_side(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """With those of one adapter next to each other, so that a pass reads each once."""
+        if not self._slot_of:
+            return chunks
+        return sorted(chunks, key=lambda chunk: self._slot_of.get(chunk.row, -1))
+
+    def poll(self) -> tuple[Transferred, ...] | None:
+        """Those that are in their slots now, or have failed; None where none is under way."""
+        if not self._under_way:
+            return None
+        ended = []
+        for ticket, (load, packed) in tuple(self._under_way.items()):
+            if packed.done():
+                del self._under_way[ticket]
+                ended.append(self._placed(load, packed))
+        return tuple(ended)
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _packed(self, load: AdapterLoad) -> Adapter:
+        files = LoraFiles(Path(load.adapter.path))
+        self._matrices.check(files)
+        return self._backend.pack_adapter(self._resting(self._matrices.deltas(files)))
+
+    def _resting(self, deltas: Iterable[Delta]) -> Iterator[Delta]:
+        began = time.perf_counter()
+        for delta in deltas:
+            yield delta
+            if self._is_busy():
+                time.sleep(min(_LONGEST_REST, _RESTS * (time.perf_counter() - began)))
+            began = time.perf_counter()
+
+    def _placed(self, load: AdapterLoad, packed: Future[Adapter]) -> Transferred:
+        name = load.adapter.name
+        try:
+            self._backend.place_adapter(self._slots, load.slot, packed.result())
+        except ModelError as error:
+            return Transferred(load.ticket, f"The adapter {name!r} could not be loaded: {error}")
+        except Exception as fault:  # whatever it is, it need not end a step
+            log.error("adapter %r could not be loaded", name, exc_info=fault)
+            return Transferred(
+                load.ticket, f"The adapter {name!r} could not be loaded ({type(fault).__name__}: {fault})."
+            )
+        return Transferred(load.ticket)

@@ -1,0 +1,30 @@
+"""What an adapter changes: products of layers, by low-rank matrices (LoRA, https://arxiv.org/abs/2106.09685).
+
+Knows shapes; neither files nor which layer a matrix is of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from inflight.execution.backends.protocol.handles import GateUp, Linear
+from inflight.execution.backends.protocol.number_formats import Array
+
+
+class LowRank(NamedTuple):
+    """To outputs first … first + N - 1 of a product of x is added act(x · downᵀ) · upᵀ, sums in float32. down: [R, K],
+    up: [N, R], float32, float16 or uint16 (bf16); the adapter's factor is in `up`."""
+
+    first: int
+    down: Array
+    up: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is added to a matrix's sums and bias before anything else is made of them, of a gated one to those of gate,
+    outputs 0 … F - 1, and of up, F … 2F - 1. No output is in two parts."""
+
+    weight: Linear | GateUp
+    parts: tuple[LowRank, ...]

@@ -1,0 +1,63 @@
+"""What adapters add to products (`protocol.adapters`).
+
+Knows which of a pass's rows are computed with which adapter, and each row's sums; not what is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from inflight.execution.backends.protocol import Array, Delta, LowRank
+from inflight.execution.backends.reference.act import Act
+from inflight.execution.backends.reference.packing import converted
+from inflight.execution.backends.reference.products import product
+from inflight.execution.backends.reference.weights import ReferenceGateUp, ReferenceLinear
+from inflight.execution.backends.row_settings import AdaptedRows
+
+
+class _Part(NamedTuple):
+    first: int
+    down: ReferenceLinear
+    up: ReferenceLinear
+
+
+class ReferenceAdapter:
+    """Of matrices, by identity: what is added to their products."""
+
+    def __init__(self, deltas: Iterable[Delta], act: Act):
+        self._deltas = {id(one.weight): (one.weight, [_part(part, act) for part in one.parts]) for one in deltas}
+
+    @property
+    def nbytes(self) -> int:
+        parts = (part for _, found in self._deltas.values() for part in found)
+        return sum(part.down.nbytes + part.up.nbytes for part in parts)
+
+    def of(self, weight: ReferenceLinear | ReferenceGateUp) -> list[_Part]:
+        return self._deltas.get(id(weight), (weight, []))[1]
+
+
+class AddedRows:
+    """Of one pass."""
+
+    def __init__(self, adapted: Sequence[AdaptedRows], act: Act):
+        self._adapted, self._act = adapted, act
+
+    def to(self, tokens: Array, weight: ReferenceLinear | ReferenceGateUp) -> Array | None:
+        """tokens float32[S, K] → what is added to their sums, float32[S, outputs]; None: to no row anything."""
+        found = None
+        outputs = 2 * weight.rows if isinstance(weight, ReferenceGateUp) else weight.rows
+        for rows, adapter in self._adapted:
+            for part in adapter.of(weight):
+                if found is None:
+                    found = np.zeros((len(tokens), outputs), np.float32)
+                lowered = self._act.read(self._act.hold(product(tokens[rows], part.down, self._act)))
+                found[rows, part.first : part.first + part.up.rows] = product(lowered, part.up, self._act)
+        return found
+
+
+def _part(part: LowRank, act: Act) -> _Part:
+    down, up = (ReferenceLinear((converted(one, act),), None) for one in (part.down, part.up))
+    return _Part(part.first, down, up)
