@@ -82,23 +82,28 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | None = None,
     ) -> list[RequestOutput]:
         """One output per prompt, in order. A prompt is text, a list of token ids, or {"prompt_token_ids": […]}.
 
-        Raises PromptError or RequestRefused, before anything is computed, if one of them cannot be served.
+        adapter: the name of one of `lora`. Raises PromptError or RequestRefused, before anything is computed, if one
+        of them cannot be served, and AdapterNameError.
         """
         many = _several(prompts)
         encoded = [self._engine.prompts.tokens(prompt) for prompt in many]
-        return self._run(encoded, [_prompt_text(prompt) for prompt in many], sampling_params)
+        return self._run(encoded, [_prompt_text(prompt) for prompt in many], sampling_params, adapter)
 
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | None = None,
     ) -> list[RequestOutput]:
         """One conversation, or several: lists of {"role": …, "content": …}. The model answers each.
 
-        Without sampling_params the likeliest tokens are taken until the model ends.
+        adapter: as in `generate`. Without sampling_params the likeliest tokens are taken until the model ends.
         """
         conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
         encoded = [self._engine.prompts.chat(Conversation(one)) for one in conversations]
@@ -106,6 +111,7 @@ class LLM:
             [one.token_ids for one in encoded],
             [one.text for one in encoded],
             sampling_params or SamplingParams(temperature=0, max_tokens=None),
+            adapter,
         )
 
     def embed(
@@ -116,12 +122,14 @@ class LLM:
         normalize: bool | None = None,
         prompt_name: str | None = None,
         truncate: bool = False,
+        adapter: str | None = None,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
         """A vector of each text, in order.
 
         dimensions: the first so many of its numbers. normalize: to length 1; None: as the model's files say.
         prompt_name: of the model's own prompts, put before each text. truncate: what is longer than the model takes is
-        cut at its end, instead of being refused. Raises TextTaskError, PromptError or RequestRefused.
+        cut at its end, instead of being refused. adapter: as in `generate`. Raises TextTaskError, PromptError,
+        RequestRefused or AdapterNameError.
         """
         self._tasks.check("vectors")
         before, params = (
@@ -129,7 +137,7 @@ class LLM:
             self._tasks.params("vectors", dimensions=dimensions, normalize=normalize),
         )
         texts = [self._text_tokens(one, before, truncate) for one in _several(prompts)]
-        found = self._pool([(tokens, None) for tokens in texts], params)
+        found = self._pool([(tokens, None) for tokens in texts], params, adapter)
         return [_pooled(one, EmbeddingOutput(list(one.embedding or ()))) for one in found]
 
     def score(
@@ -178,24 +186,28 @@ class LLM:
         prompts: Sequence[tuple[int, ...]],
         texts: Sequence[str | None],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        adapter: str | None,
     ) -> list[RequestOutput]:
+        changed = self._engine.adapters.known(adapter)
         params, now = _params_for(len(prompts), sampling_params), self._engine.loop.clock.now()
 
         def requests() -> Iterator[tuple[Request, str | None]]:
             for token_ids, text, one in zip(prompts, texts, params, strict=True):
                 plain, grammar = split(one)
                 name = str(next(self._numbers))
-                yield self._engine.prompts.request(name, token_ids, plain, now, grammar=grammar), text
+                make = self._engine.prompts.request
+                yield make(name, token_ids, plain, now, grammar=grammar, adapter=changed), text
 
         return self._answers(requests())
 
     def _pool(
-        self, prompts: Sequence[tuple[tuple[int, ...], int | None]], params: PoolingParams
+        self, prompts: Sequence[tuple[tuple[int, ...], int | None]], params: PoolingParams, adapter: str | None = None
     ) -> list[RequestOutput]:
         """prompts: token ids, and where the second text of a pair begins."""
+        changed = self._engine.adapters.known(adapter)
         now, make = self._engine.loop.clock.now(), self._engine.prompts.pooled
         found = self._answers(
-            (make(str(next(self._numbers)), tokens, params, now, second_text_at=second_at), None)
+            (make(str(next(self._numbers)), tokens, params, now, second_text_at=second_at, adapter=changed), None)
             for tokens, second_at in prompts
         )
         for one in found:
@@ -246,17 +258,22 @@ class AsyncEngine:
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        adapter: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Outputs as they grow: each holds everything so far, the last one is `finished`.
 
-        Leaving the iteration aborts the request. Raises PromptError or RequestRefused.
+        adapter: the name of one of `lora`. Leaving the iteration aborts the request. Raises PromptError, RequestRefused
+        or AdapterNameError.
         """
+        changed = self._engine.adapters.known(adapter)
         if request_id is None:
             request_id = f"request-{next(self._numbers)}"
         token_ids = self._engine.prompts.tokens(prompt)
         plain, grammar = split(sampling_params or SamplingParams())
         now = self._engine.loop.clock.now()
-        request = self._engine.prompts.request(request_id, token_ids, plain, now, grammar=grammar)
+        make = self._engine.prompts.request
+        request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed)
         collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
         stream = await self._bridge.open(request)
         try:

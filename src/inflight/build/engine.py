@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inflight.build.adapters import plan_adapters
 from inflight.build.drafting import resolve_drafting
 from inflight.build.end_tokens import find_end_tokens
 from inflight.build.executor import ExecutorSettings, StartSeconds, build_executor
@@ -40,6 +41,7 @@ from inflight.execution.memory import kv_shape
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model
+from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
@@ -52,7 +54,8 @@ from inflight.text import ChatTemplate, Tokenizer
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
-    model's authors would have it sampled; `start` is what its start took; `text_prompts` may stand before whole
+    model's authors would have it sampled; `start` is what its start took; `adapters` are those that requests may name;
+    `text_prompts` may stand before whole
     texts."""
 
     loop: EngineLoop
@@ -65,6 +68,7 @@ class Engine:
     defaults: SamplingParams
     kv_bytes_per_token: float
     start: StartSeconds
+    adapters: AdapterNames
     text_prompts: TextPrompts = NO_PROMPTS
 
 
@@ -162,6 +166,7 @@ def _assemble(
     fills_steps = scheduling is not wanted.scheduling
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
+    adapters = plan_adapters(settings)
     shape, windows = _kv_layout(settings, limits, model)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
     scheduling = drafting.scheduling
@@ -170,13 +175,15 @@ def _assemble(
         computed = computed if workers is None else workers.join()
         backend = _open_backend(computed, limits, settings)
         grammars = grammars_of(model, text.tokenizer, settings.tensor_parallel_size)
-        how = ExecutorSettings(settings, scheduling, limits, shape, windows, drafting.inside, grammars)
+        how = ExecutorSettings(settings, scheduling, limits, shape, windows, adapters, drafting.inside, grammars)
         built = build_executor(computed, backend, how, workers, text.watched(wanted.progress))
     tokenizer, template = text.reading.result()
     ends = find_end_tokens(model, tokenizer)
     in_force = values_in_force(settings, scheduling, limits, computed, backend, built)
     if fills_steps:
         in_force["early_end_tokens"] = Resolved(0, "on a GPU a step of few tokens takes about as long as one of many")
+    if adapters.num_slots:
+        in_force |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
     in_force |= {"speculation": drafting.in_force, "end_token_ids": ends.resolved()}
     capacity, driven = built.executor.capacity, wanted.wrap(built.executor)
     scheduler = make_scheduler(
@@ -202,6 +209,7 @@ def _assemble(
         defaults=sampling_defaults(read_generation(files)),
         kv_bytes_per_token=len(windows) * backend.bytes_per_block(shape) / shape.block_size,
         start=built.seconds,
+        adapters=built.adapters,
         text_prompts=text.prompts,
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inflight.build.adapters import AdapterPlan, adapter_bytes, adapter_names, matrices_of
 from inflight.build.limits import Limits
 from inflight.build.ranks import least_memory, with_workers
 from inflight.config.assembly import longest_chunk
@@ -19,6 +20,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.plan import Capacity
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVShape, LayerState
 from inflight.execution.computing import ComputedModel
 from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
@@ -31,6 +33,7 @@ from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
 from inflight.execution.warm_up import warm_up
+from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -43,14 +46,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. drafter: what drafts
-    inside of its steps. grammars: that outputs may follow."""
+    """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. adapters: that its
+    rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow."""
 
     engine: EngineSettings
     scheduling: SchedulingSettings
     limits: Limits
     shape: KVShape
     windows: tuple[int, ...]
+    adapters: AdapterPlan
     drafter: DrafterSource | None = None
     grammars: CompiledGrammars | None = None
 
@@ -74,6 +78,7 @@ class Built:
     executor: ModelRunner | ParallelExecutor
     kv: KVSize
     states: StateSize
+    adapters: AdapterNames
     seconds: StartSeconds
 
 
@@ -92,6 +97,8 @@ def build_executor(
     if settings.drafter is not None:
         assert isinstance(backend, Backend)
         drafter = settings.drafter.load(backend, decoder, progress)
+    matrices = matrices_of(settings.adapters, decoder, computed.spec)
+    of_adapters = adapter_bytes(settings.adapters, matrices, backend)
     loaded = time.perf_counter()
     step = _step_bytes(decoder, backend, settings, computed.spec, workers)
     profiled = time.perf_counter()
@@ -103,8 +110,11 @@ def build_executor(
     states = state_size(
         _bytes_per_state(backend, states_of(computed.spec)), limits.max_rows, settings.engine.state_memory, memory
     )
-    size = _kv_size(backend, settings, replace(memory, available=memory.available - states.nbytes), drafter)
-    runner = _runner(decoder, backend, settings, size, states, computed.spec, drafter)
+    left = replace(memory, available=memory.available - states.nbytes - of_adapters)
+    if left.held is not None:
+        left = replace(left, held=left.held + of_adapters)
+    size = _kv_size(backend, settings, left, drafter)
+    runner = _runner(decoder, backend, settings, size, states, computed.spec, drafter, matrices)
     executor = with_workers(runner, workers)
     allocated = time.perf_counter()
     try:
@@ -120,7 +130,7 @@ def build_executor(
         seconds.memory,
         seconds.warm_up,
     )
-    return Built(executor, size, states, seconds)
+    return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds)
 
 
 def _step_bytes(
@@ -174,6 +184,7 @@ def _runner(
     states: StateSize,
     spec: ModelSpec,
     drafter: LoadedDrafter | None,
+    adapters: AdapterMatrices | None,
 ) -> ModelRunner:
     shape, limits, kinds = settings.shape, settings.limits, states_of(spec)
     own = backend.bytes_per_block(shape)
@@ -194,6 +205,7 @@ def _runner(
         state_snapshots=states.snapshots,
         generates=spec.head is not None,
         whole_texts=limits.whole_texts,
+        adapter_slots=settings.adapters.num_slots,
     )
     cache = None
     if kinds:
@@ -204,7 +216,7 @@ def _runner(
     if settings.grammars is not None:
         # On a GPU a step with drafts is none of those that are captured as graphs; whether it pays is not measured yet.
         grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced=not limits.on_gpu)
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars)
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters)
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:

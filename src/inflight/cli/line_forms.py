@@ -64,6 +64,7 @@ class Lines:
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, engine.tokenizer),
             pooler=engine.model.pooler,
+            adapters=engine.adapters,
         )
 
     def take(self, index: int, number: int, text: str) -> Line:

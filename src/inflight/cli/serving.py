@@ -119,7 +119,9 @@ def _serve_here(
             doing("checking the data directory")
             jobs.open()
         engine, loaded = load(doing, preprocessing.load)
-        return make_served(settings, loaded.described, loaded.bridge, preprocessing, engine.prompts, engine.tokenizer)
+        described, bridge = loaded.described, loaded.bridge
+        parts = (engine.prompts, engine.tokenizer, engine.adapters)
+        return make_served(settings, described, bridge, preprocessing, *parts)
 
     async def begin() -> None:
         if jobs is not None:
@@ -176,6 +178,7 @@ def _load(
         generates=engine.capacity.generates,
         pooler=engine.model.pooler,
         text_prompts=engine.text_prompts,
+        adapters=engine.adapters.all,
     )
     return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
 

@@ -22,6 +22,7 @@ DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp8"]
 GROUP_SIZES = (32, 64, 128)
+MOST_LORAS, MOST_LORA_RANK = 1024, 256
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
 PoolingChoice = Literal["auto", "cls", "mean", "last"]
@@ -53,6 +54,8 @@ class EngineSettings:
     score_tokens: two answers, by which a model that continues texts scores pairs: the probability of the first against
     the second. score_template: a file whose Jinja template makes a prompt of a pair, which it is given as messages of
     the roles query and document.
+    lora: adapters that requests may name as their model, each NAME=PATH or NAME=HUB_ID. max_loras: adapters in memory
+    at a time; others wait for a slot. max_lora_rank: that memory is set aside for.
     """
 
     model: str | None = None
@@ -85,6 +88,9 @@ class EngineSettings:
     pooling: PoolingChoice = "auto"
     score_tokens: tuple[str, str] | None = None
     score_template: str | None = None
+    lora: tuple[str, ...] = ()
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
 
     def __post_init__(self) -> None:
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
@@ -114,6 +120,7 @@ class EngineSettings:
         if self.pooling not in get_args(PoolingChoice):
             raise SettingsError(f"--pooling is {self.pooling!r}; known are auto, cls, mean and last.")
         self._check_score_tokens()
+        self._check_loras()
         if self.attention_backend not in get_args(AttentionChoice):
             raise SettingsError(
                 f"--attention-backend is {self.attention_backend!r}; known are auto, flash-attn and flashinfer."
@@ -160,6 +167,26 @@ class EngineSettings:
             raise SettingsError(
                 f"--gpu-memory-utilization and {other} both say how large the KV cache is; give one of them."
             )
+
+    @property
+    def named_loras(self) -> list[tuple[str, str]]:
+        """Name and place of each."""
+        return [(one.partition("=")[0], one.partition("=")[2]) for one in self.lora]
+
+    def _check_loras(self) -> None:
+        for given in self.lora:
+            name, _, path = given.partition("=")
+            if not name or not path:
+                raise SettingsError(f"--lora is {given!r}; give NAME=PATH, the folder that PEFT has saved.")
+        names = [name for name, _ in self.named_loras]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SettingsError(f"--lora names {twice!r} twice; give each adapter a name of its own.")
+        for field, most in (("max_loras", MOST_LORAS), ("max_lora_rank", MOST_LORA_RANK)):
+            value = getattr(self, field)
+            if value is not None and not (isinstance(value, int) and 1 <= value <= most):
+                raise SettingsError(f"{option(field)} is {value!r}; give a whole number from 1 to {most:,}.")
+        if self.max_lora_rank is not None and not self.lora and self.max_loras is None:
+            raise SettingsError("--max-lora-rank has no effect without --lora or --max-loras.")
 
     def _check_score_tokens(self) -> None:
         tokens = self.score_tokens

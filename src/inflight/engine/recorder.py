@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
@@ -29,7 +30,7 @@ from inflight.core.types.plan import (
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
-from inflight.records.schema import VERSION, ChunkRecord, NewRowRecord, PlanRecord, TransferredRecord
+from inflight.records.schema import VERSION, AdapterRecord, ChunkRecord, NewRowRecord, PlanRecord, TransferredRecord
 
 
 def open_record(path: Path) -> IO[str]:
@@ -174,6 +175,8 @@ class Recorder:
             record["pooling"] = asdict(request.pooling)
         if request.second_text_at is not None:
             record["second_text_at"] = request.second_text_at
+        if request.adapter is not None:
+            record["adapter"] = _adapter(request.adapter)
         if request.grammar is not None:
             record["grammar"] = asdict(request.grammar)
         if request.forced_output_tokens is not None:
@@ -197,7 +200,7 @@ class Recorder:
 
 
 def plan_record(plan: BatchPlan) -> PlanRecord:
-    return {
+    record: PlanRecord = {
         "step": plan.step,
         "chunks": [_chunk(chunk) for chunk in plan.chunks],
         "new_rows": [_new_row(new) for new in plan.new_rows],
@@ -208,6 +211,15 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
             "back": [[host, block] for block, host in plan.copies("load")],
         },
     }
+    if plan.adapter_loads:
+        record["adapter_loads"] = [
+            {"ticket": one.ticket, "slot": one.slot, **_adapter(one.adapter)} for one in plan.adapter_loads
+        ]
+    return record
+
+
+def _adapter(adapter: Adapter) -> AdapterRecord:
+    return {"name": adapter.name, "number": adapter.number}
 
 
 def _transferred(one: Transferred) -> TransferredRecord:
@@ -225,6 +237,8 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
         del record["windows"]
     if not capacity.state_snapshots:
         del record["state_snapshots"]
+    if not capacity.adapter_slots:
+        del record["adapter_slots"]
     return record
 
 
@@ -232,6 +246,8 @@ def _new_row(new: NewRow) -> NewRowRecord:
     record: NewRowRecord = {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length}
     if new.snapshot >= 0:
         record["snapshot"] = new.snapshot
+    if new.adapter_slot >= 0:
+        record["adapter_slot"] = new.adapter_slot
     return record
 
 

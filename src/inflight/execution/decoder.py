@@ -9,12 +9,13 @@ The residual stream and the logits are float32; activations between are in the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.workspace import Workspace
+from inflight.execution.packer import WeightPlace
 from inflight.execution.weights import LayerWeights, ModelWeights
 from inflight.models.spec import ModelSpec
 
@@ -49,6 +50,10 @@ class Decoder:
         self._logits = backend.activation(max_logit_rows if model.head is not None else 0, model.vocab_size, "float32")
         norm = weights.final_norm
         self._final_norm = None if norm is None else norm.bind(self._gathered, self._final_normed)
+
+    @property
+    def places(self) -> Mapping[str, WeightPlace]:
+        return self.weights.places
 
     @property
     def nbytes(self) -> int:

@@ -6,11 +6,12 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 from inflight.core.types.plan import Chunk
+from inflight.execution.packer import WeightPlace
 
 T = TypeVar("T")
 
@@ -27,6 +28,10 @@ class PassDecoder(LogitDecoder, Protocol):
     """And the layers before them, or what is told of texts behind these."""
 
     max_tokens: int
+
+    @property
+    def places(self) -> Mapping[str, WeightPlace]:
+        """Where layers' matrices are, by their usual names, for what changes them; empty where nothing does."""
 
     def forward(self, batch: Any) -> None: ...
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, SupportsIndex
 
 from inflight.core.stopping import StopText
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
@@ -145,6 +146,7 @@ class PromptEncoder:
         slo: SLO = SLO(),  # noqa: B008  (frozen)
         grammar: Grammar | None = None,
         shown_token_ids: tuple[int, ...] = (),
+        adapter: Adapter | None = None,
     ) -> Request:
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
@@ -165,6 +167,7 @@ class PromptEncoder:
             forced_output_tokens=forced_output_tokens,
             grammar=grammar,
             shown_token_ids=shown_token_ids,
+            adapter=adapter,
         )
 
     def text(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> tuple[int, ...]:
@@ -218,6 +221,7 @@ class PromptEncoder:
         tenant: str = "",
         priority: int = 0,
         slo: SLO = SLO(),  # noqa: B008  (frozen)
+        adapter: Adapter | None = None,
     ) -> Request:
         """A request for what the model tells of a text."""
         return Request(
@@ -232,6 +236,7 @@ class PromptEncoder:
             tenant=tenant,
             priority=priority,
             slo=slo,
+            adapter=adapter,
         )
 
     def _cut_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:

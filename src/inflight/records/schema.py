@@ -41,6 +41,19 @@ class CapacityRecord(TypedDict):
     state_snapshots: NotRequired[Slots]  # of recurrent state, where the model has any
     generates: NotRequired[bool]  # where it does not
     whole_texts: NotRequired[bool]  # where they are
+    adapter_slots: NotRequired[Slots]  # where there are any
+
+
+class AdapterRecord(TypedDict):
+    """An adapter by its name, of which there may have been several, one after the other."""
+
+    name: str
+    number: Count
+
+
+class AdapterLoadRecord(AdapterRecord):
+    ticket: Positive
+    slot: Count
 
 
 class Header(TypedDict):
@@ -70,6 +83,7 @@ class NewRowRecord(TypedDict):
     tokens: Count  # known tokens at that time
     prompt_tokens: Count
     snapshot: NotRequired[Count]  # slot that its recurrent state begins as a copy of
+    adapter_slot: NotRequired[Count]
 
 
 class FaultRecord(TypedDict):
@@ -78,7 +92,7 @@ class FaultRecord(TypedDict):
 
 
 class TransferredRecord(TypedDict):
-    """Of a transfer that goes on beside the steps. Tickets count all transfers of plans, from 1."""
+    """Of a transfer, or an adapter's load, that goes on beside the steps. Tickets count those of plans, from 1."""
 
     ticket: Positive
     error: NotRequired[str]  # where it failed
@@ -109,6 +123,7 @@ class PlanRecord(TypedDict):
     freed_rows: list[int]
     padding: list[int]
     moves: MovesRecord
+    adapter_loads: NotRequired[list[AdapterLoadRecord]]  # begun with the step, where there are any
 
 
 class StepRecord(TypedDict):
@@ -122,6 +137,7 @@ class StepRecord(TypedDict):
     freed_rows: list[Count]
     padding: list[Count]  # lengths of runs of padded token slots
     moves: MovesRecord
+    adapter_loads: NotRequired[list[AdapterLoadRecord]]
     features: FeaturesRecord  # of the plan
     before_commit: NotRequired[Count]  # first step committed after it was planned; records of older versions lack it
     held_back: NotRequired[list[Count]]  # sequences left out of it, to be drafted for behind the step in flight
@@ -203,6 +219,7 @@ class RequestRecord(TypedDict):
     forced_output_tokens: NotRequired[Count]
     pooling: NotRequired[dict[str, Any]]  # PoolingParams, where a vector was asked for
     second_text_at: NotRequired[Count]
+    adapter: NotRequired[AdapterRecord]
     grammar: NotRequired[dict[str, Any]]  # a Grammar, where the output was to follow one
     samples: Annotated[list[SampleRecord], msgspec.Meta(min_length=1)]
     timings: TimingsRecord

@@ -24,6 +24,7 @@ from inflight.server.access_log import AccessLog, Observe
 from inflight.server.batch.endpoints import Kept
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.models import BatchBody
+from inflight.server.endpoints.adapters import adapter_routes
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
@@ -78,6 +79,7 @@ def make_app(
     routers = [
         generation_routes(service, tenant_of, kept),
         model_routes(service, tenant_of),
+        adapter_routes(service, tenant_of),
         state_routes(service, metrics, version),
         _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
         _no_responses() if responses is None else response_routes(responses, tenant_of),

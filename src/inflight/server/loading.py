@@ -8,10 +8,12 @@ from functools import partial
 
 from msgspec import Struct
 
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import EngineStopped
+from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
@@ -39,7 +41,7 @@ class Described(Struct, frozen=True):
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
     settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
-    tells something of whole ones, if it does; text_prompts: that may stand before these."""
+    tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -53,6 +55,7 @@ class Described(Struct, frozen=True):
     generates: bool = True
     pooler: Pooler | None = None
     text_prompts: TextPrompts = NO_PROMPTS
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,14 @@ def make_served(
     preprocessing: PreprocessingPool,
     prompts: PromptEncoder,
     tokenizer: Tokenizer | None,
+    adapters: AdapterNames | None = None,
 ) -> Served:
-    """Waits until the preprocessing has loaded; raises PreprocessingError."""
+    """Waits until the preprocessing has loaded; raises PreprocessingError. adapters: the engine's own, which may
+    change; None: those of its start."""
+    adapters = AdapterNames(None, engine.adapters) if adapters is None else adapters
+    changes = settings.lora_dir is not None  # then names are checked where calls are made alone
     limits = Limits(
-        models=engine.models,
+        models=() if changes else (*engine.models, *adapters.names),
         max_n=settings.max_n,
         max_prompts=settings.max_prompts,
         most_sequences=engine.most_sequences,
@@ -114,6 +121,7 @@ def make_served(
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, tokenizer),
             pooler=engine.pooler,
+            adapters=adapters,
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,

@@ -34,7 +34,7 @@ class ServerSettings:
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
     tool_parser, reasoning_parser: of the model's answers: names, "none", or "auto" for what its template says.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
-    at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
+    at once (64). lora_dir: the folder from which adapters may be loaded while the server runs. max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
     keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
     max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
 
@@ -84,6 +84,7 @@ class ServerSettings:
     store_responses: bool = False
     max_responses_mb: float | None = None
     response_days: float | None = None
+    lora_dir: Path | None = None
 
     def connections_of_one(self, connections: int) -> int:
         """Of one address, and so many requests under way of one that a proxy names. connections: of all."""
@@ -105,6 +106,13 @@ class ServerSettings:
             raise SettingsError(f"--metrics-names is {self.metrics_names!r}; known are inflight and vllm.")
         if any(not name for name in self.served_model_name):
             raise SettingsError("--served-model-name is empty; give a name, or leave it out.")
+        if self.lora_dir is not None and not self.lora_dir.is_dir():
+            raise SettingsError(f"--lora-dir is {self.lora_dir}, which is no folder; give one that holds adapters.")
+        if self.lora_dir is not None and self.api_processes:
+            raise SettingsError(
+                f"--lora-dir needs one process that knows all adapters, and --api-processes is {self.api_processes}; "
+                "leave one of them out, or name adapters with --lora."
+            )
         self._check_ingress()
 
     def _check_store(self) -> None:

@@ -10,6 +10,8 @@ A keys file is TOML, one table a tenant:
     max_stored_mb = 2048      # MiB of files, uploads and outputs; instead of --max-stored-mb
     max_stored_files = 500    # instead of --max-stored-files
     max_responses_mb = 256    # MiB of stored responses; instead of --max-responses-mb
+    adapters = ["sql"]        # that its requests may name; without it all of them
+    operator = true           # may load and unload adapters
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ class KeysError(ValueError):
 class Tenant:
     """Whose request it is. name "" is everybody, where the server has no keys.
 
+    adapters: that its requests may name; None: all. operator: may change what is served, as those may whose keys are on
+    the command line, and everybody where there are no keys.
+
     None: no limit; for max_stored_mb, max_stored_files and max_responses_mb, the one that the server has for everybody.
     """
 
@@ -43,6 +48,11 @@ class Tenant:
     max_stored_mb: float | None = None
     max_stored_files: int | None = None
     max_responses_mb: float | None = None
+    adapters: tuple[str, ...] | None = None
+    operator: bool = False
+
+    def may_name(self, adapter: str) -> bool:
+        return self.adapters is None or adapter in self.adapters
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < 1e9:
@@ -58,7 +68,7 @@ class Tenant:
                 raise KeysError(f"The tenant {self.name!r} has {name} {most!r}; give a number above 0.")
 
 
-ANYONE = Tenant()
+ANYONE = Tenant(operator=True)
 
 
 class Tenants:
@@ -121,7 +131,9 @@ def load_tenants(api_keys: Iterable[str] = (), keys_file: Path | None = None) ->
     for number, key in enumerate(api_keys, 1):
         if not key.strip():
             raise KeysError("--api-key is empty; give a key, or leave it out to let everyone in.")
-        keys.append((digest(key.strip()), Tenant(name="default" if number == 1 else f"default-{number}")))
+        keys.append(
+            (digest(key.strip()), Tenant(name="default" if number == 1 else f"default-{number}", operator=True))
+        )
     if keys_file is not None:
         keys += _from_file(keys_file)
     seen: dict[bytes, str] = {}
@@ -164,4 +176,11 @@ def _tenant(path: Path, name: str, table: dict[str, Any]) -> Tenant:
     for key in limits:
         if key not in known:
             raise KeysError(f"--api-keys-file {path}: {name!r} has {key!r}; known are key, {', '.join(known)}.")
+    adapters, operator = limits.get("adapters"), limits.get("operator", False)
+    if adapters is not None:
+        if not isinstance(adapters, list) or not all(isinstance(one, str) for one in adapters):
+            raise KeysError(f"--api-keys-file {path}: adapters of {name!r} must be a list of their names.")
+        limits["adapters"] = tuple(adapters)
+    if not isinstance(operator, bool):
+        raise KeysError(f"--api-keys-file {path}: operator of {name!r} is {operator!r}; give true or false.")
     return Tenant(name=name, **limits)

@@ -16,8 +16,10 @@ from typing import Any
 
 from msgspec import UNSET
 
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.frontend.parsers.parser_choice import ParserChoice
@@ -57,6 +59,7 @@ class RequestTranslator:
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
     engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
     special tokens that these must see. pooler: how the engine tells something of whole texts, if it does.
+    adapters: that may be called in the model's place.
     """
 
     encoder: PromptEncoder
@@ -67,6 +70,7 @@ class RequestTranslator:
     parsers: ParserChoice | None = None
     shown_token_ids: tuple[int, ...] = ()
     pooler: Pooler | None = None
+    adapters: AdapterNames = field(default_factory=AdapterNames)
 
     def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
         """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier."""
@@ -121,6 +125,7 @@ class RequestTranslator:
     def _texts(self, prepared: PreparedTexts, tenant: Tenant, batch: bool) -> Call:
         body, tasks = prepared.settings, TextTasks(self.pooler)
         own_id, arrival = uuid.uuid4().hex, self.now()
+        model, adapter = self._called(body.model, tenant)
         placement = self._placement(body, tenant, batch)
         params = tasks.params(
             prepared.told, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
@@ -132,6 +137,7 @@ class RequestTranslator:
                 params,
                 arrival,
                 second_text_at=prompt.second_text_at,
+                adapter=adapter,
                 **placement,
             )
             for index, prompt in enumerate(prepared.prompts)
@@ -140,7 +146,7 @@ class RequestTranslator:
             kind=prepared.kind,
             call_id=f"{ENDPOINTS[prepared.kind].call_prefix}{body.request_id or own_id}",
             created=int(time.time()),
-            model=check_model(body.model, self.models),
+            model=model,
             requests=tuple(requests),
             prompts=(None,) * len(requests),
             n=1,
@@ -183,6 +189,7 @@ class RequestTranslator:
                 "stream_options are set, but stream is not true; set it, or leave them out.", "stream_options"
             )
         own_id = uuid.uuid4().hex
+        model, adapter = self._called(body.model, tenant)
         placement, arrival = self._placement(body, tenant, batch), self.now()
         placement["forced_output_tokens"] = body.output_tokens
         requests = []
@@ -196,6 +203,7 @@ class RequestTranslator:
                     arrival,
                     grammar=prepared.grammar,
                     shown_token_ids=shown_token_ids,
+                    adapter=adapter,
                     **placement,
                 )
 
@@ -205,7 +213,7 @@ class RequestTranslator:
             # A client may name its call, but not the engine's requests, among which names must differ.
             call_id=f"{ENDPOINTS[kind].call_prefix}{body.request_id or own_id}",
             created=int(time.time()),
-            model=check_model(body.model, self.models),
+            model=model,
             requests=tuple(requests),
             prompts=tuple(prompt.text for prompt in prepared.prompts),
             n=params.n,
@@ -220,6 +228,14 @@ class RequestTranslator:
             return_token_ids=bool(body.return_token_ids),
             names_are_ids=bool(body.return_tokens_as_token_ids),
         )
+
+    def _called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:
+        """The name in answers, and the adapter of that name, if it is one's. Raises ApiError 404; of an adapter that is
+        not this tenant's as if there were none."""
+        adapter = self.adapters.named(name)
+        if adapter is not None and tenant.may_name(adapter.name):
+            return adapter.name, adapter
+        return check_model(name, self.models), None
 
     def _placement(self, body: CallSettings, tenant: Tenant, batch: bool) -> dict[str, Any]:
         """Lane, tenant, priority and targets. The key's name is whose request it is; without keys, the user field."""

@@ -101,6 +101,7 @@ class SimulatedExecutor:
             if chunk.score
         )
         result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
+        self._transfers |= {load.ticket: True for load in plan.adapter_loads}
         if plan.transfers and self._capacity.asynchronous_transfers:
             return _Transferring(result, plan, self._transfers)
         return Done(result)
@@ -120,7 +121,7 @@ class SimulatedExecutor:
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """What transfers take is part of their step, and where they go on beside others, they end with it, or when
-        somebody waits for nothing else."""
+        somebody waits for nothing else. Adapters are there behind the step that they are loaded with."""
         if not self._transfers:
             return None
         ended = [ticket for ticket, computed in self._transfers.items() if computed or seconds]

@@ -29,6 +29,7 @@ from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
 from inflight.core.stopping import StopTextFactory
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
@@ -220,7 +221,7 @@ def rebuilt(record: RequestRecord) -> Request:
     """The request of a record. Its own stop rules make room for the record's word on where it stopped. Raises
     RecordError."""
     params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
-    pooling = record.get("pooling")
+    pooling, adapter = record.get("pooling"), record.get("adapter")
     try:
         asked = SamplingParams(**params) if pooling is None else NO_SAMPLING
         pooled = None if pooling is None else PoolingParams(**pooling)
@@ -246,6 +247,7 @@ def rebuilt(record: RequestRecord) -> Request:
         forced_output_tokens=record.get("forced_output_tokens"),
         pooling=pooled,
         second_text_at=record.get("second_text_at"),
+        adapter=None if adapter is None else Adapter(adapter["name"], "", adapter["number"]),
     )
 
 

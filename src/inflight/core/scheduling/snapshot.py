@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.estimation.accuracy import PredictionError
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
@@ -19,7 +20,7 @@ class LaneCounts:
 
     stands_for: what its queue stands still for: one of QUEUE_REASONS, or "other" (the step under way).
     running: rows that it holds. compiling: whose grammar is being compiled, before the scheduler hears of them; the
-    bridge adds them, and they are none of the waiting.
+    bridge adds them, and they are none of the waiting. loading: of the waiting those whose adapter is not there.
     """
 
     name: str
@@ -27,6 +28,18 @@ class LaneCounts:
     stands_for: str
     running: int
     compiling: int = 0
+    loading: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCounts:
+    """held: the adapters that are there, and the requests that hold each. wanted: names of those that requests wait
+    for. loads: since the engine began."""
+
+    slots: int
+    held: tuple[tuple[str, int], ...]
+    wanted: tuple[str, ...]
+    loads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,7 @@ class Snapshot:
     blocks were found.
 
     speculation: what it did since the engine began; None where there is none, or none that counts. grammars: what they
-    took, which the engine's loop adds; None where nothing is bound to any.
+    took, which the engine's loop adds; None where nothing is bound to any. adapters: None where there are no slots.
     """
 
     step: int
@@ -69,6 +82,7 @@ class Snapshot:
     state_missed_tokens: int
     speculation: SpeculationStats | None = None
     grammars: GrammarStats | None = None
+    adapters: AdapterCounts | None = None
 
     @property
     def compiling(self) -> int:
@@ -102,7 +116,14 @@ def take_snapshot(
         held_slots=pool.held * memory.block_size,
         used_slots=sum(map(memory.tables.used_slots, sequences)) - extra_holders * memory.block_size,
         lanes=tuple(
-            LaneCounts(lane.settings.name, len(lane.queue), lane.clock.reason, lane.running) for lane in lanes.all()
+            LaneCounts(
+                lane.settings.name,
+                len(lane.queue),
+                lane.clock.reason,
+                lane.running,
+                loading=lane.queue.deferred,
+            )
+            for lane in lanes.all()
         ),
         held_host_blocks=swap.host_blocks - swap.free,
         swapped_sequences=swap.sequences,
@@ -115,4 +136,12 @@ def take_snapshot(
         state_hits=states.hits,
         state_missed_tokens=states.missed_tokens,
         speculation=speculation,
+        adapters=_adapters(step_builder.adapters),
     )
+
+
+def _adapters(slots: AdapterSlots) -> AdapterCounts | None:
+    if not len(slots):
+        return None
+    held = tuple((adapter.name, requests) for adapter, requests in slots.held)
+    return AdapterCounts(len(slots), held, tuple(one.name for one in slots.wanted), slots.loads)

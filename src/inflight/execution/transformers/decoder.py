@@ -8,16 +8,18 @@ base model that answers with those rows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from inflight.execution.packer import WeightPlace
 from inflight.execution.transformers.backend import Rows, TransformersPass
 
 
 class TransformersDecoder:
     nbytes = 0  # activations are torch's, and go with each pass
+    places: Mapping[str, WeightPlace] = {}  # weights are the modules' own
 
     def __init__(self, modules: Any, max_tokens: int, max_logit_rows: int) -> None:
         self.max_tokens, self.max_logit_rows = max_tokens, max_logit_rows

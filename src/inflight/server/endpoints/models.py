@@ -26,15 +26,21 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
     started = int(time.time())
 
     def described(name: str, served: Served) -> dict[str, Any]:
+        model, adapter = served.translator.models[0], served.translator.adapters.named(name)
         return {
             "id": name,
             "object": "model",
             "created": started,
             "owned_by": "inflight",
-            "root": served.translator.models[0],
+            "root": model if adapter is None else adapter.path,
+            "parent": None if adapter is None else model,
             "max_model_len": served.max_model_len,
             "capabilities": capabilities(served),
         }
+
+    def names(served: Served, tenant: Tenant) -> tuple[str, ...]:
+        adapters = served.translator.adapters.names
+        return (*served.translator.models, *(one for one in adapters if tenant.may_name(one)))
 
     def capabilities(served: Served) -> dict[str, bool]:
         parsers, pooler = served.translator.parsers, served.translator.pooler
@@ -51,14 +57,15 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         }
 
     @routes.get("/v1/models", responses=documented(answers.Models))
-    async def models() -> JsonResponse:
+    async def models(tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
         served = service.served
-        return JsonResponse({"object": "list", "data": [described(name, served) for name in served.translator.models]})
+        data = [described(name, served) for name in names(served, tenant)]
+        return JsonResponse({"object": "list", "data": data})
 
     @routes.get("/v1/models/{name:path}", responses=documented(answers.Model))
-    async def model(name: str) -> JsonResponse:
+    async def model(name: str, tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
         served = service.served
-        return JsonResponse(described(check_model(name, served.translator.models), served))
+        return JsonResponse(described(check_model(name, names(served, tenant)), served))
 
     @routes.get("/tokenizer_info", responses=documented(answers.TokenizerInfo))
     async def tokenizer_info() -> JsonResponse:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from inflight.core.request_timings import OTHER
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import AdapterCounts, LaneCounts, Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.metrics.definitions import kv_waste, occupancy
-from inflight.records.timings import GRAMMAR, QUEUE_REASONS
+from inflight.records.timings import ADAPTER, GRAMMAR, QUEUE_REASONS
 from inflight.server.metrics import drafts, grammars
 from inflight.server.metrics.families import labelled
 
@@ -22,6 +22,8 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield from _recurrent_state(snapshot, capacity)
     if snapshot.speculation is not None:
         yield from drafts.collect(snapshot.speculation)
+    if snapshot.adapters is not None:
+        yield from _adapters(snapshot.adapters)
     if snapshot.grammars is not None:
         yield from grammars.collect(snapshot.grammars)
 
@@ -32,14 +34,13 @@ def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
         GaugeMetricFamily, "inflight_sequences_running", "Rows in use (a request has n of them).", ["lane"], running
     )
     waiting = {
-        (lane.name, reason): lane.compiling if reason == GRAMMAR else lane.waiting if lane.stands_for == reason else 0
-        for lane in snapshot.lanes
-        for reason in (*QUEUE_REASONS, OTHER)
+        (lane.name, reason): _waiting(lane, reason) for lane in snapshot.lanes for reason in (*QUEUE_REASONS, OTHER)
     }
     yield labelled(
         GaugeMetricFamily,
         "inflight_sequences_waiting",
-        "Sequences without a row, by what their lane's queue stands still for; grammar: those whose own is compiled.",
+        "Sequences without a row, by what their lane's queue stands still for; grammar: those whose own is compiled; "
+        "adapter: those whose own is not there.",
         ["lane", "reason"],
         waiting,
     )
@@ -49,6 +50,27 @@ def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_rows", "Rows that there are (max_num_seqs).", capacity.max_rows)
     share = occupancy(snapshot.running, capacity.max_rows)
     yield GaugeMetricFamily("inflight_batch_occupancy_ratio", "Rows in use over rows.", share)
+
+
+def _waiting(lane: LaneCounts, reason: str) -> int:
+    if reason == GRAMMAR:
+        return lane.compiling
+    if reason == ADAPTER:
+        return lane.loading
+    return lane.waiting - lane.loading if lane.stands_for == reason else 0
+
+
+def _adapters(counts: AdapterCounts) -> Iterator[Metric]:
+    yield GaugeMetricFamily("inflight_adapter_slots", "Adapters in memory at a time (max_loras).", counts.slots)
+    requests = {(name,): held for name, held in counts.held}
+    yield labelled(
+        GaugeMetricFamily,
+        "inflight_adapter_requests",
+        "Requests that wait or run with an adapter that is in memory.",
+        ["adapter"],
+        requests,
+    )
+    yield CounterMetricFamily("inflight_adapter_loads", "Adapters that were loaded into a slot.", counts.loads)
 
 
 def _kv_memory(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:

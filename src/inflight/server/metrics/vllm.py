@@ -6,11 +6,12 @@ Sequences stand for vLLM's requests in the gauges: vLLM makes n requests of one 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import AdapterCounts, Snapshot
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics.buckets import (
@@ -70,7 +71,8 @@ def collect(
 def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield page.gauge("num_requests_running", snapshot.running)
     yield page.gauge("num_requests_waiting", snapshot.waiting + snapshot.compiling)
-    held = sum(lane.waiting for lane in snapshot.lanes if lane.stands_for == "window")
+    held = sum(lane.loading for lane in snapshot.lanes)
+    held += sum(lane.waiting - lane.loading for lane in snapshot.lanes if lane.stands_for == "window")
     by_reason = {"capacity": snapshot.waiting - held, "deferred": held + snapshot.compiling}
     yield page.by("reason", GaugeMetricFamily, "num_requests_waiting_by_reason", by_reason)
     yield page.gauge("num_requests_swapped", snapshot.swapped_sequences)
@@ -86,6 +88,8 @@ def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Met
     yield page.counter("num_preemptions", snapshot.preemptions)
     if snapshot.speculation is not None:
         yield from _speculation(page, snapshot.speculation)
+    if snapshot.adapters is not None:
+        yield page.adapters(snapshot.adapters)
     yield page.memory(capacity)
 
 
@@ -132,6 +136,16 @@ class _Page:
         family = HistogramMetricFamily(f"vllm:{name}", _ABOUT, labels=LABELS)
         family.add_metric(self._labels, histogram.buckets(bounds), histogram.sum())
         return family
+
+    def adapters(self, counts: AdapterCounts) -> Metric:
+        """Its value is when it was told, in seconds since 1970."""
+        told = {
+            "max_lora": str(counts.slots),
+            "running_lora_adapters": ",".join(name for name, requests in counts.held if requests),
+            "waiting_lora_adapters": ",".join(counts.wanted),
+        }
+        every = {(*self._labels, *told.values()): time.time()}
+        return labelled(GaugeMetricFamily, "vllm:lora_requests_info", _ABOUT, (*LABELS, *told), every)
 
     def memory(self, capacity: Capacity) -> Metric:
         settings = {

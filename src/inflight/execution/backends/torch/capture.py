@@ -41,6 +41,9 @@ class CapturedPassDecoder(Protocol):
     max_tokens: int
     max_logit_rows: int
 
+    @property
+    def places(self) -> Any: ...
+
     def forward(self, batch: Any) -> None: ...
 
     def pooled(self, batch: Any, texts: Sequence[range]) -> Any: ...
@@ -75,6 +78,11 @@ class CapturedDecoder:
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
         self.failure: str | None = None
+
+    @property
+    def places(self) -> Any:
+        """As of the decoder."""
+        return self._decoder.places
 
     @property
     def uncaptured(self) -> CapturedPassDecoder:

@@ -1,0 +1,124 @@
+"""Adapters of an engine: how many at a time, of which rank, and those that are named at its start.
+
+Knows settings and sizes; where what is loaded, `execution.adapters` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import Resolved, SettingsError
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.backends.protocol import Device
+from inflight.execution.checkpoints.lora_files import MOST_RANK, LoraFiles, resolve_lora
+from inflight.execution.pass_decoder import PassDecoder
+from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
+from inflight.models.errors import ModelError
+from inflight.models.spec import ModelSpec
+
+USUAL_SLOTS, USUAL_RANK = 8, 16
+_ITEM_BYTES = {"bfloat16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    """slots, rank: 0 where there are no adapters. named: folders of those of the start, by name."""
+
+    slots: Resolved
+    rank: Resolved
+    named: dict[str, LoraFiles]
+
+    @property
+    def num_slots(self) -> int:
+        return int(self.slots.value)
+
+    @property
+    def most_rank(self) -> int:
+        return int(self.rank.value)
+
+
+def plan_adapters(settings: EngineSettings) -> AdapterPlan:
+    """Raises SettingsError and ModelError: before a model is loaded, a mistake in an adapter's files is told."""
+    named = {name: LoraFiles(resolve_lora(path)) for name, path in settings.named_loras}
+    if not named and not settings.max_loras:
+        return AdapterPlan(Resolved(0, "no --lora and no --max-loras"), Resolved(0, "there are no adapters"), {})
+    _check_engine(settings)
+    slots = Resolved(USUAL_SLOTS, "adapters in memory at a time; --max-loras says otherwise")
+    if settings.max_loras is not None:
+        slots = Resolved(settings.max_loras, "as set: adapters in memory at a time")
+    return AdapterPlan(slots, _rank(settings, named), named)
+
+
+def matrices_of(plan: AdapterPlan, decoder: PassDecoder, model: ModelSpec) -> AdapterMatrices | None:
+    """Which of the loaded model's matrices adapters change. Raises ModelError for one of the start that does not fit,
+    SettingsError for a model that none does."""
+    if not plan.num_slots:
+        return None
+    places = decoder.places
+    if not places:
+        raise SettingsError("--max-loras: what computes this model takes no adapters; leave --backend out.")
+    matrices = AdapterMatrices(model, places)
+    for name, files in plan.named.items():
+        try:
+            matrices.check(files)
+        except ModelError as error:
+            raise ModelError(f"--lora {name}: {error}") from None
+    return matrices
+
+
+def adapter_bytes(plan: AdapterPlan, matrices: AdapterMatrices | None, backend: Device) -> int:
+    """Of all slots, each with an adapter of the largest rank for every matrix."""
+    if matrices is None:
+        return 0
+    return plan.num_slots * matrices.most_bytes(plan.most_rank, _ITEM_BYTES[backend.dtype])
+
+
+def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> AdapterNames:
+    names = AdapterNames(None if matrices is None else _checked(matrices, plan.most_rank))
+    for name, files in plan.named.items():
+        try:
+            names.add(name, files.folder)
+        except AdapterNameError as error:
+            raise SettingsError(f"--lora: {error}") from None
+    return names
+
+
+def _checked(matrices: AdapterMatrices, most_rank: int) -> Callable[[Path], None]:
+    def check(path: Path) -> None:
+        files = LoraFiles(path)
+        if files.rank > most_rank:
+            raise ModelError(
+                f"{path} has rank {files.rank}, but memory is set aside for rank {most_rank}; start the engine with "
+                f"--max-lora-rank {files.rank}."
+            )
+        matrices.check(files)
+
+    return check
+
+
+def _rank(settings: EngineSettings, named: dict[str, LoraFiles]) -> Resolved:
+    largest = max((files.rank for files in named.values()), default=0)
+    if settings.max_lora_rank is None:
+        if largest > USUAL_RANK:
+            return Resolved(largest, "the largest of those of --lora")
+        return Resolved(USUAL_RANK, "memory is set aside for it; --max-lora-rank says otherwise")
+    if largest > settings.max_lora_rank:
+        name = next(name for name, files in named.items() if files.rank == largest)
+        raise SettingsError(
+            f"--lora {name} has rank {largest}, above --max-lora-rank {settings.max_lora_rank}; raise that, up to "
+            f"{MOST_RANK}."
+        )
+    return Resolved(settings.max_lora_rank, "as set: memory is set aside for it")
+
+
+def _check_engine(settings: EngineSettings) -> None:
+    if settings.tensor_parallel_size > 1:
+        raise SettingsError(
+            f"--lora and --max-loras need one device, and --tensor-parallel-size is {settings.tensor_parallel_size}: "
+            "adapters are not cut into shards; run a replica on each GPU, or merge the adapter into the model."
+        )
+    if settings.backend == "transformers":
+        raise SettingsError("--lora and --max-loras are for our own kernels; leave --backend transformers out.")
