@@ -364,6 +364,11 @@ server_options = stacked(
             type=click.Path(file_okay=False, path_type=Path),
             help="Folder of files, batch jobs and stored responses; without it there are none.",
         ),
+        click.option(
+            "--lora-dir",
+            type=click.Path(path_type=Path),
+            help="Folder from which an operator may load adapters while the server runs.",
+        ),
         click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
         click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
         click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),

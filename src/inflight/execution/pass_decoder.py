@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 from inflight.core.types.plan import Chunk
-from inflight.execution.packer import WeightPlace
 
 T = TypeVar("T")
 
@@ -30,8 +29,8 @@ class PassDecoder(LogitDecoder, Protocol):
     max_tokens: int
 
     @property
-    def places(self) -> Mapping[str, WeightPlace]:
-        """Where layers' matrices are, by their usual names, for what changes them; empty where nothing does."""
+    def places(self) -> Mapping[str, Any]:
+        """`WeightPlace`s: where layers' matrices are, by their usual names, for what changes them; empty where nothing does."""
 
     def forward(self, batch: Any) -> None: ...
 

@@ -34,9 +34,10 @@ class ServerSettings:
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
     tool_parser, reasoning_parser: of the model's answers: names, "none", or "auto" for what its template says.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
-    at once (64). lora_dir: the folder from which adapters may be loaded while the server runs. max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
+    at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
     keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
     max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
+    lora_dir: the folder from which adapters may be loaded while the server runs.
 
     Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
     body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,

@@ -131,9 +131,8 @@ def load_tenants(api_keys: Iterable[str] = (), keys_file: Path | None = None) ->
     for number, key in enumerate(api_keys, 1):
         if not key.strip():
             raise KeysError("--api-key is empty; give a key, or leave it out to let everyone in.")
-        keys.append(
-            (digest(key.strip()), Tenant(name="default" if number == 1 else f"default-{number}", operator=True))
-        )
+        name = "default" if number == 1 else f"default-{number}"
+        keys.append((digest(key.strip()), Tenant(name=name, operator=True)))
     if keys_file is not None:
         keys += _from_file(keys_file)
     seen: dict[bytes, str] = {}
