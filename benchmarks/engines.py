@@ -7,6 +7,7 @@ memory, so that only what is compared differs. With `simulated_loop` the same sc
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.loop import EngineLoop
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
@@ -28,6 +30,7 @@ from inflight.execution.decoder import Decoder
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.memory import kv_shape, swap_blocks
+from inflight.execution.packer import WeightPlace
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -74,6 +77,11 @@ class Model:
     def vocab_size(self) -> int:
         return self.config.vocab_size
 
+    @property
+    def places(self) -> Mapping[str, WeightPlace]:
+        """Of its matrices, by name."""
+        return self._weights.places
+
     def copy_seconds(self) -> float:
         """Of one block, either way."""
         return copy_seconds(self._backend, self._kv_cache, self._num_blocks // 2)
@@ -85,14 +93,15 @@ class Model:
         observer: Observer | None = None,
         pass_tokens: int | None = None,
         compiled: CompiledGrammars | None = None,
+        adapter_slots: int = 0,
     ) -> EngineLoop:
         """An engine that has served nothing yet. `settings` must say max_model_len and num_blocks.
 
         pass_tokens: of one forward pass, where a strategy's steps are larger and the budget is not theirs. compiled:
-        grammars that its outputs may follow.
+        grammars that its outputs may follow. adapter_slots: 0: it takes no adapters.
         """
         scheduling = scheduling or SchedulingSettings()
-        executor = self.executor(settings, scheduling, pass_tokens, compiled)
+        executor = self.executor(settings, scheduling, pass_tokens, compiled, adapter_slots)
         return assemble(executor, MonotonicClock(), settings, scheduling, observer, compiled)
 
     def executor(
@@ -101,6 +110,7 @@ class Model:
         scheduling: SchedulingSettings,
         pass_tokens: int | None = None,
         compiled: CompiledGrammars | None = None,
+        adapter_slots: int = 0,
     ) -> ModelRunner:
         """Its device alone; arguments as for `loop`."""
         assert settings.max_model_len is not None and settings.num_blocks is not None
@@ -114,12 +124,14 @@ class Model:
             vocab_size=self.vocab_size,
             host_blocks=host_blocks,
             copy_seconds=copy_seconds(self._backend, self._kv_cache, host_blocks) if host_blocks else 0.0,
+            adapter_slots=adapter_slots,
         )
         tokens = pass_tokens or budget(settings, scheduling)
         decoder = Decoder(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
         # Steps are compared that compute a token a row; what a grammar forces would put several into some.
         grammars = None if compiled is None else GrammarRows(compiled, capacity.vocab_size, tells_forced=False)
-        return ModelRunner(decoder, self._backend, self._kv_cache, capacity, grammars=grammars)
+        adapters = AdapterMatrices(self.config, self.places) if adapter_slots else None
+        return ModelRunner(decoder, self._backend, self._kv_cache, capacity, grammars=grammars, adapters=adapters)
 
 
 def simulated_loop(

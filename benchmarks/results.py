@@ -36,6 +36,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "neighbour",
             "scheduler_cost",
             "structured_output",
+            "adapters",
             "suffix_index",
             "light",
             "start",

@@ -52,8 +52,8 @@ def report(models: Sequence[Model], rows: int, legs: int, compiled: CompiledGram
     for model in models:
         new, free = measured(model, rows, legs, compiled)
         means = [statistics.fmean(statistics.fmean(leg) for leg in side) for side in (new, free)]
-        tails = [1e3 * _tail(side) for side in (new, free)]
-        ratio = told(_ratio(new, free))
+        tails = [1e3 * tail(side) for side in (new, free)]
+        ratio = told(tail_ratio(new, free))
         lines.append(
             [model.name, *(f"{1e3 * one:.1f}" for one in means), *(f"{one:.1f}" for one in tails[::-1]), ratio]
         )
@@ -66,21 +66,21 @@ def report(models: Sequence[Model], rows: int, legs: int, compiled: CompiledGram
     return f"{about}\n\n{table(head, lines)}"
 
 
-def _tail(legs: Legs) -> float:
+def tail(legs: Legs) -> float:
     ordered = sorted(second for leg in legs for second in leg)
     return ordered[min(len(ordered) - 1, int(SHARE * len(ordered)))]
 
 
-def _ratio(new: Legs, free: Legs) -> Estimate:
+def tail_ratio(new: Legs, free: Legs) -> Estimate:
     """With the middle 95 % of the ratios of turns that were drawn again and again."""
     chance, turns = random.Random(0), range(len(new))
-    whole = _tail(new) / _tail(free)
+    whole = tail(new) / tail(free)
     if len(new) < 3:
         return Estimate(whole, None, None, len(new))
     found = []
     for _ in range(DRAWS):
         drawn = chance.choices(turns, k=len(turns))
-        found.append(_tail([new[turn] for turn in drawn]) / _tail([free[turn] for turn in drawn]))
+        found.append(tail([new[turn] for turn in drawn]) / tail([free[turn] for turn in drawn]))
     found.sort()
     return Estimate(whole, found[int(0.025 * DRAWS)], found[int(0.975 * DRAWS)], len(new))
 

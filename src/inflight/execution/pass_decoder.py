@@ -30,7 +30,8 @@ class PassDecoder(LogitDecoder, Protocol):
 
     @property
     def places(self) -> Mapping[str, Any]:
-        """`WeightPlace`s: where layers' matrices are, by their usual names, for what changes them; empty where nothing does."""
+        """`WeightPlace`s: where layers' matrices are, by their usual names, for what changes them; empty where nothing
+        does."""
 
     def forward(self, batch: Any) -> None: ...
 

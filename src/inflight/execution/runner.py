@@ -152,7 +152,8 @@ class ModelRunner:
         return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
-        self._began = time.perf_counter()
+        if plan.chunks:
+            self._began = time.perf_counter()
         if plan.transfers:
             self._transfers.begin(plan)
         if self._adapters is not None:

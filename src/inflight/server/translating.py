@@ -235,7 +235,8 @@ class RequestTranslator:
         adapter = self.adapters.named(name)
         if adapter is not None and tenant.may_name(adapter.name):
             return adapter.name, adapter
-        return check_model(name, self.models), None
+        known = (*self.models, *(one for one in self.adapters.names if tenant.may_name(one))) if self.models else ()
+        return check_model(name, known), None
 
     def _placement(self, body: CallSettings, tenant: Tenant, batch: bool) -> dict[str, Any]:
         """Lane, tenant, priority and targets. The key's name is whose request it is; without keys, the user field."""

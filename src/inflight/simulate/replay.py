@@ -53,7 +53,7 @@ from inflight.records.schema import (
     values_of,
 )
 
-Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves"]
+Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves", "adapter_loads"]
 
 
 COMPARED: tuple[Compared, ...] = get_args(Compared)
@@ -439,7 +439,7 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
 
 def _difference(again: PlanRecord, record: StepRecord) -> str | None:
     for name in COMPARED:
-        mine, recorded = again[name], record[name]
+        mine, recorded = again.get(name), record.get(name)  # of adapters there may be none
         if mine != recorded:
             first = f"{mine} against the record's {recorded}"
             if isinstance(mine, list) and isinstance(recorded, list):

@@ -1,0 +1,78 @@
+"""Sixteen adapters over eight slots, under Zipf traffic: how long first tokens wait, over sixteen in sixteen slots.
+
+The same requests at the same times to either engine, one run after the other, in turns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from benchmarks.comparison import tell
+from benchmarks.drive import drive
+from benchmarks.engines import Model
+from benchmarks.results import table
+from benchmarks.speculation.legs import told
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.metrics.confidence import paired_ratio
+
+PROMPT, OUTPUT = 64, (8, 48)  # tokens
+SKEW = 1.0  # of Zipf
+ASKED = 1.3
+
+
+def traffic(adapters: Sequence[Adapter], seconds: float, rate: float, seed: int, vocab_size: int) -> list[Request]:
+    chance, now = random.Random(seed), 0.0
+    requests: list[Request] = []
+    weights = [1 / (place + 1) ** SKEW for place in range(len(adapters))]
+    while (now := now + chance.expovariate(rate)) < seconds:
+        params = SamplingParams(temperature=1.0, max_tokens=chance.randint(*OUTPUT), ignore_eos=True)
+        requests.append(
+            Request(
+                request_id=str(len(requests)),
+                prompt_token_ids=tuple(chance.choices(range(vocab_size - 1), k=PROMPT)),
+                params=params,
+                arrival=now,
+                adapter=chance.choices(adapters, weights)[0],
+            )
+        )
+    return requests
+
+
+def measured(
+    model: Model, adapters: Sequence[Adapter], slots: Sequence[int], turns: int, seconds: float, rate: float
+) -> list[list[float]]:
+    """By number of slots the p99 of time to first token in each turn, seconds."""
+    found: list[list[float]] = [[] for _ in slots]
+    settings = EngineSettings(max_model_len=256, num_blocks=1024, max_num_seqs=32, max_num_batched_tokens=256)
+    for turn in range(turns):
+        order = list(enumerate(slots))
+        for place, count in order[:: -1 if turn % 2 else 1]:
+            loop = model.loop(settings, SchedulingSettings(speculation="off"), adapter_slots=count)
+            run = drive(loop, traffic(adapters, seconds, rate, turn, model.vocab_size))
+            times = sorted(run.ttfts())
+            found[place].append(times[min(len(times) - 1, int(0.99 * len(times)))])
+            loop.close()
+        tell(f"turn {turn + 1} of {turns}: p99 of first tokens {', '.join(f'{one[-1]:.2f} s' for one in found)}")
+    return found
+
+
+def report(model: Model, adapters: Sequence[Adapter], turns: int, seconds: float, rate: float, rank: int) -> str:
+    slots = (len(adapters) // 2, len(adapters))
+    few, all_there = measured(model, adapters, slots, turns, seconds, rate)
+    ratio = paired_ratio(few, all_there)
+    assert ratio is not None
+    lines = [
+        [slots[1], f"{sum(all_there) / turns:.2f}", "1"],
+        [slots[0], f"{sum(few) / turns:.2f}", told(ratio)],
+    ]
+    about = (
+        f"{model.name}: {len(adapters)} adapters of rank {rank}, asked for by Zipf's law (exponent {SKEW:g}) at "
+        f"{rate:g} requests a second for {seconds:g} s, {PROMPT} tokens in and {OUTPUT[0]} to {OUTPUT[1]} out; {turns} "
+        f"turns of each, every one with requests of its own. At most {ASKED} is asked."
+    )
+    return f"{about}\n\n{table(['slots', 'p99 of first tokens, s', 'over a slot for each'], lines)}"
