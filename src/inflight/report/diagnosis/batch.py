@@ -38,6 +38,10 @@ _WAITED = {
         "Schemas and grammars were being compiled",
         "smaller ones compile faster, and one that was asked for before is there at once",
     ),
+    "adapter": (
+        "Their adapters were not in memory",
+        "a larger --max-loras holds more of them at a time, and takes memory from keys and values",
+    ),
 }
 
 
@@ -56,7 +60,8 @@ def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
         change += "; --kv-allocation paged reserves none ahead"
     if reason == "budget" and itl_tail(evidence) is not None:
         change += "; as streams are stalled already, less load or more --threads is what helps both"
-    when = "before they could join the queue" if reason == "grammar" else "when the first in the queue was looked at"
+    is_before = reason in ("grammar", "adapter")
+    when = "before they could join the queue" if is_before else "when the first in the queue was looked at"
     empty = ""
     if engine.occupancy_queued is not None and engine.occupancy_queued < LOW:
         empty = f" While somebody waits, only {quantity(engine.occupancy_queued, 'share')} of the rows are in use."
@@ -132,6 +137,7 @@ def _for(reason: str) -> str:
         "share": "their lane's share",
         "window": "the batch before them",
         "grammar": "their grammars",
+        "adapter": "their adapters",
     }
     return names.get(reason, reason)
 

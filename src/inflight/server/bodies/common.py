@@ -119,7 +119,7 @@ COMMON_NEUTRAL: Neutral = {
     "logits_processors": (([],), "no code is taken from clients."),
     "guided_whitespace_pattern": ((), "where JSON may have spaces is not to be chosen."),
     "prompt_embeds": ((), "prompts are text or token ids."),
-    "lora_path": ((), "there are no adapters."),
+    "lora_path": ((), "an adapter is named as the model."),
 }
 COMMON_HINTS = frozenset(
     {
