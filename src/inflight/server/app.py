@@ -24,6 +24,7 @@ from inflight.server.access_log import AccessLog, Observe
 from inflight.server.batch.endpoints import Kept
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.models import BatchBody
+from inflight.server.bodies.adapters import LoadAdapterBody, UnloadAdapterBody
 from inflight.server.endpoints.adapters import adapter_routes
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
@@ -46,7 +47,10 @@ from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
 
-BODIES: tuple[type[Struct], ...] = (*(one.body.kind for one in ENDPOINTS.values()), BatchBody)
+BODIES: tuple[type[Struct], ...] = (
+    *(one.body.kind for one in ENDPOINTS.values()),
+    *(BatchBody, LoadAdapterBody, UnloadAdapterBody),
+)
 _BEARER = HTTPBearer(auto_error=False, description="The key that names the tenant.")
 _KEY = APIKeyHeader(
     name="x-api-key",

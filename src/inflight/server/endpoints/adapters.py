@@ -15,20 +15,22 @@ from starlette.responses import PlainTextResponse
 
 from inflight.frontend.adapter_names import AdapterNameError
 from inflight.models.errors import ModelError
-from inflight.server.bodies.adapters import LOAD_ADAPTER, UNLOAD_ADAPTER, LoadAdapterBody
+from inflight.server.answers import Error
+from inflight.server.bodies.adapters import LOAD_ADAPTER, UNLOAD_ADAPTER, LoadAdapterBody, UnloadAdapterBody
 from inflight.server.errors import ApiError, invalid
-from inflight.server.json import body_bytes
+from inflight.server.json import JsonResponse, body_bytes, body_of, documented
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+_ANSWERS = {**documented(Error), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
 def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:
     routes, turn = APIRouter(tags=["model"]), asyncio.Lock()
     folder = service.settings.lora_dir
 
-    @routes.post(LOAD, response_class=PlainTextResponse)
+    @routes.post(LOAD, response_class=JsonResponse, responses=_ANSWERS, openapi_extra=body_of(LoadAdapterBody))
     async def load(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """An adapter that requests may name as their model from now on; its matrices are read when one does."""
         _check_operator(tenant)
@@ -43,7 +45,7 @@ def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRou
                 raise invalid(str(error), "lora_path") from None
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
-    @routes.post(UNLOAD, response_class=PlainTextResponse)
+    @routes.post(UNLOAD, response_class=JsonResponse, responses=_ANSWERS, openapi_extra=body_of(UnloadAdapterBody))
     async def unload(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """No request may name it any more; those under way go on with it."""
         _check_operator(tenant)
