@@ -168,3 +168,14 @@ def test_what_cannot_be_meant_is_told() -> None:
         max_concurrent_sequences("llama-3-8b", "h9", 10)
     with pytest.raises(SplitError):
         estimate_kv_cache("llama-3-8b", 10, tensor_parallel=3)
+
+
+def test_slots_of_adapters_take_memory_from_keys_and_values() -> None:
+    """Of Llama-3-8B at rank 16: 2 bytes x 16 x (q, k, v, o of 4,096 and 1,024; gate, up, down of 14,336) x 32 layers."""
+    modules = [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336)]
+    of_one = 2 * 16 * 32 * sum(outputs + inputs for outputs, inputs in modules)
+    without, with_slots = (
+        max_concurrent_sequences("llama-3-8b", "l4", 1000, max_loras=slots, max_lora_rank=16) for slots in (0, 8)
+    )
+    assert with_slots.adapter_bytes == 8 * of_one and without.adapter_bytes == 0
+    assert without.kv_bytes - with_slots.kv_bytes == pytest.approx(8 * of_one)

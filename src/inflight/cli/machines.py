@@ -33,6 +33,7 @@ from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+USUAL_RANK = 16  # of adapters, where none is given
 PRECISIONS = ("bf16", "fp8", "int8")  # of keys and values; of weights int4 too
 
 hardware_options = grouped(
@@ -56,6 +57,8 @@ hardware_options = grouped(
         "--weights", type=click.Choice((*PRECISIONS, "int4")), default="bf16", show_default=True, help="Of the weights."
     ),
     click.option("--kv", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of keys and values."),
+    click.option("--max-loras", type=int, help="Slots of adapters, which take memory from keys and values."),
+    click.option("--max-lora-rank", type=int, help="That memory is set aside for; 16."),
 )
 machine_options = grouped(
     "Machine",
@@ -89,7 +92,7 @@ def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
     degree = values["tensor_parallel"]
     context = traffic_of(demand).mean_context
     rows = values["max_num_seqs"] or MOST_ROWS
-    degrees = hardware.degrees() if degree is None else (degree,)
+    degrees = hardware.degrees() if degree is None and not hardware.max_loras else (degree or 1,)
     return [hardware.machine(one, context, rows=rows) for one in degrees]
 
 
@@ -110,7 +113,15 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
     model = _model(values)
     if values["weights"] == "bf16" and model.weight_format is not None and not pool:
         tell(_wider_than_published(model.weight_format))
-    return Hardware(model=model, gpu=gpu, weights=values["weights"], kv=values["kv"])
+    EngineSettings(max_loras=values["max_loras"], max_lora_rank=values["max_lora_rank"])
+    slots, rank = values["max_loras"] or 0, values["max_lora_rank"] or USUAL_RANK
+    if slots and (degree or 1) > 1:
+        raise SettingsError(
+            f"--max-loras is {slots}, and {option(pool)}tensor-parallel {degree}: an engine with adapters has one GPU."
+        )
+    return Hardware(
+        model=model, gpu=gpu, weights=values["weights"], kv=values["kv"], max_loras=slots, max_lora_rank=rank
+    )
 
 
 def _wider_than_published(published: WeightFormat) -> str:
@@ -142,7 +153,8 @@ def check_machine(values: dict[str, Any]) -> None:
     if values["hardware"] is not None and values["model"] is None:
         raise click.UsageError("Missing option '--model': a well-known name, a folder or a config.json.")
     if values["step_model"] is not None:
-        refuse(values, ("hardware_file", "tensor_parallel"), "--hardware", "--step-model")
+        of_gpu = ("hardware_file", "tensor_parallel", "max_loras", "max_lora_rank")
+        refuse(values, of_gpu, "--hardware", "--step-model")
         for name in ("weights", "kv"):
             if values[name] != "bf16":
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")

@@ -128,6 +128,25 @@ def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
     return Weights(tuple(matrices), of_experts + hidden * (router.norm + 3 * mlp.apart))
 
 
+def adapter_parameters(model: ModelSpec, rank: int) -> int:
+    """Elements of a low-rank adapter for every matrix that all tokens pass: rank · (outputs + inputs) of each."""
+    return sum(rank * (outputs + inputs) for layer in model.layers for outputs, inputs in _modules(layer, model))
+
+
+def _modules(layer: LayerSpec, model: ModelSpec) -> Iterator[tuple[int, int]]:
+    """Matrices as a checkpoint has them, one by one."""
+    mixer, mlp, hidden = layer.mixer, layer.mlp, model.hidden_size
+    if isinstance(mixer, Attention):
+        queries, keys = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+        yield from ((queries, hidden), *((keys, hidden),) * mixer.projected, (hidden, queries))
+    else:
+        yield from mixer_weights(mixer, hidden).matrices
+    if isinstance(mlp, Dense):
+        yield from (*((mlp.width, hidden),) * (2 if mlp.gated else 1), (hidden, mlp.width))
+    else:
+        yield from mlp_weights(mlp, hidden).matrices
+
+
 def token_input_weights(layer: LayerSpec, hidden: int) -> Weights:
     """Of a layer's token input: the projection of the embedding, the gate, and back, with its norm."""
     if layer.token_input is None:

@@ -99,13 +99,16 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU with the model on it, at any tensor-parallel degree. price_per_hour: of one GPU."""
+    """A GPU with the model on it, at any tensor-parallel degree. price_per_hour: of one GPU. max_loras: slots of
+    adapters, each of max_lora_rank."""
 
     model: ModelSpec
     gpu: Gpu
     weights: Precision = "bf16"
     kv: Precision = "bf16"
     price_per_hour: float | None = None
+    max_loras: int = 0
+    max_lora_rank: int = 16
 
     def memory(
         self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS
@@ -120,6 +123,8 @@ class Hardware:
             max_num_batched_tokens=WIDEST_STEP,
             max_num_seqs=rows,
             block_size=block_size,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def machine(

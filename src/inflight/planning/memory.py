@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from inflight.core.types.snapshot_slots import usual_slots
-from inflight.models.arithmetic import kinds_of_layers, mixer_weights, state_bytes, weight_bytes
+from inflight.models.arithmetic import adapter_parameters, kinds_of_layers, mixer_weights, state_bytes, weight_bytes
 from inflight.models.known import read_model
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
@@ -80,7 +80,8 @@ class MemoryBudget:
 
     kv_bytes_per_token: on average over a sequence of the length that was asked about, windows' tokens shared among all.
     state_bytes: of the recurrent states of all rows, which is set aside before keys and values, and of state_snapshots
-    copies of such states, as many as an engine takes by itself. tokens, blocks: that fit in kv_bytes.
+    copies of such states, as many as an engine takes by itself. adapter_bytes: of all slots of adapters. tokens,
+    blocks: that fit in kv_bytes.
     tokens_per_sequence: that was asked about. sequences: of that length that fit at once; 0 where not even one does.
     """
 
@@ -90,6 +91,7 @@ class MemoryBudget:
     reserve_bytes: float
     state_bytes: float
     state_snapshots: int
+    adapter_bytes: float
     kv_bytes: float
     kv_bytes_per_token: float
     blocks: int
@@ -109,6 +111,8 @@ def max_concurrent_sequences(
     max_num_batched_tokens: int = 2048,
     max_num_seqs: int = 256,
     block_size: int = 16,
+    max_loras: int = 0,
+    max_lora_rank: int = 16,
 ) -> MemoryBudget:
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 
@@ -119,7 +123,8 @@ def max_concurrent_sequences(
     that a token picks and those that all share), and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences =
     ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a sequence of `tokens_per_sequence`
     tokens (`estimate_kv_cache`, without states) / its blocks: where no layer has a window, block_size · bytes per token
-    and GPU. tokens_per_sequence: for a mixture, the mean over time (a sequence stands at its prompt and half of its
+    and GPU. max_loras slots of adapters take 2 bytes · max_lora_rank · (outputs + inputs) of every module that all
+    tokens pass. tokens_per_sequence: for a mixture, the mean over time (a sequence stands at its prompt and half of its
     answer, and long answers stand longer): `Traffic.mean_context`.
 
     model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
@@ -136,7 +141,8 @@ def max_concurrent_sequences(
     state = state_bytes(spec) / tensor_parallel
     states, snapshots = max_num_seqs * state, 0
     taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
-    left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states
+    adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
+    left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
     if state:
         snapshots = usual_slots(max_num_seqs, state, max(0.0, left))
         states += snapshots * state
@@ -152,6 +158,7 @@ def max_concurrent_sequences(
         reserve_bytes=taken + gpu.memory_bytes * (1 - MEMORY_SHARE),
         state_bytes=states,
         state_snapshots=snapshots,
+        adapter_bytes=adapters,
         kv_bytes=max(0.0, left),
         kv_bytes_per_token=per_block / block_size,
         blocks=blocks,

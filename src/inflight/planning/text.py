@@ -107,7 +107,8 @@ def _memory(plan: Plan) -> list[str]:
                 f", recurrent states {memory.state_bytes / 1e9:,.1f} GB (with {memory.state_snapshots} snapshots)"
                 if memory.state_bytes
                 else ""
-            ),
+            )
+            + (f", adapters {memory.adapter_bytes / 1e9:,.1f} GB" if memory.adapter_bytes else ""),
             f"  keys and values: {memory.kv_bytes_per_token / 1024:,.0f} KiB per token and GPU; a typical sequence "
             f"({traffic.mean_context:,.0f} tokens) takes {typical / 1e9:,.2f} GB per GPU; "
             f"{memory.kv_bytes * machine.gpus / 1e9:,.0f} GB in all of a replica",
