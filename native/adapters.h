@@ -125,6 +125,8 @@ class AddedRows {
     const Adapter::Part* part;
   };
 
+  static constexpr std::int64_t least_rows = 4;  // of a share: with fewer its A is read too often
+
   std::int64_t end() const { return within_.back().first + within_.back().rows; }
 
   // x · Aᵀ as activations are held, in rows of what is returned.
@@ -134,10 +136,18 @@ class AddedRows {
     std::vector<Weights> matrices;
     std::vector<Share> shares;
     matrices.reserve(within_.size());
+    // An A has few outputs: its rows are shared out, so that there is something to do for all threads.
+    std::int64_t groups = 0;
+    for (const Range& one : within_) groups += one.delta->down->pieces[0].weights.groups;
+    const std::int64_t wanted = 2 * pool.threads(), parts = (wanted + groups - 1) / groups;
     for (const Range& one : within_) {
       matrices.push_back(one.delta->down->pieces[0].weights);
       matrices.back().out_stride = width;
-      shares.push_back({&matrices.back(), one.first, one.rows});
+      const std::int64_t pieces = std::clamp<std::int64_t>(one.rows / least_rows, 1, parts);
+      for (std::int64_t i = 0; i < pieces; ++i) {
+        const std::int64_t first = one.rows * i / pieces, last = one.rows * (i + 1) / pieces;
+        shares.push_back({&matrices.back(), one.first + first, last - first});
+      }
     }
     LowRankMemory& memory = backend_.low_rank_memory();
     auto* sums = static_cast<float*>(memory.sums.reserve(end() * width * sizeof(float)));

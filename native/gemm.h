@@ -215,7 +215,9 @@ class Product {
     const int rows = static_cast<int>(task.row(i + 1) - row);
     const X* x = x_.x + (task.first + row) * x_.stride + block.begin * x_lanes();
     const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * step_lanes();
-    for (std::int64_t at = 0; at < group_lanes; at += tile_width(rows) * panel) {
+    // The last group may have outputs in one panel alone.
+    const std::int64_t lanes = w_.gate_up || w_.rows - task.group * group_lanes > panel ? group_lanes : panel;
+    for (std::int64_t at = 0; at < lanes; at += tile_width(rows) * panel) {
       const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
       run_tile<F>(rows, {from, at, w_.spans, static_cast<int>(block.steps), x, x_.stride, sums + at, block.first, ahead});
     }
