@@ -171,7 +171,7 @@ def test_what_cannot_be_meant_is_told() -> None:
 
 
 def test_slots_of_adapters_take_memory_from_keys_and_values() -> None:
-    """Of Llama-3-8B at rank 16: 2 bytes x 16 x (q, k, v, o of 4,096 and 1,024; gate, up, down of 14,336) x 32 layers."""
+    """Of Llama-3-8B at rank 16: 2 bytes x 16 x (q, k, v, o of 4,096 and 1,024; gate, up, down of 14,336) x 32."""
     modules = [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336)]
     of_one = 2 * 16 * 32 * sum(outputs + inputs for outputs, inputs in modules)
     without, with_slots = (

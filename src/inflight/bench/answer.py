@@ -36,6 +36,7 @@ class Answer:
         self.cached_tokens = 0
         self._texts: list[str] = []
         self.frames = 0
+        self.vectors = 0  # that came in the place of tokens
         self.token_ids: list[int] = []
         self.id = ""
         self.done = False
@@ -93,7 +94,7 @@ class Answer:
             return self.error
         if not self.done:
             return f"The stream ended after {self._so_far()} with neither a finish_reason nor [DONE]."
-        if not self._times:
+        if not self._times and not self.vectors:
             return "The answer ended properly but has no token; such a one would only flatter the figures."
         return ""
 
@@ -109,6 +110,7 @@ class Answer:
                 self.error = f"After {self._so_far()} the server said: {message(frame)}"
                 return
             reported = self._note(frame.get("usage") or {})
+            self.vectors += sum(bool(row.get("embedding")) for row in frame.get("data") or ())
             for choice in frame.get("choices") or ():
                 self._add_tokens(choice, reported, now)
                 if choice.get("finish_reason"):

@@ -34,8 +34,12 @@ class RequestBodies:
     def body(self, index: int, before: Transcript | None) -> tuple[bytes, Transcript]:
         entry = self.entries[index]
         conversation = self._conversation(index, entry, before)
-        prompt = {"messages": conversation} if self.endpoint == "chat" else {"prompt": conversation}
-        body = merged({"model": self.model, **prompt, "stream": True, **self._fields(entry)}, self.extra)
+        if self.endpoint == "embeddings":
+            body: dict[str, Any] = {"input": conversation, "encoding_format": "base64", **self._told(entry)}
+        else:
+            prompt = {"messages": conversation} if self.endpoint == "chat" else {"prompt": conversation}
+            body = {**prompt, "stream": True, **self._fields(entry)}
+        body = merged({"model": self.model, **body}, self.extra)
         return json.dumps(body, separators=(",", ":")).encode(), conversation
 
     def answered(self, conversation: Transcript, text: str, token_ids: tuple[int, ...]) -> Transcript:
@@ -78,21 +82,26 @@ class RequestBodies:
         return turn.prompt_tokens + turn.output_tokens
 
     def _fields(self, entry: Entry) -> dict[str, Any]:
-        limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
-        slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
         values = {
             "temperature": 0,
             "stream_options": stream_options(self.capabilities.fields),
             "return_token_ids": True,
+        }
+        taken = {name: value for name, value in values.items() if name in self.capabilities.fields}
+        return self._lengths(entry) | taken | self._told(entry)
+
+    def _told(self, entry: Entry) -> dict[str, Any]:
+        """Whose request it is, and what it was promised."""
+        limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
+        slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
+        values = {
             "service_tier": TIERS.get(entry.lane),
             "cache_salt": entry.cache_salt or None,
             "user": entry.tenant or None,
             "priority": entry.priority,
             "slo": slo or None,
         }
-        return self._lengths(entry) | {
-            name: value for name, value in values.items() if name in self.capabilities.fields
-        }
+        return {name: value for name, value in values.items() if name in self.capabilities.fields}
 
     def _lengths(self, entry: Entry) -> dict[str, Any]:
         """Where a server can only be kept from ending early, the most that it may answer is what it shall answer."""

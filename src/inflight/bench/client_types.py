@@ -11,7 +11,12 @@ from typing import Literal, Protocol
 
 from inflight.metrics.observation import Observation
 
-Endpoint = Literal["completions", "chat"]
+Endpoint = Literal["completions", "chat", "embeddings"]
+PATHS: Mapping[Endpoint, str] = {
+    "completions": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "embeddings": "/v1/embeddings",
+}
 
 
 class BenchError(ValueError):
@@ -36,7 +41,12 @@ class Target:
 
     @property
     def path(self) -> str:
-        return "/v1/completions" if self.endpoint == "completions" else "/v1/chat/completions"
+        return PATHS[self.endpoint]
+
+    @property
+    def answers(self) -> bool:
+        """Whether what comes back is tokens; else it is a vector."""
+        return self.endpoint != "embeddings"
 
 
 Transcript = str | tuple[int, ...] | list[dict[str, str]]

@@ -52,7 +52,8 @@ class Part:
 class Offer:
     """classes, or a trace. arrivals None: the trace's own; of classes, and of a trace without times, a closed loop of
     `concurrency`, or without one the default. requests, duration_s: whichever comes first. targets: of entries that
-    state none. max_model_len: what is longer is left out.
+    state none. max_model_len: what is longer is left out. answers: whether tokens come back; without, each prompt is
+    all that there is.
     """
 
     classes: Sequence[TrafficClass] = ()
@@ -66,11 +67,12 @@ class Offer:
     targets: Targets = field(default_factory=Targets)
     max_model_len: int | None = None
     seed: int = 0
+    answers: bool = True
 
     def workload(self, load: Load | None = None) -> Workload:
         """load: instead of the offer's own. Raises BenchError, WorkloadError."""
         found = self._of_trace(load) if self.trace is not None else self._of_classes(load)
-        return self._fitted(self._promised(found))
+        return self._fitted(self._promised(found if self.answers else _unanswered(found)))
 
     @property
     def rate(self) -> float | None:
@@ -189,6 +191,14 @@ def _rate_of(trace: Trace) -> float:
     if not trace.span_s:
         raise BenchError("All requests of the trace come at once, so that it has no rate to vary; give --arrivals.")
     return len(trace.entries) / trace.span_s
+
+
+def _unanswered(workload: Workload) -> Workload:
+    """Raises BenchError for conversations, which answers are a part of."""
+    if any(entry.after is not None for entry in workload.entries):
+        raise BenchError("The workload has conversations of several turns, and vectors answer none; leave --turns out.")
+    entries = tuple(replace(entry, output_tokens=0, max_tokens=None) for entry in workload.entries)
+    return replace(workload, entries=entries)
 
 
 def _length(entry: Entry) -> int:

@@ -16,7 +16,14 @@ from inflight.bench.counting import Counter, LocalCounter, ServerCounter
 from inflight.bench.probe_client import ProbeClient
 from inflight.bench.prompts import TextPrompts, TokenRange, Vocabulary, learn_words, ordinary
 from inflight.bench.served_model import ServedModel
-from inflight.bench.server_capabilities import OPTIONAL, Question, ServerCapabilities, probe_body, probe_capabilities
+from inflight.bench.server_capabilities import (
+    ABOUT_REQUESTS,
+    OPTIONAL,
+    Question,
+    ServerCapabilities,
+    probe_body,
+    probe_capabilities,
+)
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Workload
 
@@ -73,7 +80,8 @@ def prepare(target: Target, served: ServedModel, workload: Workload, options: Re
         raise BenchError("The trace holds prompts as token ids, which chat does not take; use --endpoint completions.")
     as_text = target.endpoint == "chat" or options.prompt_text
     tokens = None if as_text else _range(client, target, served, options, local)
-    question = Question(served.model, _wanted(workload, tokens is not None), options.extra)
+    wanted = _wanted(workload, tokens is not None)
+    question = Question(served.model, wanted if target.answers else wanted & ABOUT_REQUESTS, options.extra)
     if tokens is not None:
         question = replace(question, token_ids=tokens.some)
     capabilities = probe_capabilities(client, target, question)
@@ -143,7 +151,7 @@ def _text_prompts(
     vocabulary = learn_words(counter.text) if counter.local else learn_words(counter.text, _REMOTE_WORDS)
     where = "by the tokenizer given" if counter.local else "by the server's /tokenize"
     checker = counter if counter.local else None
-    if target.endpoint == "completions":
+    if target.endpoint != "chat":
         note = f"Prompts are text, counted {where}, which has {vocabulary.around} more than the words alone."
         return TextPrompts(vocabulary, 0, vocabulary.around, 0, checker), note
     around, asked = _template(client, target, question, capabilities, counter, vocabulary)

@@ -206,7 +206,7 @@ def vllm_record(measured: Measured, prepared: Prepared, rate: float | None, burs
     with_targets = any(one.targets for one in every)
     record: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
-        "backend": "openai" if prepared.target.endpoint == "completions" else "openai-chat",
+        "backend": {"completions": "openai", "chat": "openai-chat"}.get(prepared.target.endpoint, "openai-embeddings"),
         "label": None,
         "model_id": prepared.served.model,
         "tokenizer_id": prepared.served.model,

@@ -16,11 +16,13 @@ from inflight.bench.probe_client import ProbeClient
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """max_model_len: tokens of prompt and answer together. vocab_size: token ids."""
+    """max_model_len: tokens of prompt and answer together. vocab_size: token ids. embeds: vectors are all that it
+    answers with."""
 
     model: str
     max_model_len: int | None = None
     vocab_size: int | None = None
+    embeds: bool = False
 
 
 def look(target: Target, model: str | None) -> ServedModel:
@@ -35,7 +37,9 @@ def look(target: Target, model: str | None) -> ServedModel:
     row: dict[str, Any] = next((row for row in rows if row["id"] == chosen), {})
     meta = row.get("meta")  # llama.cpp's
     length = _number(row.get("max_model_len")) or _number(row.get("context_length"))
-    return ServedModel(chosen, length, _number(meta.get("n_vocab")) if isinstance(meta, dict) else None)
+    can = row.get("capabilities")  # ours
+    embeds = isinstance(can, dict) and can.get("embeddings") is True and can.get("structured_output") is False
+    return ServedModel(chosen, length, _number(meta.get("n_vocab")) if isinstance(meta, dict) else None, embeds)
 
 
 def offered(target: Target) -> list[dict[str, Any]]:

@@ -44,7 +44,9 @@ LOSES = {
     "temperature": "the server samples as it likes",
     "stream_options": "the server does not tell how many tokens it made: each frame counts as one",
 }
-_IDS = re.compile(r"\bprompt\b|\btoken id|\bvocab", re.IGNORECASE)
+# Of those, what says whose a request is; all that there is to say where no tokens come back.
+ABOUT_REQUESTS = frozenset(("slo", "priority", "service_tier", "user", "cache_salt"))
+_IDS = re.compile(r"\bprompt\b|\binput\b|\btoken id|\bvocab", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ class Question:
 
 def probe_capabilities(client: ProbeClient, target: Target, question: Question) -> ServerCapabilities:
     """Raises BenchError where the server refuses even the plainest body."""
-    capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint == "completions")
+    capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint != "chat")
     answer, capabilities = _taken(client, target, question, capabilities)
+    if not target.answers:
+        return capabilities
     made = answer.usage.get("completion_tokens")
     if "output_tokens" in capabilities.fields and made != FORCED:  # taken, and without effect
         capabilities = replace(capabilities, fields=capabilities.fields - {"output_tokens", "slo"})
@@ -86,11 +90,16 @@ def probe_capabilities(client: ProbeClient, target: Target, question: Question) 
 
 def probe_body(target: Target, question: Question, capabilities: ServerCapabilities) -> dict[str, Any]:
     fields = capabilities.fields
-    body: dict[str, Any] = {"model": question.model, "stream": True, capabilities.most_field: ALLOWED}
-    if target.endpoint == "chat":
-        body["messages"] = [{"role": "user", "content": question.text}]
+    asked = list(question.token_ids) if capabilities.token_prompts else question.text
+    body: dict[str, Any] = {"model": question.model}
+    if not target.answers:
+        body |= {"input": asked, "encoding_format": "base64"}
+    elif target.endpoint == "chat":
+        body |= {"messages": [{"role": "user", "content": question.text}]}
     else:
-        body["prompt"] = list(question.token_ids) if capabilities.token_prompts else question.text
+        body |= {"prompt": asked}
+    if target.answers:
+        body |= {"stream": True, capabilities.most_field: ALLOWED}
     values = {
         "temperature": 0,
         "ignore_eos": True,

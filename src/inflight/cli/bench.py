@@ -13,6 +13,7 @@ import click
 
 from inflight.bench.capacity import find_capacity, starting_rate
 from inflight.bench.client_types import Progress as Counts
+from inflight.bench.client_types import Target
 from inflight.bench.offering import CONCURRENCY, Load, Offer, span_of
 from inflight.bench.preparing import prepare
 from inflight.bench.result import About, bench_record, sweep_record, vllm_record, write_csv
@@ -34,19 +35,19 @@ from inflight.cli.bench_options import (
     workload_options,
 )
 from inflight.cli.bench_table import (
+    Curve,
     print_capacity,
-    print_curve_header,
     print_estimate,
     print_measured,
     print_next,
     print_notes,
-    print_point,
-    print_probe,
 )
 from inflight.cli.files import check_writable
 from inflight.cli.options import options_of
 from inflight.cli.progress import Interrupt, Progress, Remaining
 from inflight.cli.verb import Verb
+from inflight.config.setting import option
+from inflight.metrics.slo import parse_slos
 from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord
 from inflight.workload.workload import Workload
@@ -89,7 +90,10 @@ def command(address: str | None, **values: Any) -> int:
     from inflight.bench.served_model import look
 
     served = look(target, options.model)
-    offer = replace(wanted, max_model_len=served.max_model_len)
+    if server.endpoint is None and served.embeds:
+        target = replace(target, endpoint="embeddings")
+    _check_answers(target, asked)
+    offer = replace(wanted, max_model_len=served.max_model_len, answers=target.answers)
     by, several = outcome.by, bool(points) or outcome.find_capacity
     first = offer.workload(Load(by, _start(load, by)) if several else None)
     prepared = prepare(target, served, first, options)
@@ -119,6 +123,10 @@ class _Work:
     about: About
     outcome: OutcomeOptions
 
+    @property
+    def shown(self) -> Curve:
+        return Curve(self.offer.answers)
+
     def single(self, workload: Workload) -> int:
         measured = self._measured(workload)
         print_measured(measured, self.about.prepared.notes)
@@ -135,13 +143,13 @@ class _Work:
         spans = [span_of(self.offer.workload(Load(by, value))) for value in values]
         seconds = sum(spans) if all(spans) else None
         remaining = Remaining(len(values), seconds, lambda sentence: print(sentence, file=sys.stderr))
-        print_curve_header(by)
+        self.shown.print_header(by)
 
         def run(value: float) -> Measured:
             remaining.begin(str(Load(by, value)))
             return self._at(by)(value)
 
-        found = sweep(run, values, print_point)
+        found = sweep(run, values, self.shown.print_point)
         points: list[PointRecord] = [
             {"value": point.value, "result": bench_record(point.measured, self.about)} for point in found
         ]
@@ -161,14 +169,14 @@ class _Work:
         return 1.0 if found is None else found
 
     def capacity(self, by: str, start: float, share: float) -> int:
-        print_curve_header(by)
+        self.shown.print_header(by)
         found = find_capacity(
             self._at(by),
             start,
             share=share,
             whole=by == "concurrency",
             begin=lambda value, left: print_next(Load(by, value), span_of(self.offer.workload(Load(by, value))), left),
-            report=print_probe,
+            report=self.shown.print_probe,
         )
         print_capacity(found, by, self.offer.targets)
         points: list[PointRecord] = [
@@ -228,6 +236,19 @@ class _Work:
             print(json_text(record))
 
 
+def _check_answers(target: Target, asked: WorkloadOptions) -> None:
+    """Of what is answered with vectors, nothing is said of answers."""
+    if target.answers:
+        return
+    for name in ("output_tokens", "max_tokens", "turns", "think"):
+        if getattr(asked, name) is not None:
+            raise click.UsageError(
+                f"{option(name)} is about answers of tokens, and embeddings are vectors; leave it out."
+            )
+    if paces := [str(slo) for slo in parse_slos(asked.slo) if slo.metric != "e2e"]:
+        raise click.UsageError(f"--slo {paces[0]} is about tokens, and embeddings are vectors; give e2e.")
+
+
 def _start(load: LoadOptions, by: str) -> float:
     """Where a search begins, and what a sweep's server is asked about first."""
     return float(load.rate or 1.0) if by == "rate" else float(load.concurrency or CONCURRENCY)
@@ -238,18 +259,18 @@ def _check_outcome(outcome: OutcomeOptions, load: LoadOptions, asked: WorkloadOp
     if outcome.find_capacity and outcome.sweep is not None:
         raise click.UsageError("--find-capacity and --sweep are two measurements; make one after the other.")
     several = outcome.find_capacity or outcome.sweep is not None
-    for option, path in (("--csv", outcome.csv_path), ("--vllm-json", outcome.vllm_json)):
+    for name, path in (("--csv", outcome.csv_path), ("--vllm-json", outcome.vllm_json)):
         if several and path is not None:
-            raise click.UsageError(f"{option} holds one run, and there will be several; use --output.")
+            raise click.UsageError(f"{name} holds one run, and there will be several; use --output.")
     if outcome.find_capacity and not asked.slo and asked.classes is None:
         raise click.UsageError("--find-capacity needs to know what is to be met; give --slo, as --slo ttft=500.")
     if outcome.by == "concurrency":
         if not several:
             raise click.UsageError("--by says what --find-capacity or --sweep varies; give one of them.")
-        for option, given in (("--rate", load.rate), ("--arrivals", load.arrivals)):
+        for name, given in (("--rate", load.rate), ("--arrivals", load.arrivals)):
             if given is not None:
                 raise click.UsageError(
-                    f"--by concurrency is a closed loop, in which {option} has no effect; leave it out."
+                    f"--by concurrency is a closed loop, in which {name} has no effect; leave it out."
                 )
     if outcome.save_requests and outcome.output is None and not outcome.as_json:
         raise click.UsageError("--save-requests keeps them in the result; say where that goes with --output or --json.")

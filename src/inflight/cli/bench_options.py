@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import click
 
-from inflight.bench.client_types import Target
+from inflight.bench.client_types import Endpoint, Target
 from inflight.bench.counting import LocalCounter
 from inflight.bench.offering import Offer, Part
 from inflight.bench.preparing import RequestOptions
@@ -55,10 +55,9 @@ server_options = grouped(
     click.option("--model", metavar="NAME", help="Its name in requests; without it the server's first."),
     click.option(
         "--endpoint",
-        type=click.Choice(["completions", "chat"]),
-        default="completions",
-        show_default=True,
-        help="completions sends token ids where the server takes them; chat sends text.",
+        type=click.Choice(["completions", "chat", "embeddings"]),
+        help="completions sends token ids where the server takes them, chat sends text, embeddings asks for vectors.  "
+        "[default: completions; embeddings of a model that answers with vectors alone]",
     ),
     click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="Or OPENAI_API_KEY."),
     click.option("--timeout", type=float, default=600, show_default=True, help="Seconds until a request has failed."),
@@ -140,7 +139,7 @@ class ServerOptions:
 
     url: str | None = None
     model: str | None = None
-    endpoint: Literal["completions", "chat"] = "completions"
+    endpoint: Endpoint | None = None
     api_key: str | None = None
     timeout: float = 600.0
     retries: int = 0
@@ -212,7 +211,7 @@ def target_of(server: ServerOptions, address: str | None) -> Target:
     if server.retries < 0:
         raise click.UsageError(f"--retries is {server.retries}; give a number from 0.")
     headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
-    return Target(address, server.endpoint, headers, timeout_s=server.timeout, retries=server.retries)
+    return Target(address, server.endpoint or "completions", headers, timeout_s=server.timeout, retries=server.retries)
 
 
 def request_options_of(server: ServerOptions, tokenizer: Path | None) -> RequestOptions:

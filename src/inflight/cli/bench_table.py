@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
@@ -16,6 +17,7 @@ from inflight.metrics.observation import Targets
 from inflight.metrics.summary import Summary
 
 _PAIRS = f"{'TTFT p50':>10} {'p99':>10} {'TPOT p50':>10} {'p99':>10}"
+_WHOLE = f"{'E2E p50':>10} {'p99':>10}"  # of answers without tokens
 
 
 def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
@@ -24,8 +26,9 @@ def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
     lines.append(_ends(summary) + f" in {summary.wall_seconds:,.2f} s, measured {measured.why}")
     if measured.partial:
         lines.append("interrupted: this is the part that was measured until then")
+    made = f"{summary.output_tokens_per_s:,.1f} output tokens/s   " if summary.ttft.samples else ""
     lines.append(
-        f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
+        f"throughput   {summary.requests_per_s:,.2f} requests/s   {made}"
         f"{summary.input_tokens_per_s:,.1f} input tokens/s "
         f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)"
     )
@@ -52,14 +55,32 @@ def print_notes(notes: Sequence[str]) -> None:
         print(f"note         {note}", file=sys.stderr)
 
 
-def print_curve_header(by: str) -> None:
-    value = "requests/s" if by == "rate" else "concurrency"
-    print(f"{value:>12} {'completed/s':>12} {'output tok/s':>13} {_PAIRS}  ms", file=sys.stderr)
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line for each load. answers: whether tokens come back; else what is read and how long all of it takes is all
+    that there is to show."""
 
+    answers: bool
 
-def print_point(point: Point) -> None:
-    print(_curve(point.value, point.measured), file=sys.stderr)
-    _print_faults(point.measured)
+    def print_header(self, by: str) -> None:
+        value = "requests/s" if by == "rate" else "concurrency"
+        tokens, latencies = ("output tok/s", _PAIRS) if self.answers else ("input tok/s", _WHOLE)
+        print(f"{value:>12} {'completed/s':>12} {tokens:>13} {latencies}  ms", file=sys.stderr)
+
+    def print_point(self, point: Point) -> None:
+        print(self._line(point.value, point.measured), file=sys.stderr)
+        _print_faults(point.measured)
+
+    def print_probe(self, probe: Probe) -> None:
+        verdict = "met" if probe.met else "missed"
+        print(f"{self._line(probe.value, probe.measured)}  {verdict}: {probe.why}", file=sys.stderr)
+
+    def _line(self, value: float, measured: Measured) -> str:
+        summary = measured.summary
+        tokens = summary.output_tokens_per_s if self.answers else summary.input_tokens_per_s
+        latencies = f"{_pair(summary.ttft)} {_pair(summary.tpot)}" if self.answers else _pair(summary.e2e)
+        latencies = "saturated".rjust(len(latencies)) if summary.saturated else latencies
+        return f"{value:>12,.4g} {summary.requests_per_s:>12,.2f} {tokens:>13,.1f} {latencies}    "
 
 
 def print_estimate(measured: Measured, places: int, start: float | None) -> None:
@@ -77,11 +98,6 @@ def print_next(load: Load, seconds: float, left: int | None) -> None:
     else:
         more = f"at most {left} more after it" + (f", {duration(left * seconds)}" if seconds and left else "")
     print(f"probe        at {load}{length}; {more}", file=sys.stderr)
-
-
-def print_probe(probe: Probe) -> None:
-    verdict = "met" if probe.met else "missed"
-    print(f"{_curve(probe.value, probe.measured)}  {verdict}: {probe.why}", file=sys.stderr)
 
 
 def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
@@ -120,9 +136,10 @@ def _promises(all_targets: Iterable[Targets]) -> str:
 
 
 def _latencies(summary: Summary) -> list[str]:
+    growing = "TTFT" if summary.ttft.samples else "E2E"
     if summary.saturated and summary.ttft_trend is not None:
         return [
-            f"saturated    at {summary.requests_per_s:,.2f} requests/s: TTFT was still growing, by "
+            f"saturated    at {summary.requests_per_s:,.2f} requests/s: {growing} was still growing, by "
             f"{summary.ttft_trend.rise:,.2f} s over the window, so that percentiles would tell how long the run was"
         ]
     if not summary.requests:
@@ -150,18 +167,14 @@ def _intervals(figures: Percentiles) -> str:
 
 
 def _groups(kind: str, groups: Mapping[str, Summary]) -> list[str]:
+    has_tokens = any(one.ttft.samples for one in groups.values())
     rows = (
-        f"  {name[:10]:<10} {one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} {_pair(one.ttft)} "
-        f"{_pair(one.tpot)}"
+        f"  {name[:10]:<10} {one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} "
+        + (f"{_pair(one.ttft)} {_pair(one.tpot)}" if has_tokens else _pair(one.e2e))
         for name, one in groups.items()
     )
-    return [f"by {kind:<9} {'offered':>10} {'completed':>10} {'attained':>10} {_PAIRS}  ms", *rows]
-
-
-def _curve(value: float, measured: Measured) -> str:
-    summary = measured.summary
-    latencies = "saturated".rjust(43) if summary.saturated else f"{_pair(summary.ttft)} {_pair(summary.tpot)}"
-    return f"{value:>12,.4g} {summary.requests_per_s:>12,.2f} {summary.output_tokens_per_s:>13,.1f} {latencies}    "
+    latencies = _PAIRS if has_tokens else _WHOLE
+    return [f"by {kind:<9} {'offered':>10} {'completed':>10} {'attained':>10} {latencies}  ms", *rows]
 
 
 def _pair(figures: Percentiles) -> str:

@@ -99,6 +99,11 @@ class Observation:
         return None if self.first_token is None else ttft(self.intended, self.first_token)
 
     @property
+    def response(self) -> float | None:
+        """Until something came: the first token, or all of an answer that has none (a vector)."""
+        return self.e2e if self.first_token is None and self.outcome == "completed" else self.ttft
+
+    @property
     def tpot(self) -> float | None:
         if self.first_token is None or self.last_token is None:
             return None

@@ -93,7 +93,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
     done = [one for one in offered if one.outcome == "completed"]
     outcomes = [one.outcome for one in offered]
     ended = [one for one in observations if one.outcome == "completed" and window.holds(one.ended)]
-    input_tokens = sum(one.prompt_tokens for one in observations if window.holds(one.first_token))
+    input_tokens = sum(one.prompt_tokens for one in observations if window.holds(_read_at(one)))
     output_tokens = sum(_tokens_within(one, window) for one in observations)
     e2es = [one.e2e for one in done]
     return Summary(
@@ -120,7 +120,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         itl=percentiles(gap for one in done for gap in one.gaps),
         e2e=percentiles(e2es),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
-        ttft_trend=trend(_ttfts(done), window.start, window.end),
+        ttft_trend=trend(_responses(done), window.start, window.end),
     )
 
 
@@ -130,8 +130,13 @@ def whole(observations: Iterable[Observation]) -> Window:
     return Window(min((first for first, _ in times), default=0.0), max((last for _, last in times), default=0.0))
 
 
-def _ttfts(done: Iterable[Observation]) -> Iterable[tuple[float, float]]:
-    return ((one.intended, value) for one in done if (value := one.ttft) is not None)
+def _responses(done: Iterable[Observation]) -> Iterable[tuple[float, float]]:
+    return ((one.intended, value) for one in done if (value := one.response) is not None)
+
+
+def _read_at(one: Observation) -> float | None:
+    """When its prompt was known to be read."""
+    return None if one.response is None else one.intended + one.response
 
 
 def _tokens_within(one: Observation, window: Window) -> int:

@@ -334,7 +334,8 @@ class Replay:
         self.events.append((one["ended"], self._scheduler.abort(one["request_id"], one["ended"])))
 
     def _end_transfers(self, one: TransfersRecord) -> None:
-        self._scheduler.transferred(self._transferred(one["transferred"]), one["ended"])
+        events = self._scheduler.transferred(self._transferred(one["transferred"]), one["ended"])
+        self.events.append((one["ended"], events))
 
     def _transferred(self, records: Sequence[TransferredRecord]) -> tuple[Transferred, ...]:
         """Raises RecordError for what is not under way here."""

@@ -20,6 +20,8 @@ from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.frontend.adapter_names import AdapterNameError
 from inflight.models.errors import ModelError
+from inflight.records.schema import read_records
+from inflight.simulate.replay import replay
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -102,7 +104,8 @@ def test_an_adapter_does_not_find_what_another_has_computed(folder: Path) -> Non
 def test_files_that_are_gone_end_their_requests_alone(folder: Path, tmp_path: Path) -> None:
     """Between the start, which looks at them, and the first request that needs them."""
     write_adapter(tmp_path / "gone", folder / "model", 7)
-    engine = build_engine(replace(settings(folder, 2), lora=(f"gone={tmp_path / 'gone'}", f"a={folder / 'a'}")))
+    given = replace(settings(folder, 2), lora=(f"gone={tmp_path / 'gone'}", f"a={folder / 'a'}"))
+    engine = build_engine(given, record=tmp_path / "record.jsonl")
     (tmp_path / "gone" / "adapter_model.safetensors").unlink()
     plain = requests(engine, 3)
     asked = [replace(plain[0], adapter=engine.adapters.named("gone")), replace(plain[1], adapter=None), plain[2]]
@@ -113,12 +116,11 @@ def test_files_that_are_gone_end_their_requests_alone(folder: Path, tmp_path: Pa
     assert finish.reason == "error" and "'gone' could not be loaded" in str(finish.detail)
     assert all(finish.reason == "length" for name in "12" for finish in ended[name].finishes)
     engine.loop.close()
+    _, outcome = replay(list(read_records(tmp_path / "record.jsonl")))
+    assert outcome.difference is None, outcome
 
 
 def test_a_recorded_run_replays_to_the_same_plans(folder: Path, tmp_path: Path) -> None:
-    from inflight.records.schema import read_records
-    from inflight.simulate.replay import replay
-
     engine = build_engine(settings(folder, 2, num_blocks=24, max_num_seqs=4), record=tmp_path / "record.jsonl")
     answers(engine.loop, requests(engine))
     engine.loop.close()
