@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif asked.part == "cold":
             body = cold.report(model, asked.rows, asked.legs, adapters, asked.rank)
         else:
-            body = slots.report(model, adapters, asked.turns, asked.seconds, asked.rate, asked.rank)
+            body = slots.report(model, adapters, asked.turns, asked.seconds, asked.rates, asked.rank)
     print(body)
     if asked.write:
         given = [one for one in (sys.argv[1:] if arguments is None else arguments) if one != "--write"]
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--legs", type=int, default=30, help="of steps and cold (default 30)")
     parser.add_argument("--turns", type=int, default=5, help="of slots (default 5)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a turn of slots (default 30)")
-    parser.add_argument("--rate", type=float, default=1.0, help="requests a second (default 1)")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0], help="requests a second (default 1 2)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     return parser
 

@@ -61,18 +61,20 @@ def measured(
     return found
 
 
-def report(model: Model, adapters: Sequence[Adapter], turns: int, seconds: float, rate: float, rank: int) -> str:
+def report(
+    model: Model, adapters: Sequence[Adapter], turns: int, seconds: float, rates: Sequence[float], rank: int
+) -> str:
     slots = (len(adapters) // 2, len(adapters))
-    few, all_there = measured(model, adapters, slots, turns, seconds, rate)
-    ratio = paired_ratio(few, all_there)
-    assert ratio is not None
-    lines = [
-        [slots[1], f"{sum(all_there) / turns:.2f}", "1"],
-        [slots[0], f"{sum(few) / turns:.2f}", told(ratio)],
-    ]
+    lines: list[list[object]] = []
+    for rate in rates:
+        few, all_there = measured(model, adapters, slots, turns, seconds, rate)
+        ratio = paired_ratio(few, all_there)
+        assert ratio is not None
+        lines.append([f"{rate:g}", f"{sum(all_there) / turns:.2f}", f"{sum(few) / turns:.2f}", told(ratio)])
     about = (
-        f"{model.name}: {len(adapters)} adapters of rank {rank}, asked for by Zipf's law (exponent {SKEW:g}) at "
-        f"{rate:g} requests a second for {seconds:g} s, {PROMPT} tokens in and {OUTPUT[0]} to {OUTPUT[1]} out; {turns} "
-        f"turns of each, every one with requests of its own. At most {ASKED} is asked."
+        f"{model.name}: {len(adapters)} adapters of rank {rank}, asked for by Zipf's law (exponent {SKEW:g}) for "
+        f"{seconds:g} s, {PROMPT} tokens in and {OUTPUT[0]} to {OUTPUT[1]} out; {turns} turns of each, every one with "
+        f"requests of its own. The 99th percentile of the time to the first token; at most {ASKED} is asked."
     )
-    return f"{about}\n\n{table(['slots', 'p99 of first tokens, s', 'over a slot for each'], lines)}"
+    head = ["requests a second", f"{slots[1]} slots, s", f"{slots[0]} slots, s", "over"]
+    return f"{about}\n\n{table(head, lines)}"

@@ -2,7 +2,8 @@
 
 Knows plans' loads and tickets, and which row is computed with which slot. One is loaded at a time, matrix by matrix,
 on a thread of its own. While steps are computed it rests between two matrices for longer than these took, since it uses
-the cores that the steps do: so nobody's next token is late by more than a small part of a step.
+the cores that the steps do: so nobody's next token is late by more than a small part of a step. The more loads wait
+behind it the shorter it rests, or requests would come faster than their adapters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from inflight.models.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-_RESTS = 12  # times as long as a matrix took, while steps are computed
+_RESTS = 12  # times as long as a matrix took, while steps are computed; shared out among the loads under way
 _LONGEST_REST = 0.02  # seconds
 
 
@@ -74,7 +75,7 @@ class AdapterLoader:
         for delta in deltas:
             yield delta
             if self._is_busy():
-                time.sleep(min(_LONGEST_REST, _RESTS * (time.perf_counter() - began)))
+                time.sleep(min(_LONGEST_REST, _RESTS * (time.perf_counter() - began)) / max(1, len(self._under_way)))
             began = time.perf_counter()
 
     def _placed(self, load: AdapterLoad, packed: Future[Adapter]) -> Transferred:
