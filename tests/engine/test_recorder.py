@@ -151,7 +151,7 @@ def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
     recorded.loop.run()
     steps = of_kind(recorded.records(tmp_path), "step")
     assert [plan_record(plan) for plan in recorded.executor.plans] == [
-        {name: step[name] for name in COMPARED} for step in steps
+        {name: step[name] for name in COMPARED if name in step} for step in steps
     ]
     assert [step["seconds"] for step in steps] == [0.15625, 0.046875, 0.046875]
     assert [(step["planned"], step["committed"]) for step in steps] == [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from core.builders import request
 
+from inflight.core.scheduling.snapshot import AdapterCounts
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.execution.grammars.tally import GrammarTally
 from inflight.server.metrics import Metrics, Names
@@ -33,7 +34,12 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
     driven.add(request("a", output=1))
     driven.drain()
     driven.metrics.observe_http("/health", 200, 0.1)
-    snapshot = replace(driven.loop.snapshot(), speculation=SpeculationStats("suffix"), grammars=GrammarTally().stats())
+    snapshot = replace(
+        driven.loop.snapshot(),
+        speculation=SpeculationStats("suffix"),
+        grammars=GrammarTally().stats(),
+        adapters=AdapterCounts(2, (("sql", 1),), (), 1),
+    )
     manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
     rows = re.findall(r"^\| `(inflight_\w+)` \| (\w+) \| ([\w, ]*)\|", manual, re.MULTILINE)
     listed = {name: (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows}
