@@ -36,7 +36,7 @@ def write(folder: Path, shape: str) -> None:
     model = transformers.BertModel(config, add_pooling_layer=False).eval()
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    _write_modules(folder, config.hidden_size)
+    write_modules(folder, config.hidden_size)
 
     class Vectors(torch.nn.Module):
         def __init__(self) -> None:
@@ -62,7 +62,8 @@ def write(folder: Path, shape: str) -> None:
     )
 
 
-def _write_modules(folder: Path, width: int) -> None:
+def write_modules(folder: Path, width: int, pooling: str = "mean_tokens") -> None:
+    """What sentence-transformers does with hidden states. pooling: as its files call it."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -70,8 +71,8 @@ def _write_modules(folder: Path, width: int) -> None:
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    pooled = {"word_embedding_dimension": width, f"pooling_mode_{pooling}": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
 
 

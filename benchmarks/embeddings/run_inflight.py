@@ -22,6 +22,7 @@ class Inflight:
         settings = EngineSettings(
             model=job.model,
             dtype=job.precision,  # type: ignore[arg-type]
+            quantization=job.quantization,  # type: ignore[arg-type]
             threads=job.threads,
             max_num_batched_tokens=None if padded else 2048,
             max_num_seqs=256,
@@ -30,6 +31,9 @@ class Inflight:
         self._engine = build_engine(settings, scheduling)
         self.name = f"inflight {self._engine.settings['kernels'].value}"
         self._number = 0
+
+    def close(self) -> None:
+        self._engine.loop.close()
 
     def all(self, given: list[np.ndarray]) -> list[np.ndarray]:
         first = self._number

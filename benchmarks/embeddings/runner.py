@@ -24,7 +24,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Job:
-    """model: a folder of transformers. precision: float32 or bfloat16."""
+    """model: a folder of transformers. precision: float32 or bfloat16. quantization: of this engine's matrices."""
 
     model: str
     precision: str
@@ -33,6 +33,7 @@ class Job:
     count: int
     vocabulary: int
     seed: int
+    quantization: str = "none"
 
 
 class Engine(Protocol):
