@@ -11,6 +11,7 @@ them. Where the device itself has ended, a step does not fail but raises: nobody
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 Y = TypeVar("Y", Sampled, Scored, Pooled)
 
 _TICK = 0.002  # seconds between two looks at what goes on beside the steps
-_BETWEEN_STEPS = 0.25  # at most, while they follow one another
+_BETWEEN_STEPS = 0.25  # from one's beginning or its computing to the next, at most, while they follow one another
 
 
 class ModelRunner:
@@ -75,7 +76,7 @@ class ModelRunner:
         if adapters is not None:
             assert isinstance(backend, Backend)
             self._adapters = AdapterLoader(adapters, backend, self._slots, self._is_busy)
-        self._began = 0.0  # when the last step did
+        self._is_computing, self._computed = False, -math.inf  # here; and when it was last
         self._flights: deque[InFlight] = deque()  # whose results nobody has, where rows may have grammars
         self.lost: str | None = None  # a sentence, once the device computes nothing any more
         self._loss_is_told = False
@@ -134,7 +135,7 @@ class ModelRunner:
 
     def _is_busy(self) -> bool:
         """Whether steps are being computed, one after the other."""
-        return time.perf_counter() - self._began < _BETWEEN_STEPS
+        return self._is_computing or time.perf_counter() - self._computed < _BETWEEN_STEPS
 
     def close(self) -> None:
         """Nothing but threads outlives the runner's own references."""
@@ -152,8 +153,14 @@ class ModelRunner:
         return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
-        if plan.chunks:
-            self._began = time.perf_counter()
+        self._is_computing = bool(plan.chunks)
+        try:
+            self._compute(plan, flight)
+        finally:
+            if self._is_computing:
+                self._is_computing, self._computed = False, time.perf_counter()
+
+    def _compute(self, plan: BatchPlan, flight: InFlight) -> None:
         if plan.transfers:
             self._transfers.begin(plan)
         if self._adapters is not None:
