@@ -38,7 +38,7 @@ def look(target: Target, model: str | None) -> ServedModel:
     meta = row.get("meta")  # llama.cpp's
     length = _number(row.get("max_model_len")) or _number(row.get("context_length"))
     can = row.get("capabilities")  # ours
-    embeds = isinstance(can, dict) and can.get("embeddings") is True and can.get("structured_output") is False
+    embeds = isinstance(can, dict) and can.get("embeddings") is True and can.get("completions") is False
     return ServedModel(chosen, length, _number(meta.get("n_vocab")) if isinstance(meta, dict) else None, embeds)
 
 

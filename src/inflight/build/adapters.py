@@ -11,15 +11,16 @@ from pathlib import Path
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
+from inflight.core.types.adapter import MOST_RANK, USUAL_RANK
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Device
-from inflight.execution.checkpoints.lora_files import MOST_RANK, LoraFiles, resolve_lora
+from inflight.execution.checkpoints.lora_files import LoraFiles, resolve_lora
 from inflight.execution.pass_decoder import PassDecoder
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
-USUAL_SLOTS, USUAL_RANK = 8, 16
+USUAL_SLOTS = 8
 _ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 

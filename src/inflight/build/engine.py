@@ -55,8 +55,7 @@ from inflight.text import ChatTemplate, Tokenizer
 class Engine:
     """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
     model's authors would have it sampled; `start` is what its start took; `adapters` are those that requests may name;
-    `text_prompts` may stand before whole
-    texts."""
+    `text_prompts` may stand before whole texts."""
 
     loop: EngineLoop
     executor: Executor

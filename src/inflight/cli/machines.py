@@ -18,6 +18,7 @@ import click
 from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, option
+from inflight.core.types.adapter import USUAL_RANK
 from inflight.models.arithmetic import paged_kv_bytes_per_token
 from inflight.models.errors import ModelError
 from inflight.models.known import read_model
@@ -33,7 +34,6 @@ from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-USUAL_RANK = 16  # of adapters, where none is given
 PRECISIONS = ("bf16", "fp8", "int8")  # of keys and values; of weights int4 too
 
 hardware_options = grouped(
@@ -113,7 +113,7 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
     model = _model(values)
     if values["weights"] == "bf16" and model.weight_format is not None and not pool:
         tell(_wider_than_published(model.weight_format))
-    EngineSettings(max_loras=values["max_loras"], max_lora_rank=values["max_lora_rank"])
+    EngineSettings(max_loras=values["max_loras"], max_lora_rank=values["max_lora_rank"])  # refuses what an engine does
     slots, rank = values["max_loras"] or 0, values["max_lora_rank"] or USUAL_RANK
     if slots and (degree or 1) > 1:
         raise SettingsError(

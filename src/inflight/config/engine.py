@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from inflight.config.setting import MOST, Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
+from inflight.core.types.adapter import MOST_RANK
 from inflight.counted import counted
 from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import described
@@ -22,7 +23,7 @@ DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp8"]
 GROUP_SIZES = (32, 64, 128)
-MOST_LORAS, MOST_LORA_RANK = 1024, 256
+MOST_LORAS = 1024
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
 PoolingChoice = Literal["auto", "cls", "mean", "last"]
@@ -181,7 +182,7 @@ class EngineSettings:
         names = [name for name, _ in self.named_loras]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"--lora names {twice!r} twice; give each adapter a name of its own.")
-        for field, most in (("max_loras", MOST_LORAS), ("max_lora_rank", MOST_LORA_RANK)):
+        for field, most in (("max_loras", MOST_LORAS), ("max_lora_rank", MOST_RANK)):
             value = getattr(self, field)
             if value is not None and not (isinstance(value, int) and 1 <= value <= most):
                 raise SettingsError(f"{option(field)} is {value!r}; give a whole number from 1 to {most:,}.")

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
-from inflight.core.types.adapter import Adapter
-
-LONGEST_NAME = 256  # characters
+from inflight.core.types.adapter import LONGEST_NAME, Adapter
 
 
 class AdapterNameError(ValueError):
@@ -53,7 +50,8 @@ class AdapterNames:
         if self._check is None:
             raise AdapterNameError("This engine has 0 slots for adapters; start it with --max-loras.")
         self._check(path)
-        return self._keep(Adapter(name, str(path)))
+        added = self._by_name[name] = Adapter(name, str(path), next(self._numbers))
+        return added
 
     def remove(self, name: str) -> Adapter:
         """Requests under way go on with it. Raises AdapterNameError for one that is not there."""
@@ -64,7 +62,3 @@ class AdapterNames:
     def _unknown(self, name: str) -> AdapterNameError:
         there = f"there are {', '.join(self._by_name)}" if self._by_name else "there are none"
         return AdapterNameError(f"There is no adapter {name!r}; {there}.")
-
-    def _keep(self, adapter: Adapter) -> Adapter:
-        kept = self._by_name[adapter.name] = replace(adapter, number=next(self._numbers))
-        return kept

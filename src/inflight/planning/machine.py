@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from inflight.config.engine import default_depth
+from inflight.core.types.adapter import USUAL_RANK
 from inflight.core.types.features import Features
 from inflight.core.types.kv_groups import most_blocks, most_tokens
 from inflight.core.types.plan import Capacity
@@ -108,7 +109,7 @@ class Hardware:
     kv: Precision = "bf16"
     price_per_hour: float | None = None
     max_loras: int = 0
-    max_lora_rank: int = 16
+    max_lora_rank: int = USUAL_RANK
 
     def memory(
         self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inflight.core.types.adapter import USUAL_RANK
 from inflight.core.types.snapshot_slots import usual_slots
 from inflight.models.arithmetic import adapter_parameters, kinds_of_layers, mixer_weights, state_bytes, weight_bytes
 from inflight.models.known import read_model
@@ -112,7 +113,7 @@ def max_concurrent_sequences(
     max_num_seqs: int = 256,
     block_size: int = 16,
     max_loras: int = 0,
-    max_lora_rank: int = 16,
+    max_lora_rank: int = USUAL_RANK,
 ) -> MemoryBudget:
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 

@@ -263,10 +263,10 @@ def _nothing_fits(question: Question, traffic: Traffic) -> str:
         if memory is None:
             parts.append(f"{machine.name} holds {machine.tokens:,} tokens")
         else:
-            states = f" and recurrent states {memory.state_bytes / 1e9:,.1f}" if memory.state_bytes else ""
-            states += f" and adapters {memory.adapter_bytes / 1e9:,.1f}" if memory.adapter_bytes else ""
+            beside = f" and recurrent states {memory.state_bytes / 1e9:,.1f}" if memory.state_bytes else ""
+            beside += f" and adapters {memory.adapter_bytes / 1e9:,.1f}" if memory.adapter_bytes else ""
             parts.append(
-                f"{machine.name}: weights take {memory.weight_bytes / 1e9:,.1f}{states} of "
+                f"{machine.name}: weights take {memory.weight_bytes / 1e9:,.1f}{beside} of "
                 f"{memory.memory_bytes / 1e9:,.0f} GB per GPU, leaving KV memory for {machine.tokens:,} tokens"
             )
     return (

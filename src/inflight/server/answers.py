@@ -227,6 +227,7 @@ class MessagesError(BaseModel):
 class Capabilities(BaseModel):
     """What a model's answers may be asked to be."""
 
+    completions: bool
     chat: bool
     tools: bool
     reasoning: bool
@@ -242,6 +243,7 @@ class Model(BaseModel):
     created: int
     owned_by: str
     root: str
+    parent: str | None
     max_model_len: int
     capabilities: Capabilities
 

@@ -55,8 +55,8 @@ class AdapterSlots:
     @property
     def held(self) -> tuple[tuple[Adapter, int], ...]:
         """The adapters that are there, and how many requests hold each."""
-        there = (slot for slot in self._slots if slot.adapter is not None and slot.ticket is None)
-        return tuple((slot.adapter, len(slot.holders)) for slot in there if slot.adapter is not None)
+        slots = ((one.adapter, len(one.holders)) for one in self._slots if one.ticket is None)
+        return tuple((adapter, holders) for adapter, holders in slots if adapter is not None)
 
     @property
     def wanted(self) -> tuple[Adapter, ...]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LONGEST_NAME = 256  # characters
+USUAL_RANK, MOST_RANK = 16, 256
+
 
 @dataclass(frozen=True, slots=True)
 class Adapter:

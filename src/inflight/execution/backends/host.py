@@ -123,10 +123,7 @@ class HostBackend(ABC, Generic[P]):
         return RequestSlots(capacity, padding_block, states)
 
     def place_adapter(self, slots: RequestSlots, slot: int, adapter: Adapter | None) -> None:
-        if adapter is None:
-            slots.adapters.pop(slot, None)
-        else:
-            slots.adapters[slot] = adapter
+        slots.place_adapter(slot, adapter)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"

@@ -5,7 +5,6 @@ Knows sampling settings; not a row's tokens or blocks, nor who draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +43,7 @@ class RowSettings:
         self.prompt_logprobs = np.zeros(rows, np.int32)
         self.second_text_at = np.full(rows, ONE_TEXT, np.int32)
         self.adapter_slot = np.full(rows, -1, np.int32)
+        self._adapters: dict[int, Any] = {}  # packed, by slot
         self.pooling: dict[int, PoolingParams] = {}  # of rows that are pooled
         self.histories: set[int] = set()
         self.biases: dict[int, TokenBias] = {}
@@ -71,14 +71,22 @@ class RowSettings:
         """Of rows that are pooled. A row of padding wants a vector as it is."""
         return [self.pooling.get(row, AS_IT_IS) for row in rows.tolist()]
 
-    def adapted(self, rows: Array, query_start: Array, adapters: Mapping[int, Any]) -> tuple[AdaptedRows, ...]:
+    def place_adapter(self, slot: int, adapter: Any | None) -> None:
+        """adapter: packed; None: the slot is empty."""
+        if adapter is None:
+            self._adapters.pop(slot, None)
+        else:
+            self._adapters[slot] = adapter
+
+    def adapted(self, rows: Array, query_start: Array) -> tuple[AdaptedRows, ...]:
         """Of a pass over chunks of these rows, int32[C], whose tokens begin at int32[C + 1]: those with an adapter,
-        neighbours with the same one together. adapters: by slot."""
+        neighbours with the same one together."""
         found: list[AdaptedRows] = []
-        if not adapters:
+        if not self._adapters:
             return ()
-        for slot, first, last in zip(self.adapter_slot[rows].tolist(), *_ends(query_start), strict=True):
-            adapter = adapters.get(slot)
+        starts = query_start.tolist()
+        for slot, first, last in zip(self.adapter_slot[rows].tolist(), starts[:-1], starts[1:], strict=True):
+            adapter = self._adapters.get(slot)
             if adapter is None or first == last:
                 continue
             if found and found[-1].adapter is adapter and found[-1].rows.stop == first:
@@ -90,9 +98,3 @@ class RowSettings:
         self.biases.pop(row, None)
         self.pooling.pop(row, None)
         self.histories.discard(row)
-
-
-def _ends(query_start: Array) -> tuple[list[int], list[int]]:
-    """Of each chunk its first token, and the one behind its last."""
-    starts = query_start.tolist()
-    return starts[:-1], starts[1:]

@@ -53,11 +53,14 @@ class RequestSlots:
         self._num_blocks = np.zeros((self._groups, rows), np.int32)  # entries used of each table
         self._settings = RowSettings(rows, capacity.vocab_size)
         self.states = states
-        self.adapters: dict[int, Any] = {}  # packed, by slot
         self._state_positions = StatePositions(rows)
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
         self._block_tables[:, capacity.max_rows] = padding_block
         self._ahead = 0
+
+    def place_adapter(self, slot: int, adapter: Any | None) -> None:
+        """adapter: packed; None: the slot is empty."""
+        self._settings.place_adapter(slot, adapter)
 
     def shifted(self, ahead: int) -> Self:
         """The same slots, as a pass sees them that at position p reads the token at p + `ahead`, and draws what follows
@@ -117,7 +120,7 @@ class RequestSlots:
         states = None if self.states is None else self._state_positions.advance(chunks, layout, self._void)
         token_ids = self._tokens[layout.row_of, layout.positions + self._ahead]
         second = self._settings.second_text_at[layout.rows]
-        adapted = self._settings.adapted(layout.rows, layout.query_start, self.adapters)
+        adapted = self._settings.adapted(layout.rows, layout.query_start)
         return PassInputs(layout.rows, layout.chunk_of, token_ids, metadata, states, second, adapted)
 
     def _extend_table(self, group: int, row: int, blocks: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inflight.core.types.adapter import MOST_RANK
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.checkpoint import fetch_folder
@@ -19,7 +20,6 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.lora import CONFIG, read_lora_config
 
-MOST_RANK = 256
 _WEIGHTS = "adapter_model.safetensors"
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<which>[AB])(?:\.default)?\.weight")
 

@@ -25,47 +25,16 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
     routes = APIRouter(tags=["model"], dependencies=[Depends(tenant_of)])
     started = int(time.time())
 
-    def described(name: str, served: Served) -> dict[str, Any]:
-        model, adapter = served.translator.models[0], served.translator.adapters.named(name)
-        return {
-            "id": name,
-            "object": "model",
-            "created": started,
-            "owned_by": "inflight",
-            "root": model if adapter is None else adapter.path,
-            "parent": None if adapter is None else model,
-            "max_model_len": served.max_model_len,
-            "capabilities": capabilities(served),
-        }
-
-    def names(served: Served, tenant: Tenant) -> tuple[str, ...]:
-        adapters = served.translator.adapters.names
-        return (*served.translator.models, *(one for one in adapters if tenant.may_name(one)))
-
-    def capabilities(served: Served) -> dict[str, bool]:
-        parsers, pooler = served.translator.parsers, served.translator.pooler
-        if not served.generates:
-            parsers = None
-        return {
-            "chat": served.generates and served.translator.encoder.can_chat,
-            "tools": parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
-            "reasoning": parsers is not None and parsers.reasoning_ends is not None,
-            "structured_output": served.generates and served.keeps_grammars,
-            "embeddings": pooler is not None and not pooler.labels,
-            "scores": pooler is not None and len(pooler.labels) <= 1,
-            "classes": pooler is not None and bool(pooler.labels),
-        }
-
     @routes.get("/v1/models", responses=documented(answers.Models))
     async def models(tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
         served = service.served
-        data = [described(name, served) for name in names(served, tenant)]
+        data = [_described(name, served, started) for name in _names(served, tenant)]
         return JsonResponse({"object": "list", "data": data})
 
     @routes.get("/v1/models/{name:path}", responses=documented(answers.Model))
     async def model(name: str, tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
         served = service.served
-        return JsonResponse(described(check_model(name, names(served, tenant)), served))
+        return JsonResponse(_described(check_model(name, _names(served, tenant)), served, started))
 
     @routes.get("/tokenizer_info", responses=documented(answers.TokenizerInfo))
     async def tokenizer_info() -> JsonResponse:
@@ -92,3 +61,39 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         if name not in GENERATION:
             add_endpoint(routes, name, partial(respond, name))
     return routes
+
+
+def _names(served: Served, tenant: Tenant) -> tuple[str, ...]:
+    """Of what the tenant may name: the model, and adapters."""
+    adapters = served.translator.adapters.names
+    return (*served.translator.models, *(one for one in adapters if tenant.may_name(one)))
+
+
+def _described(name: str, served: Served, created: int) -> dict[str, Any]:
+    model, adapter = served.translator.models[0], served.translator.adapters.named(name)
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "inflight",
+        "root": model if adapter is None else adapter.path,
+        "parent": None if adapter is None else model,
+        "max_model_len": served.max_model_len,
+        "capabilities": _capabilities(served),
+    }
+
+
+def _capabilities(served: Served) -> dict[str, bool]:
+    parsers, pooler = served.translator.parsers, served.translator.pooler
+    if not served.generates:
+        parsers = None
+    return {
+        "completions": served.generates,
+        "chat": served.generates and served.translator.encoder.can_chat,
+        "tools": parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
+        "reasoning": parsers is not None and parsers.reasoning_ends is not None,
+        "structured_output": served.generates and served.keeps_grammars,
+        "embeddings": pooler is not None and not pooler.labels,
+        "scores": pooler is not None and len(pooler.labels) <= 1,
+        "classes": pooler is not None and bool(pooler.labels),
+    }

@@ -5,38 +5,15 @@ Knows which of a pass's rows are computed with which adapter, and each row's sum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from inflight.execution.backends.protocol import Array, Delta, LowRank
+from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.reference.act import Act
-from inflight.execution.backends.reference.packing import converted
 from inflight.execution.backends.reference.products import product
 from inflight.execution.backends.reference.weights import ReferenceGateUp, ReferenceLinear
 from inflight.execution.backends.row_settings import AdaptedRows
-
-
-class _Part(NamedTuple):
-    first: int
-    down: ReferenceLinear
-    up: ReferenceLinear
-
-
-class ReferenceAdapter:
-    """Of matrices, by identity: what is added to their products."""
-
-    def __init__(self, deltas: Iterable[Delta], act: Act):
-        self._deltas = {id(one.weight): (one.weight, [_part(part, act) for part in one.parts]) for one in deltas}
-
-    @property
-    def nbytes(self) -> int:
-        parts = (part for _, found in self._deltas.values() for part in found)
-        return sum(part.down.nbytes + part.up.nbytes for part in parts)
-
-    def of(self, weight: ReferenceLinear | ReferenceGateUp) -> list[_Part]:
-        return self._deltas.get(id(weight), (weight, []))[1]
 
 
 class AddedRows:
@@ -56,8 +33,3 @@ class AddedRows:
                 lowered = self._act.read(self._act.hold(product(tokens[rows], part.down, self._act)))
                 found[rows, part.first : part.first + part.up.rows] = product(lowered, part.up, self._act)
         return found
-
-
-def _part(part: LowRank, act: Act) -> _Part:
-    down, up = (ReferenceLinear((converted(one, act),), None) for one in (part.down, part.up))
-    return _Part(part.first, down, up)

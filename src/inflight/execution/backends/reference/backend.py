@@ -13,6 +13,7 @@ from inflight.core.types.plan import Chunk
 from inflight.execution.backends import int8
 from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.matrices import BlockMatrix, Int8Matrix, Matrix, Rows, alike, dequantized, in_order
+from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import (
     Array,
     Delta,
@@ -31,7 +32,6 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.backends.reference import sampling
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
-from inflight.execution.backends.reference.adapters import ReferenceAdapter
 from inflight.execution.backends.reference.forward_pass import ReferencePass
 from inflight.execution.backends.reference.kv_cache import ReferenceKVCache, bytes_per_block
 from inflight.execution.backends.reference.packing import converted, held
@@ -106,8 +106,8 @@ class ReferenceBackend(HostBackend[ReferencePass]):
             return ReferenceTable(Int8Matrix(*int8.quantize(packed.reshape(-1, share))), None, columns // share)
         return ReferenceTable(packed, None)
 
-    def pack_adapter(self, deltas: Iterable[Delta]) -> ReferenceAdapter:
-        return ReferenceAdapter(deltas, self._act)
+    def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[ReferenceLinear]:
+        return PackedAdapter(deltas, lambda matrix: ReferenceLinear((converted(matrix, self._act),), None))
 
     def finish_packing(self) -> None:
         pass

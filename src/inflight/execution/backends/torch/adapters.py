@@ -7,42 +7,20 @@ graphs: which rows they are differs from step to step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.protocol import Array, Delta, Nonlinearity
+from inflight.execution.backends.packed_adapter import AdapterPart
+from inflight.execution.backends.protocol import Nonlinearity
 from inflight.execution.backends.row_settings import AdaptedRows
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.pass_products import ProductOperations
 from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceLinear
 
-
-class _Part(NamedTuple):
-    first: int
-    down: DeviceLinear
-    up: DeviceLinear
-
-
-class DeviceAdapter:
-    """Of matrices, by identity: what is added to their products."""
-
-    def __init__(self, deltas: Iterable[Delta], pack: Callable[[Array], DeviceLinear]) -> None:
-        self._deltas = {
-            id(one.weight): (one.weight, [_Part(part.first, pack(part.down), pack(part.up)) for part in one.parts])
-            for one in deltas
-        }
-
-    @property
-    def nbytes(self) -> int:
-        parts = (part for _, found in self._deltas.values() for part in found)
-        return sum(part.down.nbytes + part.up.nbytes for part in parts)
-
-    def of(self, weight: DeviceLinear | DeviceGateUp) -> list[_Part]:
-        return self._deltas.get(id(weight), (weight, []))[1]
+_Parts = list[AdapterPart[DeviceLinear]]
 
 
 class AdaptedProducts(ProductOperations):
@@ -76,7 +54,7 @@ class AdaptedProducts(ProductOperations):
             gate, up = self._sums(x.written[rows], weight.both, parts).chunk(2, dim=1)
             self._operations.activate(gate.contiguous(), activation, None, up.contiguous(), out.written[rows])
 
-    def _parts(self, weight: DeviceLinear | DeviceGateUp) -> list[tuple[slice, list[_Part]]]:
+    def _parts(self, weight: DeviceLinear | DeviceGateUp) -> list[tuple[slice, _Parts]]:
         return [(rows, parts) for rows, adapter in self._adapted if (parts := adapter.of(weight))]
 
     def _add(self, x: DeviceActivation, weight: DeviceLinear, out: DeviceActivation) -> None:
@@ -84,14 +62,14 @@ class AdaptedProducts(ProductOperations):
             for part in parts:
                 out.written[rows, part.first : part.first + part.up.rows] += self._delta(x.written[rows], part)
 
-    def _sums(self, x: Tensor, weight: DeviceLinear, parts: Sequence[_Part]) -> Tensor:
+    def _sums(self, x: Tensor, weight: DeviceLinear, parts: _Parts) -> Tensor:
         """x act[S, K] → float32[S, N], with what is added."""
         sums = self._product(x, weight)
         for part in parts:
             sums[:, part.first : part.first + part.up.rows] += self._delta(x, part)
         return sums
 
-    def _delta(self, x: Tensor, part: _Part) -> Tensor:
+    def _delta(self, x: Tensor, part: AdapterPart[DeviceLinear]) -> Tensor:
         return self._product(self._product(x, part.down).to(x.dtype), part.up)
 
     def _product(self, x: Tensor, weight: DeviceLinear) -> Tensor:

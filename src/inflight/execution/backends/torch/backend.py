@@ -6,12 +6,14 @@ Knows the parts of this folder; each has its own file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, in_order
+from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import (
     Array,
     Delta,
@@ -28,7 +30,6 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.torch import memory
-from inflight.execution.backends.torch.adapters import DeviceAdapter
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
@@ -165,14 +166,18 @@ class TorchBackend:
         size = int(values.nbytes + scales.nbytes)
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
 
-    def pack_adapter(self, deltas: Iterable[Delta]) -> DeviceAdapter:
-        return DeviceAdapter(deltas, lambda matrix: self.pack_linear([matrix]))
+    def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[DeviceLinear]:
+        """Beside steps: without the staging buffers, which are large and were given back."""
+        packer = replace(self._packer, staging=None)
 
-    def place_adapter(self, slots: DeviceSlots, slot: int, adapter: DeviceAdapter | None) -> None:
-        if adapter is None:
-            slots.adapters.pop(slot, None)
-        else:
-            slots.adapters[slot] = adapter
+        def pack(matrix: Array) -> DeviceLinear:
+            held, (rows, columns) = stacked([packer.held(matrix)]), matrix.shape
+            return DeviceLinear(held, rows, columns, sum(map(nbytes, held)), None)
+
+        return PackedAdapter(deltas, pack)
+
+    def place_adapter(self, slots: DeviceSlots, slot: int, adapter: PackedAdapter[DeviceLinear] | None) -> None:
+        slots.settings.place_adapter(slot, adapter)
 
     def finish_packing(self) -> None:
         if self._staging is not None:

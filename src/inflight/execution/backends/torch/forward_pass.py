@@ -45,7 +45,7 @@ class TorchPass:
         upload: Upload,
     ):
         self._operations, self._slots, self._layout = operations, slots, start.layout
-        adapted = slots.settings.adapted(start.layout.rows, start.layout.query_start, slots.adapters)
+        adapted = slots.settings.adapted(start.layout.rows, start.layout.query_start)
         self.num_tokens, self.bucket = len(start.layout.positions), None if adapted else start.bucket
         self._outcome = PassOutcome(chunks, slots.tokens.device)
         operations.begin(start.appended, slots.tokens, start.tensors)

@@ -9,7 +9,7 @@ written over so, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,7 +60,6 @@ class DeviceSlots:
                 "--max-num-seqs or --max-model-len"
             )
         self.states = states
-        self.adapters: dict[int, Any] = {}  # packed, by slot
         self._capacity, self._padding_block, self._upload = capacity, padding_block, upload
         self._buckets = buckets
         groups, width = len(capacity.windows), -(-capacity.max_model_len // capacity.block_size)
