@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.adapters import cold, slots, steps
-from benchmarks.adapters.decoding import blocks, context
 from benchmarks.adapters.files import write_adapters
+from benchmarks.decoding import blocks, context
 from benchmarks.engines import Model
 from benchmarks.results import write_section
 

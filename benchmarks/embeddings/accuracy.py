@@ -25,6 +25,7 @@ from benchmarks.embeddings.runner import Job
 from benchmarks.embeddings.texts import TAILS, texts
 from benchmarks.peers.tokenizer import write_tokenizer
 from benchmarks.results import table, write_section
+from benchmarks.shapes import QWEN3_06B
 from inflight.config.engine import EngineSettings, resolve_threads
 
 VOCABULARY, SEED = 30_522, 11
@@ -41,21 +42,15 @@ class Shape:
     pooling: str = "mean_tokens"
 
 
-_LAST = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 3072,
-}
+_OTHERS = ("model_type", "torch_dtype", "vocab_size")
+_QWEN3 = {name: value for name, value in QWEN3_06B.items() if name not in _OTHERS}
 KINDS = (
     Shape("BERT, MiniLM-L6", "BertConfig", SHAPES["minilm-l6"]),
     Shape("BERT, bge-base", "BertConfig", SHAPES["bge-base"], "cls_token"),
     Shape("XLM-RoBERTa, base", "XLMRobertaConfig", {**SHAPES["bge-base"], "max_position_embeddings": 514}),
     Shape("MPNet, base", "MPNetConfig", {**SHAPES["bge-base"], "max_position_embeddings": 514}),
     Shape("ModernBERT, base", "ModernBertConfig", {"vocab_size": 50_368}, "cls_token"),
-    Shape("Qwen3-Embedding-0.6B", "Qwen3Config", _LAST, "lasttoken"),
+    Shape("Qwen3-Embedding-0.6B", "Qwen3Config", _QWEN3, "lasttoken"),
 )
 
 
@@ -109,8 +104,7 @@ def _oracle(folder: Path, shape: Shape, asked: Sequence[np.ndarray]) -> np.ndarr
         for text in asked:
             hidden = model(torch.from_numpy(text)[None]).last_hidden_state[0].double().numpy()
             found.append(_POOLED[shape.pooling](hidden))
-    vectors = np.stack(found)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return _unit(np.stack(found))
 
 
 def _vectors(folder: str, precision: str, quantization: str, asked: list[np.ndarray]) -> np.ndarray:
@@ -118,6 +112,10 @@ def _vectors(folder: str, precision: str, quantization: str, asked: list[np.ndar
     engine = Inflight(Job(folder, precision, threads, "usual", len(asked), VOCABULARY, SEED, quantization))
     vectors = np.stack(engine.all(asked)).astype(np.float64)
     engine.close()
+    return _unit(vectors)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 

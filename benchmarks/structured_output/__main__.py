@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from benchmarks.decoding import blocks, context
 from benchmarks.engines import Model
 from benchmarks.results import write_section
 from benchmarks.shapes import QWEN25_05B
 from benchmarks.structured_output import arrivals, costs, steps
-from benchmarks.structured_output.engine import blocks, context
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 
