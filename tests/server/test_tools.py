@@ -89,10 +89,11 @@ def test_the_model_says_what_it_can_do(
         return of.get("/v1/models").json()["data"][0]["capabilities"]
 
     assert told(scripted).items() >= {"chat": True, "tools": True, "reasoning": True}.items()
-    no_texts = {"embeddings": False, "scores": False, "classes": False}
-    assert told(server) == {"chat": True, "tools": True, "reasoning": False, "structured_output": True, **no_texts}
+    generates = {"chat": True, "completions": True, "reasoning": False, "structured_output": True}
+    generates |= {"embeddings": False, "scores": False, "classes": False}
+    assert told(server) == {**generates, "tools": True}
     plain = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "plain")
-    assert told(plain) == {"chat": True, "tools": False, "reasoning": False, "structured_output": True, **no_texts}
+    assert told(plain) == {**generates, "tools": False}
     refused = plain.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "plain"})
     assert refused.status_code == 400 and "tells it of no tools" in refused.json()["error"]["message"]
 
