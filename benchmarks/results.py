@@ -37,6 +37,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "scheduler_cost",
             "structured_output",
             "adapters",
+            "several_models",
             "suffix_index",
             "light",
             "start",

@@ -142,6 +142,23 @@ TINY = {
 }
 
 
+BGE_BASE = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "torch_dtype": "float32",
+}
+
+
 def write_config(folder: Path, shape: dict[str, object]) -> str:
     """Makes the folder a model for --load-format dummy; returns its path as text."""
     folder.mkdir(parents=True, exist_ok=True)

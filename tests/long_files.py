@@ -17,6 +17,7 @@ LONG = (
     "attack/test_attacks.py",
     "test_recurrent_sameness.py",
     "bench/test_http_client.py",
+    "server/model_pool/test_server.py",
     "server/test_openapi.py",
     "core/test_state_machine.py",
     "core/queueing/test_floor.py",

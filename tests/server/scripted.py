@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 
 from inflight import build
@@ -55,7 +54,7 @@ def _with_template(folder: Path, template: str) -> Path:
     return folder
 
 
-def scripted(executor: Executor) -> Executor:
+def scripted(executor: Executor, *_: object) -> Executor:
     tokenizer = Tokenizer.load(build.BUILT_IN)
     end = tokenizer.eos_token_id
     assert end is not None
@@ -69,7 +68,8 @@ def scripted(executor: Executor) -> Executor:
 
 
 if __name__ == "__main__":
-    build.build_engine = partial(build.build_engine, wrap=scripted)
+    plain = build.build_engine
+    build.build_engine = lambda *given, **named: plain(*given, **{**named, "wrap": scripted})
     from inflight.cli import main
 
     sys.argv[0] = "inflight"

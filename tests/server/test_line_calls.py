@@ -13,6 +13,7 @@ from inflight.server.batch.answering import NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError, invalid
 from inflight.server.line_calls import LineAnswerer
+from inflight.server.served import Borrowed
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE
@@ -48,7 +49,11 @@ def serving(
         translator=SimpleNamespace(call_offloaded=call),
         max_model_len=100,
     )
-    return SimpleNamespace(served=served, open=open_, answer_memory=AnswerMemory(1 << 20))
+
+    async def borrow(*_: Any) -> Any:
+        return Borrowed(cast(Any, served))
+
+    return SimpleNamespace(borrow=borrow, open=open_, answer_memory=AnswerMemory(1 << 20))
 
 
 def _or_raise(error: ApiError | None, value: Any) -> Any:

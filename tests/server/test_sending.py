@@ -21,6 +21,7 @@ from inflight.server.app import make_app
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ingress import connection
 from inflight.server.sending import PIECE_BYTES, PreparedResponse, WholeAnswer
+from inflight.server.served import OneModel
 from inflight.server.service import OpenCall, Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE, Tenants
@@ -51,7 +52,7 @@ class Bench:
             translator=SimpleNamespace(call_offloaded=_stream),
             tokenizer=None,
         )
-        self.service.ready(cast(Any, served))
+        self.service.ready(OneModel(cast(Any, served)))
         if opening is not None:
             self.service.open = opening  # type: ignore[method-assign]
         self.app = make_app(self.service, Tenants([]), cast(Any, None), "0")
@@ -117,7 +118,7 @@ def test_a_body_is_gone_when_its_call_is_opened(size: int, no_collector: None) -
     async def prepare(*_: Any) -> Any:
         return SimpleNamespace(settings=SimpleNamespace(bad_words=None, allowed_token_ids=None), prompts=())
 
-    async def opening(call: Any, **_: Any) -> Any:
+    async def opening(call: Any, borrowed: Any, **_: Any) -> Any:
         kept.append(bench.mark is not None and bench.mark())
         kept.extend(one for one in tracemalloc.take_snapshot().traces if one.size >= size)  # copies
         raise invalid("Enough.")

@@ -6,5 +6,6 @@ line and the Python API import it.
 
 from inflight.build.engine import Engine, build_engine
 from inflight.build.model import BUILT_IN, model_folder
+from inflight.build.needs import MemoryNeeds, memory_needs
 
-__all__ = ["BUILT_IN", "Engine", "build_engine", "model_folder"]
+__all__ = ["BUILT_IN", "Engine", "MemoryNeeds", "build_engine", "memory_needs", "model_folder"]

@@ -50,6 +50,8 @@ from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer
 
+Wrap = Callable[[Executor, Resolved], Executor]
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -79,7 +81,7 @@ class _Wanted:
     scheduling: SchedulingSettings
     record: Path | None
     progress: Progress | None
-    wrap: Callable[[Executor], Executor]
+    wrap: Wrap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,12 @@ def build_engine(
     scheduling: SchedulingSettings | None = None,
     record: Path | None = None,
     progress: Progress | None = None,
-    wrap: Callable[[Executor], Executor] = lambda executor: executor,
+    wrap: Wrap | None = None,
 ) -> Engine:
     """Load a model and put an engine around it.
 
     record: file for the step record. progress(done, total): called while weights are packed. wrap: puts something
-    between the engine and the model's executor, or in its place (`engine.scripted`).
+    between the engine and the model's executor, or in its place (`engine.scripted`); told the device, too.
     """
     try:
         with _without_collections():
@@ -166,7 +168,7 @@ def _assemble(
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)
-    shape, windows = _kv_layout(settings, limits, model)
+    shape, windows = kv_layout(settings, limits, model)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
     scheduling = drafting.scheduling
     workers = start_workers(computed, shape, limits, settings.tensor_parallel_size)
@@ -184,7 +186,8 @@ def _assemble(
     if adapters.num_slots:
         in_force |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
     in_force |= {"speculation": drafting.in_force, "end_token_ids": ends.resolved()}
-    capacity, driven = built.executor.capacity, wanted.wrap(built.executor)
+    capacity = built.executor.capacity
+    driven: Executor = built.executor if wanted.wrap is None else wanted.wrap(built.executor, device)
     scheduler = make_scheduler(
         capacity,
         rules,
@@ -213,7 +216,7 @@ def _assemble(
     )
 
 
-def _kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tuple[KVShape, tuple[int, ...]]:
+def kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tuple[KVShape, tuple[int, ...]]:
     """Of one device: a block of its KV cache, and the window of each KV group."""
     ranks = settings.tensor_parallel_size
     held = model if ranks == 1 else cut_model(model, ranks)

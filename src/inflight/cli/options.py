@@ -9,7 +9,7 @@ import difflib
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from inflight.core.types.sampling import InvalidSampling, SamplingParams
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_LANES = "inflight.lanes"  # key in click's context
+LANES = "inflight.lanes"  # key in click's context
 
 Options = TypeVar("Options", bound="DataclassInstance")
 
@@ -50,21 +50,28 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.UsageError(f"--config {path} cannot be read: {error}.") from None
-    names = {name.lstrip("-"): parameter for parameter in ctx.command.params for name in parameter.opts}
+    where = f"--config {path}"
+    ctx.meta[LANES] = lanes_of(where, values)
+    ctx.default_map = {**(ctx.default_map or {}), **defaults_of(where, values, ctx.command.params)}
+
+
+def defaults_of(where: str, values: Mapping[str, Any], parameters: Iterable[click.Parameter]) -> dict[str, Any]:
+    """What a file says of a verb's options, by their names in click. where: the file, for sentences. Raises
+    click.UsageError."""
+    names = {name.lstrip("-"): parameter for parameter in parameters for name in parameter.opts}
     defaults = {}
-    ctx.meta[_LANES] = _lanes(path, values)
     for key, value in values.items():
         parameter = names.get(key)
         if not isinstance(parameter, click.Option) or parameter.name == "config":
             known = sorted(name for name in names if name not in ("config", "prompt"))
             near = difflib.get_close_matches(key.replace("_", "-"), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}."
-            raise click.UsageError(f"--config {path} has the key {key!r}, which is no option; {hint}")
+            raise click.UsageError(f"{where} has the key {key!r}, which is no option; {hint}")
         try:
-            defaults[parameter.name] = _as_typed(parameter, value)
+            defaults[str(parameter.name)] = _as_typed(parameter, value)
         except ValueError as error:
-            raise click.UsageError(f"--config {path}: {key} = {json.dumps(value, default=str)}; {error}.") from None
-    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+            raise click.UsageError(f"{where}: {key} = {json.dumps(value, default=str)}; {error}.") from None
+    return defaults
 
 
 def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
@@ -103,11 +110,11 @@ def _on_gpu(ctx: click.Context) -> bool:
     return resolve_device(asked).value != "cpu"
 
 
-def _lanes(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """`[lanes.NAME]` tables, taken out of the file's values."""
+def lanes_of(where: str, values: dict[str, Any]) -> dict[str, Any]:
+    """`[lanes.NAME]` tables, taken out of a file's values. Raises click.UsageError."""
     lanes = values.pop("lanes", {})
     if not isinstance(lanes, dict) or not all(isinstance(lane, dict) for lane in lanes.values()):
-        raise click.UsageError(f"--config {path}: write lanes as tables, [lanes.NAME] each.")
+        raise click.UsageError(f"{where}: write lanes as tables, [lanes.NAME] each.")
     return {name: {key.replace("-", "_"): value for key, value in lane.items()} for name, lane in lanes.items()}
 
 
@@ -338,6 +345,11 @@ server_options = stacked(
             show_default=True,
             help="Processes for HTTP, preprocessing and streams; 0: in the engine's.",
         ),
+        click.option(
+            "--models",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="TOML file of several models behind this address, loaded when they are called; instead of MODEL.",
+        ),
         click.option("--served-model-name", multiple=True, help="Name of the model in requests; several times."),
         click.option(
             "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
@@ -484,7 +496,7 @@ def scheduling_settings(values: dict[str, Any]) -> SchedulingSettings:
     """Takes the scheduling options out of a verb's arguments."""
     given = {name: values.pop(name) for name in SCHEDULING_NAMES if name in values}
     given["tenant_weights"] = dict(_weight(one) for one in given["tenant_weights"])
-    lanes = click.get_current_context().meta.get(_LANES, {})
+    lanes = click.get_current_context().meta.get(LANES, {})
     return SchedulingSettings.of(**given, lanes=lanes)
 
 

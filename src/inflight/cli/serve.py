@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,14 @@ from inflight.cli.options import (
 from inflight.cli.verb import Verb
 from inflight.server.settings import ServerSettings
 
+_IN_TABLE = "{given} is said of each model with --models; write it into the model's table."
+_NOT_OF_MODELS = {
+    **dict.fromkeys(("MODEL", "--model", "--lora", "--record"), _IN_TABLE),
+    "--served-model-name": "{given} has no place with --models: tables have names; write aliases = [...] there.",
+    "--lora-dir": "{given} has no place with --models, where adapters are named at the start; write lora = [...] into "
+    "the model's table.",
+    "--api-processes": "{given} has no place with --models: HTTP has a process of its own already; leave it out.",
+}
 DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits must be bounded
 
 
@@ -32,13 +41,15 @@ DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits 
 def command(name: str | None, **values: Any) -> int:
     """Serve MODEL (a folder or a hub id; without it the built-in model) to OpenAI's clients, on 127.0.0.1:8000."""
     started = time.monotonic()
+    models = values.pop("models")
+    if models is not None:
+        return _serve_models(models, name, values, started)
     if name is not None and values["model"] is not None:
         raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both say what to serve; give one.")
     values["model"] = name if name is not None else values["model"]
     record, verbose = values.pop("record"), values.pop("verbose")
     api_keys, keys_file = values.pop("api_key"), values.pop("api_keys_file")
-    given = {item.name: values.pop(item.name) for item in fields(ServerSettings)}
-    settings = ServerSettings(**given)
+    settings = _server_settings(values)
     engine, scheduling = engine_settings(values), scheduling_settings(values)
 
     # Loaded only now, so that a mistake above is told at once. The process that reads bodies is started first: it takes
@@ -60,4 +71,41 @@ def command(name: str | None, **values: Any) -> int:
         verbose=verbose,
         started=started,
         **values,
+    )
+
+
+def _server_settings(values: dict[str, Any]) -> ServerSettings:
+    """Takes the server's options out of the verb's arguments."""
+    return ServerSettings(**{item.name: values.pop(item.name) for item in fields(ServerSettings)})
+
+
+def _serve_models(file: Path, name: str | None, values: dict[str, Any], started: float) -> int:
+    """Several models, each in a process of its own."""
+    for given, is_given in (
+        ("MODEL", name is not None),
+        ("--model", values["model"] is not None),
+        ("--served-model-name", bool(values["served_model_name"])),
+        ("--lora", bool(values["lora"])),
+        ("--lora-dir", values["lora_dir"] is not None),
+        ("--record", values["record"] is not None),
+        ("--api-processes", values["api_processes"] != 0),
+    ):
+        if is_given:
+            raise click.UsageError(_NOT_OF_MODELS[given].format(given=given))
+    from inflight.cli.models_file import read_models
+
+    models = read_models(file, click.get_current_context())
+    api_keys, keys_file = values["api_key"], values["api_keys_file"]
+    settings = _server_settings(values)
+    from inflight.cli.serving_models import serve_models
+    from inflight.server.tenants import load_tenants
+
+    return serve_models(
+        settings,
+        models,
+        load_tenants(api_keys, keys_file),
+        verbose=values["verbose"],
+        started=started,
+        log_format=values["log_format"],
+        log_level=values["log_level"],
     )

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from inflight import __version__
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.config.setting import SettingsError
+from inflight.config.setting import Resolved, SettingsError
+from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
@@ -31,7 +32,8 @@ from inflight.server.metrics import Metrics
 from inflight.server.parsers import parsers_of, settled
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.process import Process, is_open_to_others, listen, url
-from inflight.server.service import Served, Service
+from inflight.server.served import OneModel
+from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 Doing = Callable[[str], None]  # to be told what is being done
 Found = Callable[[Path], None]  # to be told the model's folder
+Wrap = Callable[[Executor, Resolved], Executor]
 
 
 def serve(
@@ -59,11 +62,11 @@ def serve(
     each of which has its own."""
     share_one_heap()
     logs.configure(log_format, log_level)
-    scheduling = _with_weights(scheduling, tenants)
+    scheduling = with_weights(scheduling, tenants)
     tls = tls_context(settings)  # other processes read it again; a mistake is told at once, and once
     bound = listen(settings)
-    tell_ready = partial(_tell_ready, settings, tenants, bound, started)
-    load = partial(_load, settings, engine_settings, scheduling, record, verbose)
+    tell_ready = partial(tell_ready_at, settings, tenants, bound, started)
+    load = partial(load_engine, settings, engine_settings, scheduling, record, verbose)
     if preprocessing is not None:
         return _serve_here(settings, tenants, preprocessing, load, tell_ready, bound, tls)
 
@@ -113,7 +116,7 @@ def _serve_here(
     service = Service(settings, lambda ended: log_call(ended, refused))
     jobs = make_jobs(service, tenants)
 
-    def load_here(doing: Doing) -> Served:
+    def load_here(doing: Doing) -> OneModel:
         nonlocal loaded
         if jobs is not None:
             doing("checking the data directory")
@@ -121,7 +124,7 @@ def _serve_here(
         engine, loaded = load(doing, preprocessing.load)
         described, bridge = loaded.described, loaded.bridge
         parts = (engine.prompts, engine.tokenizer, engine.adapters)
-        return make_served(settings, described, bridge, preprocessing, *parts)
+        return OneModel(make_served(settings, described, bridge, preprocessing, *parts))
 
     async def begin() -> None:
         if jobs is not None:
@@ -131,14 +134,12 @@ def _serve_here(
     async def end() -> None:
         if jobs is not None:
             await jobs.stop()
-        if service.loaded is not None:
-            await service.loaded.preprocessing.close()
 
     app = make_app(service, tenants, page, __version__, observe, jobs)
     return Process(service, load_here, begin, end).run(app, bound, tls)
 
 
-def _load(
+def load_engine(
     settings: ServerSettings,
     engine_settings: EngineSettings,
     scheduling: SchedulingSettings,
@@ -146,8 +147,9 @@ def _load(
     verbose: bool,
     doing: Doing,
     found: Found,
+    wrap: Wrap | None = None,
 ) -> tuple[Engine, LoadedEngine]:
-    """found: told the model's folder, before the engine is loaded."""
+    """found: told the model's folder, before the engine is loaded. wrap: as `build_engine` has it."""
     # Here, in the loader's thread: it brings numpy and the kernels.
     from inflight.build import build_engine, model_folder
 
@@ -156,7 +158,7 @@ def _load(
 
     doing("loading the model")
     found(model_folder(engine_settings))
-    engine = build_engine(engine_settings, scheduling, record, progress)
+    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap)
     engine.prompts.check_chat()
     if verbose:
         for name, entry in engine.settings.items():
@@ -206,13 +208,13 @@ def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[
     return settings.served_model_name or (model_name(path) if is_gguf(path := Path(model)) else model,)
 
 
-def _tell_ready(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
+def tell_ready_at(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
     _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
     if is_open_to_others(settings) and not tenants.required:
         _tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
 
 
-def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
+def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
     """Weights of the keys file are those of the policy fair; without that policy they would have no effect."""
     weights = tenants.weights
     if not weights:

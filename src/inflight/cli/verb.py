@@ -44,9 +44,15 @@ def _parameters(function: Callable[..., Any]) -> list[click.Parameter]:
     return found
 
 
+def groups_of(command: click.Command) -> dict[str, str]:
+    """Titles of the groups that options are in, by their names."""
+    found: dict[str, str] = vars(command.callback).get(_GROUPS, {})
+    return found
+
+
 class Verb(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, str] = vars(self.callback).get(_GROUPS, {})
+        groups = groups_of(self)
         shown: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -41,7 +41,8 @@ class Decoder:
         if weights.token_inputs is not None:
             layers[0].insert(0, weights.token_inputs.bind(self._workspace, self._hidden, self._normed))
         self._by_layer = layers
-        self._steps = list(chain.from_iterable(layers))
+        self._between: Callable[[], None] | None = None
+        self._steps = self._in_order()
         self._pooling = None
         if weights.pooler is not None:
             self._pooling = weights.pooler.bind(self._workspace, backend, self._hidden, hidden, max_logit_rows)
@@ -116,8 +117,20 @@ class Decoder:
             batch.add(hidden, None, 0.0, 1.0, copy)
 
         self._by_layer[layer].insert(0, leave_copy)
-        self._steps = list(chain.from_iterable(self._by_layer))
+        self._steps = self._in_order()
         return copy
+
+    def pauses(self, between: Callable[[], None]) -> None:
+        """From now on called between two layers of each pass: others may compute on the same cores meanwhile."""
+        self._between = between
+        self._steps = self._in_order()
+
+    def _in_order(self) -> list[Callable[[ForwardPass], None]]:
+        """All layers' steps, and what comes between two layers."""
+        first, *others = self._by_layer
+        if (between := self._between) is None:
+            return list(chain(first, *others))
+        return list(chain(first, *([lambda _: between(), *layer] for layer in others)))
 
 
 def bound_layer(

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
 from typing import TypeVar
 
@@ -100,6 +100,12 @@ class ModelRunner:
         if self._grammars is not None:
             self._flights.append(flight)
         return flight
+
+    def pauses(self, between: Callable[[], None]) -> None:
+        """From now on called between two layers of each pass of the model, on a decoder that can; on others, such as
+        one whose passes are captured, steps are not interrupted."""
+        if (told := getattr(self._decoder, "pauses", None)) is not None:
+            told(between)
 
     def is_lost(self, fault: Exception) -> bool:
         """By this fault of a step, or before: then slots and blocks are out of reach, too."""

@@ -237,15 +237,36 @@ class Capabilities(BaseModel):
     classes: bool
 
 
+class Residency(BaseModel):
+    """Of one of several models: what it takes, or would take; calls that it has, and that wait for it."""
+
+    memory_bytes: int
+    pinned: bool
+    calls: int
+    waiting: int
+    seconds_until_loaded: float | None
+    error: str | None
+
+
 class Model(BaseModel):
+    """max_model_len, capabilities: null where the model is not in memory."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str
     parent: str | None
-    max_model_len: int
-    capabilities: Capabilities
+    max_model_len: int | None
+    capabilities: Capabilities | None
+    state: Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
+    residency: Residency | None = None
+
+
+class ModelState(Residency):
+    success: bool
+    model: str
+    state: Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
 
 
 class Models(BaseModel):

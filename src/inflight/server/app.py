@@ -25,10 +25,12 @@ from inflight.server.batch.endpoints import Kept
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.models import BatchBody
 from inflight.server.bodies.adapters import LoadAdapterBody, UnloadAdapterBody
+from inflight.server.bodies.residency import ModelBody
 from inflight.server.endpoints.adapters import adapter_routes
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.endpoints.residency import residency_routes
 from inflight.server.endpoints.state import Metrics, state_routes
 from inflight.server.errors import ApiError, invalid, without_frames
 from inflight.server.ingress.answering import request_id_headers
@@ -49,7 +51,7 @@ from inflight.server.tenants import Tenant, Tenants
 
 BODIES: tuple[type[Struct], ...] = (
     *(one.body.kind for one in ENDPOINTS.values()),
-    *(BatchBody, LoadAdapterBody, UnloadAdapterBody),
+    *(BatchBody, LoadAdapterBody, UnloadAdapterBody, ModelBody),
 )
 _BEARER = HTTPBearer(auto_error=False, description="The key that names the tenant.")
 _KEY = APIKeyHeader(
@@ -84,6 +86,7 @@ def make_app(
         generation_routes(service, tenant_of, kept),
         model_routes(service, tenant_of),
         adapter_routes(service, tenant_of),
+        residency_routes(service, tenant_of),
         state_routes(service, metrics, version),
         _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
         _no_responses() if responses is None else response_routes(responses, tenant_of),

@@ -12,6 +12,7 @@ from inflight.server.endpoints.registry import OF_LINES
 from inflight.server.errors import ApiError, invalid
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
+from inflight.server.served import Borrowed
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
@@ -31,16 +32,23 @@ class LineAnswerer:
 
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
         try:
-            served = self._service.served
-            prepared = await served.preprocessing.prepare(OF_LINES[url], body, f"tenant {tenant.name}")
-            assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
-            call = of_a_line(await served.translator.call_offloaded(prepared, tenant, batch=True))
-            async with self._service.answer_memory.for_line(call, served.max_model_len):
-                opened = await self._service.open(call, batch=True)
-                body = await opened.answer()
-                return Answer(200, body, _usage_of(call, opened.generation.response))
+            borrowed = await self._service.borrow(OF_LINES[url], body)
+            try:
+                return await self._answered(borrowed, url, body, tenant)
+            finally:
+                borrowed.release()
         except ApiError as error:
             raise _as_of_a_line(error) from None
+
+    async def _answered(self, borrowed: Borrowed, url: str, body: bytes, tenant: Tenant) -> Answer:
+        served = borrowed.served
+        prepared = await served.preprocessing.prepare(OF_LINES[url], body, f"tenant {tenant.name}")
+        assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
+        call = of_a_line(await served.translator.call_offloaded(prepared, tenant, batch=True))
+        async with self._service.answer_memory.for_line(call, served.max_model_len):
+            opened = await self._service.open(call, borrowed, batch=True)
+            answer = await opened.answer()
+            return Answer(200, answer, _usage_of(call, opened.generation.response))
 
 
 def _usage_of(call: Call, response: ResponseBuilder) -> LineUsage:

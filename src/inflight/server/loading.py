@@ -26,7 +26,8 @@ from inflight.server.parsers import parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
-from inflight.server.service import Served, Service
+from inflight.server.served import Served
+from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.translating import RequestTranslator

@@ -31,10 +31,11 @@ from inflight.server.ingress.descriptors import RESERVED, raise_descriptor_limit
 from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
 from inflight.server.offload import in_own_thread
-from inflight.server.service import Served, Service
+from inflight.server.served import ServedModels
+from inflight.server.service import Service
 from inflight.server.settings import LOOPBACK, ServerSettings
 
-Load = Callable[[Callable[[str], None]], Served]  # given a function to say what it is doing; runs in a thread
+Load = Callable[[Callable[[str], None]], ServedModels]  # given a function to say what it is doing; runs in a thread
 
 
 BACKLOG = 2048  # connections that wait to be taken
@@ -164,27 +165,27 @@ class Process:
             for task in self._tasks:
                 task.cancel()
             if self._service.loaded is not None:
-                await asyncio.to_thread(self._service.loaded.bridge.close)
+                await self._service.loaded.close()
 
     async def _open(self) -> None:
         try:
-            served = await in_own_thread(partial(self._load, self._loading), LOADER)
+            models = await in_own_thread(partial(self._load, self._loading), LOADER)
             self._settled.enter_context(settled())
-            self._service.ready(served)
+            self._service.ready(models)
             await self._begin()
         except Exception as error:
             return self._fail(str(error), error)
-        self._start(self._watch(served))
+        self._start(self._watch(models))
         self._start(give_back())
 
     def _loading(self, doing: str) -> None:
         self._service.doing = doing
 
-    async def _watch(self, served: Served) -> None:
+    async def _watch(self, models: ServedModels) -> None:
         """An engine that broke down answers nobody any more: end, so that whoever runs the server starts it anew."""
-        while served.bridge.stopped is None:
+        while (stopped := models.stopped) is None:
             await asyncio.sleep(1.0)
-        self._fail(served.bridge.stopped, None)
+        self._fail(stopped, None)
 
     def _fail(self, why: str, error: Exception | None) -> None:
         self._service.fail(why)

@@ -14,37 +14,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inflight.counted import counted
-from inflight.engine.client import EngineClient
 from inflight.server.answer_memory import AnswerMemory
-from inflight.server.call import Call
+from inflight.server.call import Call, EndpointName
 from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation, Keep, open_generation
-from inflight.server.logprobs import TokenNames
-from inflight.server.preprocessing.pool import PreprocessingPool
+from inflight.server.served import Borrowed, ServedModels, model_named
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
-from inflight.server.translating import RequestTranslator
-from inflight.text import Tokenizer
 
 ANSWER_BYTES = 80 << 20  # of memory that answers may take, of all calls together
 GONE = 499  # what logs write as the status of a client that went away
 State = Literal["loading", "ready", "draining", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
-    keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts."""
-
-    bridge: EngineClient
-    preprocessing: PreprocessingPool
-    translator: RequestTranslator
-    tokenizer: Tokenizer | None
-    max_model_len: int
-    keeps_grammars: bool = False
-    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +82,7 @@ class Service:
         self.doing = "starting"  # while loading: what; once failed: why
         self.answer_memory = AnswerMemory(ANSWER_BYTES)
         self._tell = tell
-        self._served: Served | None = None
-        self._names = self._id_names = TokenNames(None)
+        self._models: ServedModels | None = None
         self.counts = counts or CallCounts()  # of clients' calls
         self._open: set[Delivery] = set()
         self._nothing_left = asyncio.Event()
@@ -109,9 +90,8 @@ class Service:
 
     # -- state ----------------------------------------------------------------------------------------------------
 
-    def ready(self, served: Served) -> None:
-        self._served = served
-        self._names, self._id_names = TokenNames(served.tokenizer), TokenNames(served.tokenizer, as_ids=True)
+    def ready(self, models: ServedModels) -> None:
+        self._models = models
         if self.state == "loading":
             self.state = "ready"
 
@@ -119,26 +99,35 @@ class Service:
         self.state, self.doing = "failed", why
 
     @property
-    def loaded(self) -> Served | None:
-        return self._served
+    def loaded(self) -> ServedModels | None:
+        return self._models
 
     @property
-    def served(self) -> Served:
-        """The engine, for work that is new. Raises ApiError 503 unless it is ready, 500 when it has broken down."""
-        stopped = self._served.bridge.stopped if self._served is not None else None
+    def models(self) -> ServedModels:
+        """For work that is new. Raises ApiError 503 unless they are ready, 500 when they have broken down."""
+        stopped = self._models.stopped if self._models is not None else None
         if stopped is not None or self.state == "failed":
             raise ApiError(500, stopped or self.doing, type="server_error", code="engine_stopped")
         if self.state == "draining":
-            raise ApiError(
-                503,
-                "The server is shutting down and takes no new work; ask another one, or try again when it is back.",
-                type="server_error",
-                code="draining",
-                retry_after=self.settings.drain_timeout,
-            )
-        if self._served is None:
+            raise self._draining()
+        if self._models is None:
             raise self.not_loaded()
-        return self._served
+        return self._models
+
+    async def borrow(self, endpoint: EndpointName, body: bytes) -> Borrowed:
+        """The model that a body is for, to be released, or handed on to `open`. Raises ApiError as `models`, and where
+        the model is not to be had."""
+        models = self.models
+        return await models.borrow(await model_named(endpoint, body) if models.are_several else None)
+
+    def _draining(self) -> ApiError:
+        return ApiError(
+            503,
+            "The server is shutting down and takes no new work; ask another one, or try again when it is back.",
+            type="server_error",
+            code="draining",
+            retry_after=self.settings.drain_timeout,
+        )
 
     def not_loaded(self) -> ApiError:
         return ApiError(
@@ -153,6 +142,8 @@ class Service:
         """Take no new work; returns when nothing is under way, or when the time is over and what was left has been
         ended. How many calls that were."""
         self.state = "draining"
+        if self._models is not None:
+            self._models.refuse(self._draining())
         await self._until_nothing_left(self.settings.drain_timeout)
         left = self.under_way
         for delivery in tuple(self._open):
@@ -185,19 +176,21 @@ class Service:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def open(self, call: Call, *, batch: bool = False, keep: Keep | None = None) -> OpenCall:
-        """Hand the call to the engine. keep: stores its answer. Raises ApiError when it is refused. What is opened
-        must be closed."""
+    async def open(self, call: Call, borrowed: Borrowed, *, batch: bool = False, keep: Keep | None = None) -> OpenCall:
+        """Hand the call to the engine of a model, which is released when the call has ended, or is refused. keep:
+        stores its answer. Raises ApiError when it is refused. What is opened must be closed."""
         started, entered = time.monotonic(), False
         try:
-            served = self.served
+            self.models  # noqa: B018  raises where no new work is taken
             if not batch:
                 self._enter(call.tenant)
                 entered = True
             timeout = None if batch else self.settings.request_timeout  # a job has its completion window
-            names = self._id_names if call.names_are_ids else self._names
+            served = borrowed.served
+            names = served.id_names if call.names_are_ids else served.names
             generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
         except BaseException as error:
+            borrowed.release()
             if entered:
                 self._leave(call.tenant)
             if isinstance(error, ApiError):
@@ -206,6 +199,7 @@ class Service:
             raise
 
         def closed(status: int, error: ApiError | None) -> None:
+            borrowed.release()
             self._open.discard(generation)
             if not batch:
                 self._leave(call.tenant)

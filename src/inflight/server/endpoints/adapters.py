@@ -13,12 +13,14 @@ from pathlib import Path
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import PlainTextResponse
 
-from inflight.frontend.adapter_names import AdapterNameError
+from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.models.errors import ModelError
 from inflight.server.answers import Error
 from inflight.server.bodies.adapters import LOAD_ADAPTER, UNLOAD_ADAPTER, LoadAdapterBody, UnloadAdapterBody
+from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError, invalid
 from inflight.server.json import JsonResponse, body_bytes, body_of, documented
+from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
@@ -30,15 +32,21 @@ def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRou
     routes, turn = APIRouter(tags=["model"]), asyncio.Lock()
     folder = service.settings.lora_dir
 
+    def adapters() -> AdapterNames:
+        models = service.models
+        if not isinstance(models, OneModel):
+            raise invalid("Adapters of several models are named in the models file, as lora = [...].", "lora_name")
+        return models.served.translator.adapters
+
     @routes.post(LOAD, response_class=JsonResponse, responses=_ANSWERS, openapi_extra=body_of(LoadAdapterBody))
     async def load(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """An adapter that requests may name as their model from now on; its matrices are read when one does."""
-        _check_operator(tenant)
+        check_operator(tenant, "load and unload adapters")
         body = LOAD_ADAPTER.decode(await body_bytes(request))
         path = _within(folder, body)
         async with turn:  # two of one name are not both new
             try:
-                await asyncio.to_thread(service.served.translator.adapters.add, body.lora_name, path)
+                await asyncio.to_thread(adapters().add, body.lora_name, path)
             except AdapterNameError as error:
                 raise invalid(str(error), "lora_name") from None
             except ModelError as error:
@@ -48,25 +56,15 @@ def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRou
     @routes.post(UNLOAD, response_class=JsonResponse, responses=_ANSWERS, openapi_extra=body_of(UnloadAdapterBody))
     async def unload(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """No request may name it any more; those under way go on with it."""
-        _check_operator(tenant)
+        check_operator(tenant, "load and unload adapters")
         body = UNLOAD_ADAPTER.decode(await body_bytes(request))
         try:
-            service.served.translator.adapters.remove(body.lora_name)
+            adapters().remove(body.lora_name)
         except AdapterNameError as error:
             raise ApiError(404, str(error), param="lora_name", code="model_not_found") from None
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     return routes
-
-
-def _check_operator(tenant: Tenant) -> None:
-    if not tenant.operator:
-        raise ApiError(
-            403,
-            f"The key of {tenant.name!r} may not load and unload adapters; take one whose tenant has operator = true "
-            "in the keys file.",
-            code="not_an_operator",
-        )
 
 
 def _within(folder: Path | None, body: LoadAdapterBody) -> Path:

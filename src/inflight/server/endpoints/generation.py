@@ -20,6 +20,7 @@ from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.responses.kept import NO_HISTORY, KeptResponses, previous_of, too_long
 from inflight.server.responses.referred import found, references_of, with_items
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
+from inflight.server.served import Borrowed, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
@@ -36,23 +37,32 @@ def generation_routes(
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         try:
-            call = await read(request, name, tenant)
+            call, borrowed = await read(request, name, tenant)
         except ClientGone:
             return Response(status_code=GONE)
         request.state.body_lease.release()
         request.state.told = True  # from here on the service tells how it ended
-        opened = await service.open(call, keep=keeping(call))
+        opened = await service.open(call, borrowed, keep=keeping(call))
         return EventStreamResponse(opened, service.settings.keep_alive) if call.stream else WholeAnswer(opened)
 
-    async def read(request: Request, name: EndpointName, tenant: Tenant) -> Call:
-        """Keeps nothing of the body. Who leaves is not read for; of a short body that would cost more than reading
-        it."""
+    async def read(request: Request, name: EndpointName, tenant: Tenant) -> tuple[Call, Borrowed]:
+        """Keeps nothing of the body. Who leaves is not read for, and no model waited for; of a short body for one that
+        is there that would cost more than reading it."""
         body = await body_bytes(request)
-        reading = call_of(request, name, body, tenant)
-        return await (reading if len(body) <= SHORT_BYTES else until_gone(request.receive, reading, asyncio.Event()))
+        reading = lent_call_of(request, name, body, tenant)
+        if len(body) <= SHORT_BYTES and not service.models.are_several:
+            return await reading
+        return await until_gone(request.receive, reading, asyncio.Event())
 
-    async def call_of(request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
-        served = service.served
+    async def lent_call_of(request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> tuple[Call, Borrowed]:
+        borrowed = await service.borrow(name, body)
+        try:
+            return await call_of(borrowed.served, request, name, body, tenant), borrowed
+        except BaseException:
+            borrowed.release()
+            raise
+
+    async def call_of(served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
         lease, history = request.state.body_lease, b""
         if kept is not None and GENERATION[name].continued is not None:
             body = await with_named_items(body, tenant, lease)

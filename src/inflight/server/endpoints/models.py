@@ -14,10 +14,12 @@ from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
 from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
+from inflight.server.model_pool.residency import ModelStatus
 from inflight.server.preprocessing.bounds import check_model
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.sending import PreparedResponse
-from inflight.server.service import Served, Service
+from inflight.server.served import ListedModel, Served
+from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
 
@@ -27,32 +29,33 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
 
     @routes.get("/v1/models", responses=documented(answers.Models))
     async def models(tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
-        served = service.served
-        data = [_described(name, served, started) for name in _names(served, tenant)]
+        data = [_described(one, started) for one in _shown(service, tenant)]
         return JsonResponse({"object": "list", "data": data})
 
     @routes.get("/v1/models/{name:path}", responses=documented(answers.Model))
     async def model(name: str, tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
-        served = service.served
-        return JsonResponse(_described(check_model(name, _names(served, tenant)), served, started))
+        shown = {one.name: one for one in _shown(service, tenant)}
+        return JsonResponse(_described(shown[check_model(name, tuple(shown))], started))
 
     @routes.get("/tokenizer_info", responses=documented(answers.TokenizerInfo))
-    async def tokenizer_info() -> JsonResponse:
-        """What the model's tokenizer is, as far as it changes how text is cut."""
-        served = service.served
-        tokenizer = served.tokenizer
-        if tokenizer is None:
-            raise ApiError(404, "This model has no tokenizer; use token ids.", code="not_found")
-        named = {f"{name}_token": None for name in ("bos", "eos", "pad", "unk")}
-        about = {"tokenizer_class": "PreTrainedTokenizerFast", "vocab_size": tokenizer.vocab_size}
-        return JsonResponse({**named, **tokenizer.special_tokens, **about, "model_max_length": served.max_model_len})
+    async def tokenizer_info(model: str | None = None) -> JsonResponse:
+        """What the model's tokenizer is, as far as it changes how text is cut. model: where there are several."""
+        borrowed = await service.models.borrow(model)
+        try:
+            return JsonResponse(_of_tokenizer(borrowed.served))
+        finally:
+            borrowed.release()
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
-        return PreparedResponse(service.entered(tenant), partial(made, service.served, request, name))
+        return PreparedResponse(service.entered(tenant), partial(made, request, name))
 
-    async def made(served: Served, request: Request, name: EndpointName) -> bytes:
-        owner = request.state.body_lease.owner
-        answer = await served.preprocessing.prepare(name, await body_bytes(request), owner)
+    async def made(request: Request, name: EndpointName) -> bytes:
+        owner, body = request.state.body_lease.owner, await body_bytes(request)
+        borrowed = await service.borrow(name, body)
+        try:
+            answer = await borrowed.served.preprocessing.prepare(name, body, owner)
+        finally:
+            borrowed.release()
         request.state.body_lease.release()
         assert isinstance(answer, PreparedAnswer), "nothing is left to do"
         return answer.json
@@ -63,24 +66,46 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
     return routes
 
 
-def _names(served: Served, tenant: Tenant) -> tuple[str, ...]:
-    """Of what the tenant may name: the model, and adapters."""
-    adapters = served.translator.adapters.names
-    return (*served.translator.models, *(one for one in adapters if tenant.may_name(one)))
+def _shown(service: Service, tenant: Tenant) -> list[ListedModel]:
+    """What the tenant may name: models, and adapters."""
+    return [one for one in service.models.listed() if one.adapter is None or tenant.may_name(one.name)]
 
 
-def _described(name: str, served: Served, created: int) -> dict[str, Any]:
-    model, adapter = served.translator.models[0], served.translator.adapters.named(name)
-    return {
-        "id": name,
+def _described(one: ListedModel, created: int) -> dict[str, Any]:
+    served, status = one.served, one.status
+    described = {
+        "id": one.name,
         "object": "model",
         "created": created,
         "owned_by": "inflight",
-        "root": model if adapter is None else adapter.path,
-        "parent": None if adapter is None else model,
-        "max_model_len": served.max_model_len,
-        "capabilities": _capabilities(served),
+        "root": one.model if one.adapter is None else one.adapter.path,
+        "parent": None if one.adapter is None else one.model,
+        "max_model_len": None if served is None else served.max_model_len,
+        "capabilities": None if served is None else _capabilities(served),
+        "state": "loaded" if status is None else status.state,
     }
+    return described if status is None else described | {"residency": residency_of(status)}
+
+
+def residency_of(status: ModelStatus) -> dict[str, Any]:
+    return {
+        "memory_bytes": status.nbytes,
+        "pinned": status.is_pinned,
+        "calls": status.under_way,
+        "waiting": status.waiting,
+        "seconds_until_loaded": None if status.state == "failed" else round(status.seconds, 1),
+        "error": status.failure or None,
+    }
+
+
+def _of_tokenizer(served: Served) -> dict[str, Any]:
+    """Raises ApiError."""
+    tokenizer = served.tokenizer
+    if tokenizer is None:
+        raise ApiError(404, "This model has no tokenizer; use token ids.", code="not_found")
+    named = {f"{name}_token": None for name in ("bos", "eos", "pad", "unk")}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "vocab_size": tokenizer.vocab_size}
+    return {**named, **tokenizer.special_tokens, **about, "model_max_length": served.max_model_len}
 
 
 def _capabilities(served: Served) -> dict[str, bool]:

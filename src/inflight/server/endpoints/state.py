@@ -26,8 +26,8 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
     @routes.get("/health", responses=health_documented)
     async def health() -> JsonResponse:
         """200 when new work is taken; 503 with what is being done when not."""
-        served = service.loaded
-        stopped = None if served is None else served.bridge.stopped
+        models = service.loaded
+        stopped = None if models is None else models.stopped
         if stopped is not None:
             return JsonResponse({"status": "failed", "detail": stopped}, 503)
         calls = service.counts.everywhere

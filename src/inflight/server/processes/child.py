@@ -57,7 +57,8 @@ from inflight.server.processes.messages import (
     decode_to_child,
 )
 from inflight.server.processes.owner import Owner
-from inflight.server.service import Served, Service
+from inflight.server.served import OneModel
+from inflight.server.service import Service
 from inflight.server.tenants import Tenants
 
 GONE = "The engine's process is gone; restart the server."
@@ -136,7 +137,7 @@ class _Child:
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
-    def _load(self, doing: Callable[[str], None]) -> Served:
+    def _load(self, doing: Callable[[str], None]) -> OneModel:
         """In the loader's thread, until the engine is ready. Raises EngineStopped."""
         asyncio.run_coroutine_threadsafe(self._listen(), self._process.loop)  # now there is who obeys
         self._open_jobs(doing)
@@ -158,7 +159,7 @@ class _Child:
             return self._client
 
         client = asyncio.run_coroutine_threadsafe(connect(), self._process.loop).result()
-        return make_served(self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer)
+        return OneModel(make_served(self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer))
 
     def _open_jobs(self, doing: Callable[[str], None]) -> None:
         """Raises DataDirectoryError, DatabaseError."""
@@ -187,8 +188,6 @@ class _Child:
             await self._owner.close()
         if self._jobs is not None:
             await self._jobs.stop()
-        if self._service.loaded is not None:
-            await self._preprocessing.close()
 
     async def _page(self) -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""

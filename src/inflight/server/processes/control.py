@@ -11,8 +11,10 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 from inflight.server.processes.frames import frame, next_frame
-from inflight.server.processes.messages import FromChild, ToChild, encode
+from inflight.server.processes.messages import encode
 
 Heard = TypeVar("Heard")
 
@@ -26,9 +28,12 @@ class Control(Generic[Heard]):
         self._untold: list[bytes] = []  # before anybody listens
         self._writer: asyncio.StreamWriter | None = None
 
-    def tell(self, message: ToChild | FromChild) -> None:
+    def tell(self, message: Struct) -> None:
         """At once. Who has ended hears nothing."""
-        framed = frame(encode(message))
+        self.tell_encoded(encode(message))
+
+    def tell_encoded(self, message: bytes) -> None:
+        framed = frame(message)
         if self._writer is None:
             self._untold.append(framed)
         elif not self._writer.is_closing():
@@ -47,3 +52,7 @@ class Control(Generic[Heard]):
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    def discard(self) -> None:
+        """Where nobody has listened."""
+        self._end.close()

@@ -1,0 +1,94 @@
+"""A chat beside an embedder on the same cores: the gaps between its tokens, with and without that load, in turns."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.comparison import tell
+from benchmarks.results import table
+from benchmarks.several_models.asking import TEXT_TOKENS, Chatting, Embedding, models_server, percentile
+from benchmarks.shapes import BGE_BASE, QWEN25_05B, write_config
+from benchmarks.speculation.legs import told
+from inflight.metrics.confidence import paired_ratio
+
+ASKED = 1.1
+STREAMS, TOKENS = 4, 200
+CALLERS, TEXTS = 2, 8
+# By name: the tier of the embedder's calls, and the weights of chat and embedder.
+WAYS = {
+    "in the background": ("flex", (1, 1)),
+    "in the foreground, 10 to 1": ("default", (10, 1)),
+    "in the foreground, 1 to 1": ("default", (1, 1)),
+}
+
+
+def report(turns: int, seconds: float) -> str:
+    shown = [_row(name, *way, turns, seconds) for name, way in WAYS.items()]
+    return (
+        f"Chat: Qwen2.5-0.5B's shape, {STREAMS} streams of {TOKENS} tokens that follow one another; embedder: "
+        f"bge-base's shape, {CALLERS} callers with {TEXTS} texts of {TEXT_TOKENS} tokens each, as fast as they are "
+        f"answered; both in bf16 with random weights. {turns} turns of {seconds:.0f} s with and without the embedder's "
+        f"load. Ratios within each turn, with a 95 % interval; at most {ASKED} is asked of the p99. In brackets what "
+        "the embedder answers without a chat.\n\n"
+        + table(("embedder", "p50 of gaps alone", "p50 beside", "p99 beside", "texts a second (alone)"), shown)
+    )
+
+
+def _row(name: str, tier: str, weights: Sequence[int], turns: int, seconds: float) -> tuple[str, ...]:
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        chat, embed = write_config(at / "chat", QWEN25_05B), write_config(at / "embed", BGE_BASE)
+        text = f"""
+        memory = 8
+        [models.chat]
+        model = "{chat}"
+        load-format = "dummy"
+        kv-memory = 0.3
+        pin = true
+        weight = {weights[0]}
+        [models.embed]
+        model = "{embed}"
+        load-format = "dummy"
+        pooling = "mean"
+        pin = true
+        weight = {weights[1]}
+        """
+        with models_server(at, text) as server:
+            alone_rate = _texts_alone(server.port, tier, seconds)
+            chatting = Chatting(server.port, "chat", STREAMS, TOKENS)
+            time.sleep(3)
+            alone: list[list[float]] = []
+            beside: list[list[float]] = []
+            texts = 0
+            for turn in range(turns):
+                alone.append(chatting.gaps(seconds))
+                with Embedding(server.port, "embed", CALLERS, TEXTS, tier) as load:
+                    time.sleep(0.5)
+                    beside.append(chatting.gaps(seconds))
+                    texts += load.answered
+                tell(f"{name}: turn {turn + 1} of {turns}, {_shown(alone[-1])} alone, {_shown(beside[-1])} beside")
+                time.sleep(0.5)
+            chatting.end()
+    ratios = [
+        paired_ratio([percentile(one, share) for one in beside], [percentile(one, share) for one in alone])
+        for share in (0.5, 0.99)
+    ]
+    assert ratios[0] is not None and ratios[1] is not None
+    together = [gap for one in alone for gap in one]
+    rate = f"{texts / turns / (seconds + 0.5):.1f} ({alone_rate:.1f})"
+    return name, f"{percentile(together, 0.5) * 1000:.1f} ms", told(ratios[0]), told(ratios[1]), rate
+
+
+def _texts_alone(port: int, tier: str, seconds: float) -> float:
+    with Embedding(port, "embed", CALLERS, TEXTS, tier) as load:
+        time.sleep(1)
+        before = load.answered
+        time.sleep(seconds)
+        return (load.answered - before) / seconds
+
+
+def _shown(gaps: Sequence[float]) -> str:
+    return f"p50 {percentile(gaps, 0.5) * 1000:.1f} ms p99 {percentile(gaps, 0.99) * 1000:.1f} ms"

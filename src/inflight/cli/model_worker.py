@@ -1,0 +1,179 @@
+"""A model's process under `inflight serve --models`: `python -m inflight.cli.model_worker CONTROL`, an open descriptor.
+
+Builds an engine as `inflight serve` does, and serves it to the process that has HTTP. Obeys what comes over CONTROL
+instead of signals, and ends when CONTROL does. Before it is told what to load, it loads modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from msgspec import Struct
+
+from inflight.cli.serving import load_engine
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved
+from inflight.core.types.plan import Executor
+from inflight.engine.remote.server import EngineServer
+from inflight.engine.turns.foreground import ForegroundCount
+from inflight.engine.turns.step_turns import StepTurns, TurnTakingExecutor
+from inflight.engine.turns.table import TurnDescriptors, TurnTable
+from inflight.server import logs
+from inflight.server.heap import give_back, settled, share_one_heap
+from inflight.server.loading import LoadedEngine
+from inflight.server.model_pool.messages import AskMetrics, Doing, Failed, Found, MetricsPage, Ready, decode_to_model
+from inflight.server.offload import in_own_thread
+from inflight.server.preprocessing.wire import receive
+from inflight.server.process import LOADER, SWITCH_SECONDS, leave_loader, log_failure
+from inflight.server.processes.control import Control
+from inflight.server.settings import ServerSettings
+
+
+class Setup(Struct, frozen=True):
+    """The first message. folder: of the sockets between the processes; serial: no other process has the same. place,
+    weight: of the engine among those that take turns on the cores; nbytes: that it was estimated to take."""
+
+    serial: int
+    folder: Path
+    server: ServerSettings
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    nbytes: int
+    turns: TurnDescriptors
+    place: int
+    weight: float
+    record: Path | None
+    verbose: bool
+    log_format: logs.Format
+    log_level: str
+
+
+def _typed(kind: type, value: Any) -> Any:
+    return kind(value)
+
+
+_decode = msgspec.msgpack.Decoder(Setup, dec_hook=_typed).decode
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    import inflight.build  # noqa: F401  numpy and the kernels, while nobody waits for them
+
+    try:
+        setup = _decode(receive(control))
+    except (EOFError, OSError):
+        return 0
+    share_one_heap()
+    logs.configure(setup.log_format, setup.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    worker = _Worker(setup, control)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(worker.run())
+
+
+class _Worker:
+    def __init__(self, setup: Setup, control: socket.socket):
+        self._setup = setup
+        self._control = Control(control, decode_to_model)
+        self._foreground = ForegroundCount(
+            {"batch", *(name for name, lane in setup.scheduling.lanes.items() if lane.get("background"))}
+        )
+        self._engine: LoadedEngine | None = None
+        self._pages: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Until nobody wants it any more, or it works no more. Returns the exit code."""
+        loop = asyncio.get_running_loop()
+        self._later = loop.call_soon_threadsafe
+        listening = loop.create_task(self._control.listen(self._heard))
+        serving = loop.create_task(self._serve())
+        await asyncio.wait((listening, serving), return_when=asyncio.FIRST_COMPLETED)
+        if self._engine is None and not serving.done():
+            leave_loader(0)
+        code = serving.result() if serving.done() else 0
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.bridge.close)
+        self._control.close()
+        return code
+
+    async def _serve(self) -> int:
+        """Until the engine works no more."""
+        try:
+            engine = await in_own_thread(self._load, LOADER)
+        except Exception as error:
+            log_failure(str(error), error)
+            self._control.tell(Failed(str(error)))
+            return 1
+        self._engine = engine
+        address = f"ipc://{self._setup.folder}/model-{self._setup.serial}"
+        server = EngineServer(engine.bridge, address)
+        self._control.tell(Ready(address, engine.described, max(self._setup.nbytes, _resident_bytes())))
+        await give_back()
+        with settled():
+            while (stopped := engine.bridge.stopped) is None:
+                await asyncio.sleep(1.0)
+        server.stop(stopped)
+        self._control.tell(Failed(stopped))
+        return 1
+
+    def _load(self) -> LoadedEngine:
+        setup = self._setup
+
+        def doing(what: str) -> None:
+            self._later(self._control.tell, Doing(what))
+
+        def found(folder: Path) -> None:
+            self._later(self._control.tell, Found(folder))
+
+        load = partial(load_engine, setup.server, setup.engine, setup.scheduling, setup.record, setup.verbose)
+        engine, loaded = load(doing, found, self._in_turns)
+        engine.loop.watch(self._foreground)
+        return loaded
+
+    def _in_turns(self, executor: Executor, device: Resolved) -> Executor:
+        """On a CPU engines compute one after the other; a GPU shares itself."""
+        if device.value != "cpu":
+            return executor
+        turns = StepTurns(TurnTable(self._setup.turns), self._setup.place, self._setup.weight)
+        if (pauses := getattr(executor, "pauses", None)) is not None:
+            pauses(turns.pass_on)
+        return TurnTakingExecutor(executor, turns, lambda: self._foreground.any)
+
+    def _heard(self, message: AskMetrics) -> None:
+        task = asyncio.ensure_future(self._tell_metrics(message.question))
+        self._pages.add(task)
+        task.add_done_callback(self._pages.discard)
+
+    async def _tell_metrics(self, question: int) -> None:
+        text = None
+        if self._engine is not None:
+            text, _ = await self._engine.page()
+        self._control.tell(MetricsPage(question, text))
+
+
+def _resident_bytes() -> int:
+    """What this process has of the machine's memory, its share of what it has together with others; 0 where the system
+    does not tell."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads of libraries may still be at work, and there is nothing left to do

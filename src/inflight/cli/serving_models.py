@@ -1,0 +1,162 @@
+"""How `inflight serve --models` puts the server together: HTTP here, each model's engine in a process of its own.
+
+Knows the parts and the order in which they begin; which model is loaded when, the pool knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from inflight import __version__
+from inflight.cli.models_file import FileModel, ModelsFile
+from inflight.cli.serving import Doing, tell_ready_at, with_weights
+from inflight.config.setting import SettingsError
+from inflight.core.types.adapter import Adapter
+from inflight.engine.turns.table import TurnTable
+from inflight.models.errors import ModelError
+from inflight.server import logs
+from inflight.server.access_log import log_call
+from inflight.server.app import make_app
+from inflight.server.heap import share_one_heap
+from inflight.server.ingress.tls import tls_context
+from inflight.server.loading import make_jobs
+from inflight.server.metrics.pool_page import PoolMetrics
+from inflight.server.process import Process, listen
+from inflight.server.processes.folder import private_folder
+from inflight.server.processes.messages import encode
+from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
+
+WORKER = "inflight.cli.model_worker"
+MEMORY_SHARE = 0.8  # of what is free, where nobody says how much
+LEAST_KV_BYTES = 1 << 28
+
+
+def serve_models(
+    settings: ServerSettings,
+    file: ModelsFile,
+    tenants: Tenants,
+    *,
+    verbose: bool,
+    started: float,
+    log_format: logs.Format,
+    log_level: str,
+) -> int:
+    """Runs until it is told to stop; returns the exit code."""
+    try:
+        from inflight.server.model_pool.loading import ModelLoader
+        from inflight.server.model_pool.pool import ModelPool
+        from inflight.server.model_pool.pool_model import PoolModel
+        from inflight.server.model_pool.residency import ModelNeeds
+        from inflight.server.model_pool.worker import Workers
+    except ImportError:
+        raise SettingsError(
+            "--models needs pyzmq, which is not installed; pip install 'inflight[processes]', or serve one model."
+        ) from None
+    share_one_heap()
+    logs.configure(log_format, log_level)
+    models = tuple(replace(one, scheduling=with_weights(one.scheduling, tenants)) for one in file.models)
+    tls, bound = tls_context(settings), listen(settings)
+    metrics = PoolMetrics(settings.metrics_names, version=__version__)
+    service = Service(settings, lambda ended: log_call(ended, metrics.refused))
+    jobs = make_jobs(service, tenants)
+    turns = TurnTable.create(len(models))
+    places = {one.name: place for place, one in enumerate(models)}
+
+    async def page() -> tuple[bytes, str]:
+        """Raises ApiError while nothing is loaded."""
+        if metrics.pool is None:
+            raise service.not_loaded()
+        return await metrics.page()
+
+    with private_folder() as folder:
+
+        def pool_model(one: FileModel, nbytes: int) -> PoolModel:
+            def setup(serial: int) -> bytes:
+                from inflight.cli.model_worker import Setup
+
+                return encode(
+                    Setup(
+                        serial=serial,
+                        folder=folder,
+                        server=one.server,
+                        engine=one.engine,
+                        scheduling=one.scheduling,
+                        nbytes=nbytes,
+                        turns=turns.descriptors,
+                        place=places[one.name],
+                        weight=one.weight,
+                        record=one.record,
+                        verbose=verbose,
+                        log_format=log_format,
+                        log_level=log_level,
+                    )
+                )
+
+            return PoolModel(
+                names=one.names,
+                adapters=tuple(Adapter(name, path) for name, path in one.engine.named_loras),
+                needs=ModelNeeds(name=one.name, nbytes=nbytes, is_pinned=one.pin, idle_seconds=one.idle),
+                settings=one.server,
+                setup=setup,
+            )
+
+        def load(doing: Doing) -> ModelPool:
+            if jobs is not None:
+                doing("checking the data directory")
+                jobs.open()
+            doing("looking at the models")
+            budget, sized = _sized(file, models)
+            pool = ModelPool(
+                [pool_model(one, nbytes) for one, nbytes in sized],
+                budget,
+                ModelLoader(Workers(WORKER, turns.descriptors.all)),
+                max_wait=file.max_wait,
+                default=file.default,
+                ended=lambda name: turns.clear(places[name], time.monotonic()),
+            )
+            metrics.pool = pool
+            doing("loading the pinned models")
+            asyncio.run_coroutine_threadsafe(pool.open(), process.loop).result()
+            return pool
+
+        async def begin() -> None:
+            if jobs is not None:
+                jobs.start(metrics.batch)
+            tell_ready_at(settings, tenants, bound, started)
+
+        async def end() -> None:
+            if jobs is not None:
+                await jobs.stop()
+
+        app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs)
+        process = Process(service, load, begin, end)
+        return process.run(app, bound, tls)
+
+
+def _sized(file: ModelsFile, models: Sequence[FileModel]) -> tuple[int, list[tuple[FileModel, int]]]:
+    """The budget, and each model with what it takes, in bytes. Raises SettingsError for one that is not there."""
+    from inflight.build import memory_needs
+    from inflight.execution.memory import GIB, machine_memory
+
+    free = machine_memory()
+    budget = int(free.available * MEMORY_SHARE if file.memory is None else file.memory * GIB)
+    if budget > free.total:
+        raise SettingsError(
+            f"--models {file.path}: memory is {budget / GIB:g} GiB, and {free.limited_by} has {free.total / GIB:.1f}; "
+            "lower it."
+        )
+    most_kv = max(LEAST_KV_BYTES, budget // (2 * len(models)))
+    sized = []
+    for one in models:
+        try:
+            needs = memory_needs(one.engine, one.scheduling, most_kv)
+        except (ModelError, SettingsError) as error:
+            raise SettingsError(f"--models {file.path}, [models.{one.name}]: {error}") from None
+        nbytes = needs.nbytes if one.size is None else int(one.size * GIB)
+        sized.append((replace(one, engine=needs.settings), nbytes))
+    return budget, sized

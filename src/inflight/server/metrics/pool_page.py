@@ -1,0 +1,101 @@
+"""The page that Prometheus reads of a server with several models: what it counts itself, and the pages of its engines.
+
+Each engine counts in its own process; here every sample of its page gets the model's name, and families of the same
+name become one. Knows families; not what is counted in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from inflight.server.metrics.batch import BatchCounts
+from inflight.server.metrics.families import labelled
+from inflight.server.metrics.http import HttpCounts
+from inflight.server.metrics.page import CONTENT_TYPE, Names
+from inflight.server.metrics.tally import Tally
+from inflight.server.offload import offload
+
+# Counted here, and by engines in vain.
+_OF_SERVER = ("inflight_http", "inflight_batch", "inflight_build_info")
+_LABEL = "model_name"
+
+
+class ModelMetrics(Protocol):
+    """Whoever has the models."""
+
+    async def metrics(self) -> Mapping[str, bytes]:
+        """Pages of the engines that work, by model."""
+
+    def collect(self) -> Iterable[Metric]:
+        """What it counts itself."""
+
+
+class PoolMetrics:
+    """batch: to be told of batch jobs. pool: None until there is one."""
+
+    def __init__(self, names: Names, *, version: str):
+        self.batch = BatchCounts()
+        self.pool: ModelMetrics | None = None
+        self._version = version
+        self._http = HttpCounts()
+        self._refusals = Tally(
+            "inflight_calls_refused", "Calls refused before they reached an engine, by code.", ("code",)
+        )
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+
+    def observe_http(self, endpoint: str, status: int, seconds: float) -> None:
+        self._http.observe(endpoint, status, seconds)
+
+    def refused(self, code: str) -> None:
+        self._refusals.add(code)
+
+    async def page(self) -> tuple[bytes, str]:
+        """Text and content type."""
+        assert self.pool is not None, "asked when there is one"
+        pages = await asyncio.wait_for(self.pool.metrics(), 10.0)
+        return await offload(partial(self._render, pages)), CONTENT_TYPE
+
+    def _render(self, pages: Mapping[str, bytes]) -> bytes:
+        return generate_latest(_Families([*self._own(), *merged(pages)]))
+
+    def _own(self) -> Iterator[Metric]:
+        assert self.pool is not None
+        yield labelled(GaugeMetricFamily, "inflight_build_info", "What serves.", ["version"], {(self._version,): 1})
+        yield from self.pool.collect()
+        yield self._refusals.family()
+        yield from self._http.collect()
+        yield from self.batch.collect()
+        yield from self._registry.collect()
+
+
+def merged(pages: Mapping[str, bytes]) -> list[Metric]:
+    """Families of all pages, each sample with the name of its model."""
+    families: dict[str, Metric] = {}
+    for model, page in pages.items():
+        for family in text_string_to_metric_families(page.decode()):
+            if family.name.startswith(_OF_SERVER):
+                continue
+            name = f"inflight_model_{family.name}" if family.name.startswith("process_") else family.name
+            into = families.setdefault(name, Metric(name, family.documentation, family.type))
+            for sample in family.samples:
+                renamed = sample.name.replace(family.name, name, 1)
+                into.add_sample(renamed, {**sample.labels, _LABEL: model}, sample.value)
+    return list(families.values())
+
+
+class _Families:
+    """The shape in which prometheus_client wants it."""
+
+    def __init__(self, families: list[Metric]):
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

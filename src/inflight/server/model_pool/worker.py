@@ -1,0 +1,171 @@
+"""A model's process, as the server sees it: it is started, tells how far it is, and ends with the socket to it.
+
+Knows processes and messages; not which models there should be. A process is started ahead of its need (`Workers`), so
+that its modules, which take as long as a small model's weights, are there when a model is to be loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from inflight.engine.event_stream import settle
+from inflight.server.model_pool.messages import (
+    AskMetrics,
+    Doing,
+    Failed,
+    Found,
+    FromModel,
+    MetricsPage,
+    Ready,
+    decode_from_model,
+)
+from inflight.server.processes.control import Control
+
+ENDING_SECONDS = 5.0  # until one that does not end is killed
+
+log = logging.getLogger("inflight.server")
+
+
+class WorkerError(RuntimeError):
+    """The model could not be loaded, or its process has ended; the sentence says why."""
+
+
+class Worker:
+    """One process. Lives in one event loop, from `start` on."""
+
+    def __init__(self, module: str, inherited: Sequence[int] = ()):
+        """module: its program, which is given the number of a descriptor. inherited: descriptors."""
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", module, str(theirs.fileno())]
+        with theirs:
+            handed_down = (theirs.fileno(), *inherited)
+            self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
+        self._control = Control(ours, decode_from_model)
+        self._questions = itertools.count()
+        self._pages: dict[int, asyncio.Future[bytes | None]] = {}
+        self._why = ""
+        self._is_ending = False
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, setup: bytes) -> None:
+        """setup: the first message."""
+        loop = asyncio.get_running_loop()
+        self.doing = "starting"
+        self._found: asyncio.Future[Found] = loop.create_future()
+        self._ready: asyncio.Future[Ready] = loop.create_future()
+        self.ended: asyncio.Future[str] = loop.create_future()  # why, empty where it was asked to
+        self._control.tell_encoded(setup)
+        self._watching = loop.create_task(self._watch())
+
+    async def found(self) -> Found:
+        """Where the model's files are. Raises WorkerError."""
+        return await asyncio.shield(self._found)
+
+    async def ready(self) -> Ready:
+        """Raises WorkerError."""
+        return await asyncio.shield(self._ready)
+
+    async def metrics(self) -> bytes | None:
+        """The page of its engine; None where there is none."""
+        if self.ended.done():
+            return None
+        question = next(self._questions)
+        page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._pages[question] = page
+        self._control.tell(AskMetrics(question))
+        try:
+            return await page
+        finally:
+            del self._pages[question]
+
+    async def end(self) -> None:
+        """Returns when its memory is free."""
+        self._is_ending = True
+        self._control.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(self.ended), ENDING_SECONDS)
+        except TimeoutError:
+            log.error("The process of a model has not ended in time, and is killed.")
+            self._process.kill()
+            await self.ended
+
+    def kill(self) -> None:
+        """One that was never started, too."""
+        self._is_ending = True
+        self._control.discard()
+        self._process.kill()
+
+    async def _watch(self) -> None:
+        try:
+            await self._control.listen(self._heard)
+        except ValueError as error:
+            self._why = f"The model's process said what is no message ({error})."
+            self._process.kill()
+        self._control.close()
+        code = await asyncio.to_thread(self._process.wait)
+        why = "" if self._is_ending else self._why or _ending(code)
+        for page in self._pages.values():
+            settle(page, None)
+        fault = WorkerError(why or "The model was unloaded while it was being loaded.")
+        for future in (self._found, self._ready):
+            if not future.done():
+                future.set_exception(fault)
+                future.exception()  # whoever waits is told; nobody may
+        settle(self.ended, why)
+
+    def _heard(self, message: FromModel) -> None:
+        match message:
+            case Doing():
+                self.doing = message.what
+            case Found():
+                settle(self._found, message)
+            case Ready():
+                settle(self._ready, message)
+            case Failed():
+                self._why = message.sentence
+            case MetricsPage():
+                if (asked := self._pages.get(message.question)) is not None:
+                    settle(asked, message.text)
+
+
+class Workers:
+    """Starts them, and one ahead."""
+
+    def __init__(self, module: str, inherited: Sequence[int] = ()):
+        self._module, self._inherited = module, inherited
+        self._spare: Worker | None = None
+
+    def prepare(self) -> None:
+        """For the next one."""
+        if self._spare is None:
+            self._spare = Worker(self._module, self._inherited)
+
+    def take(self) -> Worker:
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.is_alive:
+            return spare
+        return Worker(self._module, self._inherited)
+
+    def close(self) -> None:
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare = None
+
+
+def _ending(code: int) -> str:
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"The model's process ended {how}; the system's log may say why (memory that ran out, for instance)."

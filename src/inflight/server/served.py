@@ -1,0 +1,169 @@
+"""What a server serves: one model, or several of which some are in memory; and a model that is lent to a call.
+
+Knows what endpoints and batch jobs need of a model. Where engines run, and which of several models are loaded, whoever
+lends them knows (`OneModel` here, `model_pool.pool` of several).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from inflight.core.types.adapter import Adapter
+from inflight.engine.client import EngineClient
+from inflight.server.call import EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.errors import ApiError
+from inflight.server.logprobs import TokenNames
+from inflight.server.model_pool.residency import ModelStatus
+from inflight.server.offload import offload
+from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
+from inflight.server.translating import RequestTranslator
+from inflight.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Served:
+    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
+    keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts."""
+
+    bridge: EngineClient
+    preprocessing: PreprocessingPool
+    translator: RequestTranslator
+    tokenizer: Tokenizer | None
+    max_model_len: int
+    keeps_grammars: bool = False
+    generates: bool = True
+
+    @cached_property
+    def names(self) -> TokenNames:
+        return TokenNames(self.tokenizer)
+
+    @cached_property
+    def id_names(self) -> TokenNames:
+        """By their ids."""
+        return TokenNames(self.tokenizer, as_ids=True)
+
+    async def close(self) -> None:
+        await self.preprocessing.close()
+        await asyncio.to_thread(self.bridge.close)
+
+
+class Borrowed:
+    """A model that stays in memory until it is released, which may be told twice."""
+
+    __slots__ = ("_release", "served")
+
+    def __init__(self, served: Served, release: Callable[[], None] | None = None):
+        self.served = served
+        self._release = release
+
+    def release(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A name that requests may call. model: whose it is; adapter: that it stands for. served: None where the model is
+    not in memory; status: of one of several."""
+
+    name: str
+    model: str
+    adapter: Adapter | None
+    served: Served | None
+    status: ModelStatus | None = None
+
+
+class ServedModels(Protocol):
+    """All verbs are called in the server's event loop."""
+
+    @property
+    def are_several(self) -> bool:
+        """Whether a body has to say which it means, and may have to wait for it."""
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing is served any more, or None while something is."""
+
+    def listed(self) -> Sequence[ListedModel]: ...
+
+    async def borrow(self, name: str | None) -> Borrowed:
+        """By any of its names. Waits until the model is in memory; what is borrowed must be released. Raises
+        ApiError."""
+
+    async def load(self, name: str) -> ModelStatus:
+        """Of several: waits until the model is in memory, as long as a call may. Raises ApiError."""
+
+    def unload(self, name: str) -> ModelStatus:
+        """Of several: as soon as its calls have ended. Raises ApiError."""
+
+    def refuse(self, error: ApiError) -> None:
+        """Nothing is lent any more; those that wait are told so."""
+
+    async def close(self) -> None: ...
+
+
+class OneModel:
+    """`ServedModels` of a server that has one, under whatever name it is called: bodies' names are checked where they
+    are read."""
+
+    are_several = False
+
+    def __init__(self, served: Served):
+        self.served = served
+
+    @property
+    def stopped(self) -> str | None:
+        return self.served.bridge.stopped
+
+    def listed(self) -> Sequence[ListedModel]:
+        translator, served = self.served.translator, self.served
+        model = translator.models[0]
+        adapters = translator.adapters
+        names = [ListedModel(name, model, None, served) for name in translator.models]
+        return [*names, *(ListedModel(name, model, adapters.named(name), served) for name in adapters.names)]
+
+    async def borrow(self, name: str | None) -> Borrowed:
+        return Borrowed(self.served)
+
+    async def load(self, name: str) -> ModelStatus:
+        raise NotImplementedError("asked of several")
+
+    def unload(self, name: str) -> ModelStatus:
+        raise NotImplementedError("asked of several")
+
+    def refuse(self, error: ApiError) -> None:
+        """Nobody waits."""
+
+    async def close(self) -> None:
+        await self.served.close()
+
+
+class _Named(Struct):
+    model: str | None = None
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+
+
+async def model_named(endpoint: EndpointName, body: bytes) -> str | None:
+    """The model that a body names. Raises ApiError where it cannot be read."""
+    if len(body) > SHORT_BYTES:
+        return await offload(lambda: _model_named(endpoint, body))
+    return _model_named(endpoint, body)
+
+
+def _model_named(endpoint: EndpointName, body: bytes) -> str | None:
+    try:
+        return _NAMED.decode(body).model
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        ENDPOINTS[endpoint].body.decode(body)  # tells what is wrong with it
+        raise

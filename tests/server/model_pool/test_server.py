@@ -1,0 +1,250 @@
+"""A server with several models, asked as clients ask it; their engines are the built-in model's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ..conftest import Server
+
+SMALL = "kv-memory = 0.05\n"
+SIZE = "size = 1\n"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def workers(server: Server) -> list[int]:
+    """Process ids of models' processes."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"inflight.cli.model_worker" in words and parent == server.process.pid:
+            found.append(int(entry.name))
+    return found
+
+
+def states(server: Server) -> dict[str, str]:
+    return {one["id"]: one["state"] for one in server.get("/v1/models").json()["data"]}
+
+
+def ask(server: Server, model: str, tokens: int = 4, **more: Any) -> httpx.Response:
+    return server.post("/v1/completions", {"model": model, "prompt": "Once", "max_tokens": tokens, **more})
+
+
+@pytest.fixture(scope="module")
+def room_for_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two models, of which one fits; and files, so that batch jobs ask them too."""
+    folder = tmp_path_factory.mktemp("pool")
+    text = f'memory = 1.5\nmax-wait = 50\n[models.a]\naliases = ["first"]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}'
+    running = Server("--models", write(folder / "models.toml", text), "--data-dir", str(folder / "data")).ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+    assert "Traceback" not in "".join(running.log)
+    assert not workers(running)
+
+
+def test_models_are_loaded_when_they_are_called_and_give_way(room_for_one: Server) -> None:
+    server = room_for_one
+    told = server.get("/v1/models").json()["data"]
+    assert [one["id"] for one in told] == ["a", "first", "b"]
+    assert all(one["residency"]["memory_bytes"] == 2**30 for one in told)
+    first = ask(server, "a").json()
+    assert first["model"] == "a" and ask(server, "first").json()["model"] == "first"
+    assert states(server) == {"a": "loaded", "first": "loaded", "b": "unloaded"}
+    second = ask(server, "b").json()
+    assert second["choices"][0]["text"] == first["choices"][0]["text"]
+    assert states(server) == {"a": "unloaded", "first": "unloaded", "b": "loaded"}
+    assert server.settled(lambda: len(workers(server)) <= 2)  # the one at work, and one ahead
+    with httpx.Client(base_url=server.url) as client:
+        shown = client.get("/v1/models/b").json()
+    assert shown["max_model_len"] == 1024 and shown["capabilities"]["completions"]
+
+
+def test_no_call_is_lost_while_they_take_turns(room_for_one: Server) -> None:
+    def call(number: int) -> tuple[int, str]:
+        time.sleep(0.05 * number)
+        answer = ask(room_for_one, "ab"[number % 2], 8, seed=1, temperature=0.8)
+        return answer.status_code, answer.json()["choices"][0]["text"] if answer.status_code == 200 else answer.text
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(call, range(24)))
+    assert {status for status, _ in answers} == {200}, answers
+    assert len({text for _, text in answers}) == 1  # the same model, whichever process computed it
+    loads = room_for_one.metric("inflight_model_load_seconds_count")
+    assert 2 <= loads <= 8, "switches are few"
+    assert room_for_one.metric("inflight_model_wait_seconds_count") > 0
+
+
+def test_bodies_say_which_model_they_mean(room_for_one: Server) -> None:
+    def error(response: httpx.Response) -> tuple[int, str]:
+        return response.status_code, response.json()["error"]["message"]
+
+    post = room_for_one.post
+    assert error(post("/v1/completions", {"prompt": "x"})) == (
+        400,
+        "The body names no model, and this server has several: a, b.",
+    )
+    assert error(ask(room_for_one, "c")) == (404, "The model 'c' does not exist; this server has a, b.")
+    status, message = error(post("/v1/completions", {"model": 5, "prompt": "x"}))
+    assert status == 400 and message.startswith("model is 5")
+    broken = httpx.post(room_for_one.url + "/v1/completions", content=b'{"model": "a"')
+    assert error(broken)[0] == 400 and "not JSON" in error(broken)[1]
+    long = post("/v1/completions", {"model": "c", "prompt": "word " * 20_000})
+    assert error(long)[0] == 404
+    assert error(post("/v1/embeddings", {"model": "a", "input": "x"}))[0] == 400
+    assert post("/tokenize", {"model": "a", "prompt": "hi"}).json()["count"] >= 1
+    assert room_for_one.get("/tokenizer_info", params={"model": "a"}).json()["vocab_size"] > 1000
+    assert room_for_one.get("/tokenizer_info").status_code == 400
+    unloadable = post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "x"})
+    assert unloadable.status_code == 403
+
+
+def test_operators_load_and_unload(room_for_one: Server) -> None:
+    server = room_for_one
+    told = server.post("/v1/models/load", {"model": "a"}).json()
+    assert told["success"] and told["state"] == "loaded" and told["calls"] == 0
+    assert server.post("/models/unload", {"model": "first"}).json()["model"] == "a"
+    assert server.settled(lambda: states(server)["a"] == "unloaded")
+    assert server.post("/v1/models/load", {"model": "none"}).status_code == 404
+    wrong = server.post("/v1/models/load", {"name": "a"})
+    assert wrong.status_code == 400 and "'name'" in wrong.json()["error"]["message"]
+
+
+def test_what_streams_ends_before_its_model_is_unloaded(room_for_one: Server) -> None:
+    with httpx.Client(base_url=room_for_one.url, timeout=60) as client:
+        body = {"model": "a", "prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            assert room_for_one.post("/v1/models/unload", {"model": "a"}).json()["state"] == "draining"
+            data = [line for line in lines if line.startswith("data:")]
+    assert data[-1] == "data: [DONE]"
+    tokens = sum(bool(json.loads(line[5:])["choices"]) for line in data[:-1])
+    assert tokens > 100
+    assert room_for_one.settled(lambda: states(room_for_one)["a"] == "unloaded")
+
+
+def test_lines_of_batch_jobs_ask_several(room_for_one: Server) -> None:
+    client = room_for_one.client()
+    lines = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"model": "ab"[number % 2], "prompt": "Once", "max_tokens": 3},
+        }
+        for number in range(6)
+    ]
+    file = client.files.create(file="\n".join(map(json.dumps, lines)).encode(), purpose="batch")
+    job = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+    assert room_for_one.settled(lambda: client.batches.retrieve(job.id).status == "completed", 90)
+    done = client.batches.retrieve(job.id)
+    assert done.request_counts is not None and done.request_counts.completed == 6
+    assert done.output_file_id is not None
+    answers = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
+    assert {one["response"]["body"]["model"] for one in answers} == {"a", "b"}
+
+
+def test_metrics_are_of_each_model_and_of_the_server(room_for_one: Server) -> None:
+    ask(room_for_one, "b")
+    page = room_for_one.get("/metrics").text
+    names = re.findall(r"^# TYPE (\S+)", page, re.MULTILINE)
+    assert len(names) == len(set(names))
+    assert room_for_one.metric("inflight_model_loaded", model_name="b") == 1
+    assert room_for_one.metric("inflight_engine_up", model_name="b") == 1
+    assert room_for_one.metric("inflight_http_requests_total", endpoint="/v1/completions") > 0
+    assert room_for_one.metric("inflight_models_memory_budget_bytes") == 1.5 * 2**30
+    assert room_for_one.get("/health").status_code == 200
+
+
+def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Server], tmp_path: Path) -> None:
+    text = f"memory = 1.5\nmax-wait = 1\n[models.a]\npin = true\n{SIZE}{SMALL}[models.b]\nsize = 0.4\n{SMALL}"
+    text += f"[models.c]\nsize = 0.4\n{SMALL}"
+    server = start("--models", write(tmp_path / "models.toml", text))
+    assert states(server)["a"] == "loaded"
+    refused = ask(server, "b")
+    if refused.status_code == 503:  # a first load is thought to take longer
+        assert int(refused.headers["retry-after"]) >= 1 and "try again" in refused.json()["error"]["message"]
+    assert server.settled(lambda: server.post("/v1/models/load", {"model": "b"}).status_code == 200, 60)
+    begun = threading.Event()
+
+    def hold() -> None:
+        body = {"model": "b", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 4}
+        with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as stream:
+            for _ in stream.iter_lines():
+                begun.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert begun.wait(30)
+    told = ask(server, "c")
+    assert told.status_code == 503, told.text
+    error = told.json()["error"]
+    assert error["code"] == "model_loading" and "'c'" in error["message"] and "max-wait" in error["message"]
+    assert float(told.headers["retry-after"]) >= 1
+    assert server.metric("inflight_model_waits_refused_total", model_name="c") == 1
+    pinned = server.post("/v1/models/unload", {"model": "a"})
+    assert pinned.status_code == 409 and "pinned" in pinned.json()["error"]["message"]
+    thread.join(60)
+
+
+def test_a_model_that_breaks_down_is_loaded_anew(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--models", write(tmp_path / "models.toml", f"memory = 4\n[models.a]\n{SMALL}[models.b]\n{SMALL}"))
+    assert ask(server, "a").status_code == 200 and ask(server, "b").status_code == 200
+    [of_a, *_] = sorted(workers(server))
+    time.sleep(10)  # it has lived for a while; one that dies at once is not loaded at once
+    os.kill(of_a, signal.SIGKILL)
+    assert server.settled(lambda: states(server)["a"] == "unloaded")
+    assert states(server)["b"] == "loaded" and ask(server, "b").status_code == 200
+    assert ask(server, "a").status_code == 200
+    assert "works no more" in "".join(server.log)
+
+
+def test_only_operators_load_and_unload_with_keys(start: Callable[..., Server], tmp_path: Path) -> None:
+    keys = write(tmp_path / "keys.toml", '[us]\nkey = "sk-us"\noperator = true\n[them]\nkey = "sk-them"\n')
+    models = write(tmp_path / "models.toml", f"memory = 2\n[models.a]\n{SMALL}")
+    server = start("--models", models, "--api-keys-file", keys)
+    for key, status in (("sk-us", 200), ("sk-them", 403)):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert server.post("/v1/models/load", {"model": "a"}, headers=headers).status_code == status
+
+
+def test_a_model_that_is_not_there_is_told_at_the_start(start: Callable[..., Server], tmp_path: Path) -> None:
+    models = write(tmp_path / "models.toml", f'memory = 2\n[models.a]\nmodel = "{tmp_path}/nothing"\n')
+    server = start("--models", models, ready=False)
+    assert server.process.wait(60) == 1
+    log = "".join(server.log)
+    assert "[models.a]" in log and "nothing" in log and "Traceback" not in log
+
+
+def test_calls_that_wait_are_told_when_the_server_ends(room_for_one: Server, tmp_path: Path) -> None:
+    models = write(tmp_path / "models.toml", f"memory = 1.5\n[models.a]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}")
+    server = Server("--models", models, "--drain-timeout", "20").ready()
+    assert ask(server, "a").status_code == 200
+    with ThreadPoolExecutor(2) as threads:
+        long = threads.submit(ask, server, "a", 900, ignore_eos=True)
+        time.sleep(0.5)
+        waiting = threads.submit(ask, server, "b")
+        time.sleep(0.3)
+        assert server.stop() == 0
+        assert waiting.result().status_code in (200, 503)
+        assert long.result().status_code == 200
+    assert not workers(server) and "Traceback" not in "".join(server.log)
