@@ -10,7 +10,8 @@ from typing import Any
 import click
 import pytest
 
-from inflight.cli.options import engine_options, scheduling_options, server_options
+from inflight.cli.options import engine_options, scheduling_options
+from inflight.cli.server_options import server_options
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static

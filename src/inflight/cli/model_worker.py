@@ -31,7 +31,7 @@ from inflight.engine.turns.table import TurnDescriptors, TurnTable
 from inflight.server import logs
 from inflight.server.heap import give_back, settled, share_one_heap
 from inflight.server.loading import LoadedEngine
-from inflight.server.model_pool.messages import AskMetrics, Doing, Failed, Found, MetricsPage, Ready, decode_to_model
+from inflight.server.model_pool.messages import AskMetrics, Failed, Found, MetricsPage, Ready, decode_to_model
 from inflight.server.offload import in_own_thread
 from inflight.server.preprocessing.wire import receive
 from inflight.server.process import LOADER, SWITCH_SECONDS, leave_loader, log_failure
@@ -131,14 +131,11 @@ class _Worker:
     def _load(self) -> LoadedEngine:
         setup = self._setup
 
-        def doing(what: str) -> None:
-            self._later(self._control.tell, Doing(what))
-
         def found(folder: Path) -> None:
             self._later(self._control.tell, Found(folder))
 
         load = partial(load_engine, setup.server, setup.engine, setup.scheduling, setup.record, setup.verbose)
-        engine, loaded = load(doing, found, self._in_turns)
+        engine, loaded = load(lambda doing: None, found, self._in_turns)
         engine.loop.watch(self._foreground)
         return loaded
 

@@ -11,7 +11,6 @@ import click
 
 from inflight.cli.files import check_writable
 from inflight.cli.options import (
-    answer_options,
     engine_options,
     engine_settings,
     record_option,
@@ -21,6 +20,7 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.progress import Interrupt, open_engine
+from inflight.cli.server_options import answer_options
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted

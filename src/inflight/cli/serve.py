@@ -15,8 +15,8 @@ from inflight.cli.options import (
     record_option,
     scheduling_options,
     scheduling_settings,
-    server_options,
 )
+from inflight.cli.server_options import server_options
 from inflight.cli.verb import Verb
 from inflight.server.settings import ServerSettings
 
@@ -97,15 +97,8 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
     models = read_models(file, click.get_current_context())
     api_keys, keys_file = values["api_key"], values["api_keys_file"]
     settings = _server_settings(values)
-    from inflight.cli.serving_models import serve_models
+    from inflight.cli.serving_models import WorkerLogs, serve_models
     from inflight.server.tenants import load_tenants
 
-    return serve_models(
-        settings,
-        models,
-        load_tenants(api_keys, keys_file),
-        verbose=values["verbose"],
-        started=started,
-        log_format=values["log_format"],
-        log_level=values["log_level"],
-    )
+    worker_logs = WorkerLogs(values["verbose"], values["log_format"], values["log_level"])
+    return serve_models(settings, models, load_tenants(api_keys, keys_file), worker_logs, started=started)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inflight import __version__
 from inflight.cli.models_file import FileModel, ModelsFile
@@ -31,41 +33,36 @@ from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
+if TYPE_CHECKING:
+    from inflight.server.model_pool.pool import ModelPool
+    from inflight.server.model_pool.pool_model import PoolModel
+
 WORKER = "inflight.cli.model_worker"
 MEMORY_SHARE = 0.8  # of what is free, where nobody says how much
 LEAST_KV_BYTES = 1 << 28
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerLogs:
+    """How models' processes tell what they do."""
+
+    verbose: bool
+    log_format: logs.Format
+    log_level: str
+
+
 def serve_models(
-    settings: ServerSettings,
-    file: ModelsFile,
-    tenants: Tenants,
-    *,
-    verbose: bool,
-    started: float,
-    log_format: logs.Format,
-    log_level: str,
+    settings: ServerSettings, file: ModelsFile, tenants: Tenants, worker_logs: WorkerLogs, *, started: float
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
-    try:
-        from inflight.server.model_pool.loading import ModelLoader
-        from inflight.server.model_pool.pool import ModelPool
-        from inflight.server.model_pool.pool_model import PoolModel
-        from inflight.server.model_pool.residency import ModelNeeds
-        from inflight.server.model_pool.worker import Workers
-    except ImportError:
-        raise SettingsError(
-            "--models needs pyzmq, which is not installed; pip install 'inflight[processes]', or serve one model."
-        ) from None
+    _check_zmq()
     share_one_heap()
-    logs.configure(log_format, log_level)
+    logs.configure(worker_logs.log_format, worker_logs.log_level)
     models = tuple(replace(one, scheduling=with_weights(one.scheduling, tenants)) for one in file.models)
     tls, bound = tls_context(settings), listen(settings)
     metrics = PoolMetrics(settings.metrics_names, version=__version__)
     service = Service(settings, lambda ended: log_call(ended, metrics.refused))
     jobs = make_jobs(service, tenants)
-    turns = TurnTable.create(len(models))
-    places = {one.name: place for place, one in enumerate(models)}
 
     async def page() -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""
@@ -73,72 +70,94 @@ def serve_models(
             raise service.not_loaded()
         return await metrics.page()
 
+    def load(doing: Doing) -> ModelPool:
+        if jobs is not None:
+            doing("checking the data directory")
+            jobs.open()
+        doing("looking at the models")
+        pool = metrics.pool = _pool(replace(file, models=models), folder, worker_logs)
+        doing("loading the pinned models")
+        asyncio.run_coroutine_threadsafe(pool.open(), process.loop).result()
+        return pool
+
+    async def begin() -> None:
+        if jobs is not None:
+            jobs.start(metrics.batch)
+        tell_ready_at(settings, tenants, bound, started)
+
+    async def end() -> None:
+        if jobs is not None:
+            await jobs.stop()
+
     with private_folder() as folder:
-
-        def pool_model(one: FileModel, nbytes: int) -> PoolModel:
-            def setup(serial: int) -> bytes:
-                from inflight.cli.model_worker import Setup
-
-                return encode(
-                    Setup(
-                        serial=serial,
-                        folder=folder,
-                        server=one.server,
-                        engine=one.engine,
-                        scheduling=one.scheduling,
-                        nbytes=nbytes,
-                        turns=turns.descriptors,
-                        place=places[one.name],
-                        weight=one.weight,
-                        record=one.record,
-                        verbose=verbose,
-                        log_format=log_format,
-                        log_level=log_level,
-                    )
-                )
-
-            return PoolModel(
-                names=one.names,
-                adapters=tuple(Adapter(name, path) for name, path in one.engine.named_loras),
-                needs=ModelNeeds(name=one.name, nbytes=nbytes, is_pinned=one.pin, idle_seconds=one.idle),
-                settings=one.server,
-                setup=setup,
-            )
-
-        def load(doing: Doing) -> ModelPool:
-            if jobs is not None:
-                doing("checking the data directory")
-                jobs.open()
-            doing("looking at the models")
-            budget, sized = _sized(file, models)
-            pool = ModelPool(
-                [pool_model(one, nbytes) for one, nbytes in sized],
-                budget,
-                ModelLoader(Workers(WORKER, turns.descriptors.all)),
-                max_wait=file.max_wait,
-                default=file.default,
-                ended=lambda name: turns.clear(places[name], time.monotonic()),
-            )
-            metrics.pool = pool
-            doing("loading the pinned models")
-            asyncio.run_coroutine_threadsafe(pool.open(), process.loop).result()
-            return pool
-
-        async def begin() -> None:
-            if jobs is not None:
-                jobs.start(metrics.batch)
-            tell_ready_at(settings, tenants, bound, started)
-
-        async def end() -> None:
-            if jobs is not None:
-                await jobs.stop()
-
-        app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs)
         process = Process(service, load, begin, end)
-        return process.run(app, bound, tls)
+        return process.run(make_app(service, tenants, page, __version__, metrics.observe_http, jobs), bound, tls)
 
 
-def _sized(file: ModelsFile, models: Sequence[FileModel]) -> tuple[int, list[tuple[FileModel, int]]]:
+def _check_zmq() -> None:
+    try:
+        import zmq  # noqa: F401
+    except ImportError:
+        raise SettingsError(
+            "--models needs pyzmq, which is not installed; pip install 'inflight[processes]', or serve one model."
+        ) from None
+
+
+def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
+    """folder: of the sockets between the processes. Raises SettingsError, BudgetError."""
+    from inflight.server.model_pool.loading import ModelLoader
+    from inflight.server.model_pool.pool import ModelPool
+    from inflight.server.model_pool.worker import Workers
+
+    turns = TurnTable.create(len(file.models))
+    places = {one.name: place for place, one in enumerate(file.models)}
+    budget, sized = _sized(file)
+    return ModelPool(
+        [_pool_model(one, nbytes, folder, turns, places[one.name], worker_logs) for one, nbytes in sized],
+        budget,
+        ModelLoader(Workers(WORKER, turns.descriptors.all)),
+        max_wait=file.max_wait,
+        default=file.default,
+        ended=lambda name: turns.clear(places[name], time.monotonic()),
+    )
+
+
+def _pool_model(
+    one: FileModel, nbytes: int, folder: Path, turns: TurnTable, place: int, worker_logs: WorkerLogs
+) -> PoolModel:
+    from inflight.cli.model_worker import Setup
+    from inflight.server.model_pool.pool_model import PoolModel
+    from inflight.server.model_pool.residency import ModelNeeds
+
+    def setup(serial: int) -> bytes:
+        return encode(
+            Setup(
+                serial=serial,
+                folder=folder,
+                server=one.server,
+                engine=one.engine,
+                scheduling=one.scheduling,
+                nbytes=nbytes,
+                turns=turns.descriptors,
+                place=place,
+                weight=one.weight,
+                record=one.record,
+                verbose=worker_logs.verbose,
+                log_format=worker_logs.log_format,
+                log_level=worker_logs.log_level,
+            )
+        )
+
+    return PoolModel(
+        names=one.names,
+        adapters=tuple(Adapter(name, path) for name, path in one.engine.named_loras),
+        needs=ModelNeeds(name=one.name, nbytes=nbytes, is_pinned=one.pin, idle_seconds=one.idle),
+        settings=one.server,
+        setup=setup,
+    )
+
+
+def _sized(file: ModelsFile) -> tuple[int, Sequence[tuple[FileModel, int]]]:
     """The budget, and each model with what it takes, in bytes. Raises SettingsError for one that is not there."""
     from inflight.build import memory_needs
     from inflight.execution.memory import GIB, machine_memory
@@ -150,9 +169,9 @@ def _sized(file: ModelsFile, models: Sequence[FileModel]) -> tuple[int, list[tup
             f"--models {file.path}: memory is {budget / GIB:g} GiB, and {free.limited_by} has {free.total / GIB:.1f}; "
             "lower it."
         )
-    most_kv = max(LEAST_KV_BYTES, budget // (2 * len(models)))
+    most_kv = max(LEAST_KV_BYTES, budget // (2 * len(file.models)))
     sized = []
-    for one in models:
+    for one in file.models:
         try:
             needs = memory_needs(one.engine, one.scheduling, most_kv)
         except (ModelError, SettingsError) as error:

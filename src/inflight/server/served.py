@@ -82,12 +82,22 @@ class ListedModel:
     status: ModelStatus | None = None
 
 
+class ModelResidency(Protocol):
+    """Which of several models are in memory, as an operator wants it."""
+
+    async def load(self, name: str) -> ModelStatus:
+        """Waits until the model is in memory, as long as a call may. Raises ApiError."""
+
+    def unload(self, name: str) -> ModelStatus:
+        """As soon as its calls have ended. Raises ApiError."""
+
+
 class ServedModels(Protocol):
     """All verbs are called in the server's event loop."""
 
     @property
-    def are_several(self) -> bool:
-        """Whether a body has to say which it means, and may have to wait for it."""
+    def residency(self) -> ModelResidency | None:
+        """Of several models: then a body has to say which it means, and may have to wait for it."""
 
     @property
     def stopped(self) -> str | None:
@@ -99,12 +109,6 @@ class ServedModels(Protocol):
         """By any of its names. Waits until the model is in memory; what is borrowed must be released. Raises
         ApiError."""
 
-    async def load(self, name: str) -> ModelStatus:
-        """Of several: waits until the model is in memory, as long as a call may. Raises ApiError."""
-
-    def unload(self, name: str) -> ModelStatus:
-        """Of several: as soon as its calls have ended. Raises ApiError."""
-
     def refuse(self, error: ApiError) -> None:
         """Nothing is lent any more; those that wait are told so."""
 
@@ -115,7 +119,7 @@ class OneModel:
     """`ServedModels` of a server that has one, under whatever name it is called: bodies' names are checked where they
     are read."""
 
-    are_several = False
+    residency = None
 
     def __init__(self, served: Served):
         self.served = served
@@ -133,12 +137,6 @@ class OneModel:
 
     async def borrow(self, name: str | None) -> Borrowed:
         return Borrowed(self.served)
-
-    async def load(self, name: str) -> ModelStatus:
-        raise NotImplementedError("asked of several")
-
-    def unload(self, name: str) -> ModelStatus:
-        raise NotImplementedError("asked of several")
 
     def refuse(self, error: ApiError) -> None:
         """Nobody waits."""

@@ -104,7 +104,13 @@ class Service:
 
     @property
     def models(self) -> ServedModels:
-        """For work that is new. Raises ApiError 503 unless they are ready, 500 when they have broken down."""
+        """For work that is new. Raises ApiError as `check`."""
+        self.check()
+        assert self._models is not None, "checked"
+        return self._models
+
+    def check(self) -> None:
+        """Raises ApiError where no new work is taken: 503 unless models are ready, 500 when they have broken down."""
         stopped = self._models.stopped if self._models is not None else None
         if stopped is not None or self.state == "failed":
             raise ApiError(500, stopped or self.doing, type="server_error", code="engine_stopped")
@@ -112,13 +118,12 @@ class Service:
             raise self._draining()
         if self._models is None:
             raise self.not_loaded()
-        return self._models
 
     async def borrow(self, endpoint: EndpointName, body: bytes) -> Borrowed:
-        """The model that a body is for, to be released, or handed on to `open`. Raises ApiError as `models`, and where
+        """The model that a body is for, to be released, or handed on to `open`. Raises ApiError as `check`, and where
         the model is not to be had."""
         models = self.models
-        return await models.borrow(await model_named(endpoint, body) if models.are_several else None)
+        return await models.borrow(await model_named(endpoint, body) if models.residency is not None else None)
 
     def _draining(self) -> ApiError:
         return ApiError(
@@ -181,7 +186,7 @@ class Service:
         stores its answer. Raises ApiError when it is refused. What is opened must be closed."""
         started, entered = time.monotonic(), False
         try:
-            self.models  # noqa: B018  raises where no new work is taken
+            self.check()
             if not batch:
                 self._enter(call.tenant)
                 entered = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics import Metrics
 from inflight.server.metrics.pool_page import PoolMetrics, merged
+from inflight.server.model_pool.residency import ModelStatus
+from inflight.server.model_pool.waits import Waits, states
+
+from .test_page import listed_names
 
 CAPACITY = Capacity(num_blocks=4, block_size=16, max_rows=2, max_model_len=64, vocab_size=10)
 
@@ -20,6 +25,23 @@ def engine_page(name: str) -> bytes:
     metrics = Metrics(name, CAPACITY, "vllm", version="1")
     metrics.refused("context_length_exceeded")
     return metrics.render(None)[0]
+
+
+def test_the_manual_lists_every_name_of_a_pool() -> None:
+    metrics, waits = PoolMetrics("inflight", version="3"), Waits(["a"])
+    metrics.pool = Pool()
+    metrics.refused("model_not_found")
+    status = ModelStatus("a", "loaded", 5, False, 0, 0, 0.0)
+    families = [*states([status], 7), *waits.collect(), metrics._refusals.family()]
+    shown = {
+        family.name + "_total" * (family.type == "counter"): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in families
+    }
+    manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    assert listed_names(manual.partition("\n## Several models\n")[2].partition("\n## ")[0]) == shown
 
 
 class Pool:

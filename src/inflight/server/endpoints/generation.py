@@ -50,7 +50,7 @@ def generation_routes(
         is there that would cost more than reading it."""
         body = await body_bytes(request)
         reading = lent_call_of(request, name, body, tenant)
-        if len(body) <= SHORT_BYTES and not service.models.are_several:
+        if len(body) <= SHORT_BYTES and service.models.residency is None:
             return await reading
         return await until_gone(request.receive, reading, asyncio.Event())
 

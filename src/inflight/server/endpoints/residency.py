@@ -18,7 +18,7 @@ from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import invalid
 from inflight.server.json import JsonResponse, body_bytes, body_of, documented
 from inflight.server.model_pool.residency import ModelStatus
-from inflight.server.served import ServedModels
+from inflight.server.served import ModelResidency
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
@@ -30,21 +30,21 @@ def residency_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIR
 
     async def load(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """Loads a model though nobody calls it; answers when it is in memory."""
-        models, name = await asked(request, tenant)
-        return _told(await models.load(name))
+        residency, name = await asked(request, tenant)
+        return _told(await residency.load(name))
 
     async def unload(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """Unloads a model as soon as its calls have ended; answers at once. The next call loads it again."""
-        models, name = await asked(request, tenant)
-        return _told(models.unload(name))
+        residency, name = await asked(request, tenant)
+        return _told(residency.unload(name))
 
-    async def asked(request: Request, tenant: Tenant) -> tuple[ServedModels, str]:
+    async def asked(request: Request, tenant: Tenant) -> tuple[ModelResidency, str]:
         """Raises ApiError."""
         check_operator(tenant, "load and unload models")
-        body, models = MODEL.decode(await body_bytes(request)), service.models
-        if not models.are_several:
+        body, residency = MODEL.decode(await body_bytes(request)), service.models.residency
+        if residency is None:
             raise invalid("This server has one model, which is always loaded; --models has several.", "model")
-        return models, body.model
+        return residency, body.model
 
     for path, answer in ((LOAD, load), (UNLOAD, unload)):
         add = partial(

@@ -22,12 +22,6 @@ class AskMetrics(Struct, frozen=True, tag=True):
 # -- from it ----------------------------------------------------------------------------------------------------------
 
 
-class Doing(Struct, frozen=True, tag=True):
-    """While it loads."""
-
-    what: str
-
-
 class Found(Struct, frozen=True, tag=True):
     """Where tokenizer and template are."""
 
@@ -55,7 +49,7 @@ class MetricsPage(Struct, frozen=True, tag=True):
     text: bytes | None
 
 
-FromModel = Doing | Found | Ready | Failed | MetricsPage
+FromModel = Found | Ready | Failed | MetricsPage
 
 
 def _typed(kind: type, value: Any) -> Any:

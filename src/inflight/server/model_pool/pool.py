@@ -25,13 +25,14 @@ from inflight.server.model_pool.waits import Waits, states
 from inflight.server.model_pool.worker import WorkerError
 from inflight.server.served import Borrowed, ListedModel
 
+# From a load until the next process is started ahead, which takes a core for seconds: those that waited come first.
+PREPARE_SECONDS = 3.0
+
 log = logging.getLogger("inflight.server")
 
 
 class ModelPool:
     """`ServedModels` of which only some are in memory."""
-
-    are_several = True
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class ModelPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
+        self._is_closed = False
         self._refusal: ApiError | None = None
         self.waits = Waits(one.name for one in models)
 
@@ -70,6 +72,10 @@ class ModelPool:
             await self._news.wait()
 
     # -- `ServedModels` -------------------------------------------------------------------------------------------
+
+    @property
+    def residency(self) -> ModelPool:
+        return self
 
     @property
     def stopped(self) -> str | None:
@@ -107,6 +113,7 @@ class ModelPool:
             self._tell_waiting(name, error)
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in tuple(self._tasks):
@@ -123,13 +130,9 @@ class ModelPool:
     def budget(self) -> int:
         return self._residency.budget
 
-    def named(self, name: str) -> str:
-        """The model's own name, by any of its names. Raises ApiError."""
-        return self._named(name).name
-
     async def load(self, name: str) -> ModelStatus:
         """Waits until the model is in memory, as long as a call may. Raises ApiError."""
-        own = self.named(name)
+        own = self._named(name).name
         self._residency.load(own, time.monotonic())
         self._pump()
         (await self.borrow(own)).release()
@@ -137,7 +140,7 @@ class ModelPool:
 
     def unload(self, name: str) -> ModelStatus:
         """As soon as its calls have ended. Raises ApiError."""
-        own = self.named(name)
+        own = self._named(name).name
         try:
             self._residency.unload(own)
         except ResidencyError as error:
@@ -209,8 +212,9 @@ class ModelPool:
         if not lent.done():
             self.waits.refused(name)
             raise self._not_now(name, max(1.0, self._residency.seconds_until(name, now)))
+        borrowed = lent.result()
         self.waits.waited(name, now - began)
-        return lent.result()
+        return borrowed
 
     def _tell_waiting(self, name: str, error: ApiError) -> None:
         """The residency has forgotten them, or is told by each."""
@@ -277,7 +281,12 @@ class ModelPool:
                 lent.set_result(borrowed)
         loaded.worker.ended.add_done_callback(partial(self._has_ended, name, loaded))
         self._pump()
-        self._loader.prepare()
+        asyncio.get_running_loop().call_later(PREPARE_SECONDS, self._prepare)
+
+    def _prepare(self) -> None:
+        """For the next load, if there may be one."""
+        if len(self._loaded) < len(self._models) and not self._is_closed:
+            self._loader.prepare()
 
     def _failed(self, name: str, error: Exception) -> None:
         if not isinstance(error, WorkerError):

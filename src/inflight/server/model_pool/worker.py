@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from inflight.engine.event_stream import settle
 from inflight.server.model_pool.messages import (
     AskMetrics,
-    Doing,
     Failed,
     Found,
     FromModel,
@@ -54,17 +53,12 @@ class Worker:
         self._is_ending = False
 
     @property
-    def process_id(self) -> int:
-        return self._process.pid
-
-    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def start(self, setup: bytes) -> None:
         """setup: the first message."""
         loop = asyncio.get_running_loop()
-        self.doing = "starting"
         self._found: asyncio.Future[Found] = loop.create_future()
         self._ready: asyncio.Future[Ready] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()  # why, empty where it was asked to
@@ -129,8 +123,6 @@ class Worker:
 
     def _heard(self, message: FromModel) -> None:
         match message:
-            case Doing():
-                self.doing = message.what
             case Found():
                 settle(self._found, message)
             case Ready():
