@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,9 +41,11 @@ def metric(port: int, name: str) -> float:
 
 
 class Chatting:
-    """Streams that follow one another on each of some connections, and the gaps between their events."""
+    """Streams on each of some connections, with pauses between them, and the gaps between their events."""
 
-    def __init__(self, port: int, model: str, streams: int, tokens: int):
+    def __init__(self, port: int, model: str, streams: int, tokens: int, pause_seconds: float):
+        """pause_seconds: on average."""
+        self._pause_seconds = pause_seconds
         self._port, self._model, self._tokens = port, model, tokens
         self._gaps: list[float] = []
         self._is_over = False
@@ -62,6 +65,7 @@ class Chatting:
             one.join()
 
     def _run(self, place: int) -> None:
+        chance = random.Random(place)
         with httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=120) as client:
             while not self._is_over:
                 prompt = [(place * 97 + one) % 1000 for one in range(32)]
@@ -75,6 +79,7 @@ class Chatting:
                         if last is not None:
                             self._gaps.append(now - last)
                         last = now
+                time.sleep(chance.uniform(0, 2 * self._pause_seconds))
 
 
 class Embedding:

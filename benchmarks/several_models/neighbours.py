@@ -15,7 +15,7 @@ from benchmarks.speculation.legs import told
 from inflight.metrics.confidence import paired_ratio
 
 ASKED = 1.1
-STREAMS, TOKENS = 4, 200
+STREAMS, TOKENS, PAUSE = 2, 40, 3.0
 CALLERS, TEXTS = 2, 8
 # By name: the tier of the embedder's calls, and the weights of chat and embedder.
 WAYS = {
@@ -28,7 +28,8 @@ WAYS = {
 def report(turns: int, seconds: float) -> str:
     shown = [_row(name, *way, turns, seconds) for name, way in WAYS.items()]
     return (
-        f"Chat: Qwen2.5-0.5B's shape, {STREAMS} streams of {TOKENS} tokens that follow one another; embedder: "
+        f"Chat: Qwen2.5-0.5B's shape, {STREAMS} clients with answers of {TOKENS} tokens and {PAUSE:g} s between them on "
+        "average; embedder: "
         f"bge-base's shape, {CALLERS} callers with {TEXTS} texts of {TEXT_TOKENS} tokens each, as fast as they are "
         f"answered; both in bf16 with random weights. {turns} turns of {seconds:.0f} s with and without the embedder's "
         f"load. Ratios within each turn, with a 95 % interval; at most {ASKED} is asked of the p99. In brackets what "
@@ -58,7 +59,7 @@ def _row(name: str, tier: str, weights: Sequence[int], turns: int, seconds: floa
         """
         with models_server(at, text) as server:
             alone_rate = _texts_alone(server.port, tier, seconds)
-            chatting = Chatting(server.port, "chat", STREAMS, TOKENS)
+            chatting = Chatting(server.port, "chat", STREAMS, TOKENS, PAUSE)
             time.sleep(3)
             alone: list[list[float]] = []
             beside: list[list[float]] = []
@@ -67,8 +68,9 @@ def _row(name: str, tier: str, weights: Sequence[int], turns: int, seconds: floa
                 alone.append(chatting.gaps(seconds))
                 with Embedding(server.port, "embed", CALLERS, TEXTS, tier) as load:
                     time.sleep(0.5)
+                    before = load.answered
                     beside.append(chatting.gaps(seconds))
-                    texts += load.answered
+                    texts += load.answered - before
                 tell(f"{name}: turn {turn + 1} of {turns}, {_shown(alone[-1])} alone, {_shown(beside[-1])} beside")
                 time.sleep(0.5)
             chatting.end()
@@ -78,7 +80,7 @@ def _row(name: str, tier: str, weights: Sequence[int], turns: int, seconds: floa
     ]
     assert ratios[0] is not None and ratios[1] is not None
     together = [gap for one in alone for gap in one]
-    rate = f"{texts / turns / (seconds + 0.5):.1f} ({alone_rate:.1f})"
+    rate = f"{texts / turns / seconds:.1f} ({alone_rate:.1f})"
     return name, f"{percentile(together, 0.5) * 1000:.1f} ms", told(ratios[0]), told(ratios[1]), rate
 
 
