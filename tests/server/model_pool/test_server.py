@@ -248,3 +248,18 @@ def test_calls_that_wait_are_told_when_the_server_ends(room_for_one: Server, tmp
         assert waiting.result().status_code in (200, 503)
         assert long.result().status_code == 200
     assert not workers(server) and "Traceback" not in "".join(server.log)
+
+
+def test_the_server_ends_though_calls_do_not(tmp_path: Path) -> None:
+    """And a pinned model is not loaded anew because its process ends."""
+    models = write(tmp_path / "models.toml", f"memory = 2\n[models.a]\npin = true\n{SMALL}[models.b]\n{SMALL}")
+    server = Server("--models", models, "--drain-timeout", "0.5").ready()
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(ask, server, name, 900, n=8, ignore_eos=True) for name in "aab"]
+        assert server.settled(lambda: set(states(server).values()) == {"loaded"}, 60)
+        time.sleep(0.5)
+        assert server.stop() == 0
+        assert {one.result().status_code for one in asked} <= {200, 503}
+    log = "".join(server.log)
+    assert "works no more" not in log and "Traceback" not in log and log.count("'a' is being loaded") == 1
+    assert not workers(server)

@@ -116,9 +116,10 @@ class ModelPool:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        loaded, self._loaded = tuple(self._loaded.values()), {}
         for task in tuple(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, *(one.close() for one in self._loaded.values()), return_exceptions=True)
+        await asyncio.gather(*self._tasks, *(one.close() for one in loaded), return_exceptions=True)
         await self._loader.close()
 
     # -- operators ------------------------------------------------------------------------------------------------
@@ -237,6 +238,8 @@ class ModelPool:
 
     def _pump(self) -> None:
         """What is to be done now, and when to look again."""
+        if self._is_closed:
+            return
         now = time.monotonic()
         for decision in self._residency.decide(now):
             work = self._load if isinstance(decision, Load) else self._unload

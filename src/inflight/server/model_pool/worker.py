@@ -104,13 +104,20 @@ class Worker:
         self._process.kill()
 
     async def _watch(self) -> None:
+        """From its start to its end."""
         try:
             await self._control.listen(self._heard)
+            self._control.close()
+            await asyncio.to_thread(self._process.wait)
         except ValueError as error:
             self._why = f"The model's process said what is no message ({error})."
+        finally:  # broken off, too: nobody may wait for what does not come
             self._process.kill()
-        self._control.close()
-        code = await asyncio.to_thread(self._process.wait)
+            self._has_ended()
+
+    def _has_ended(self) -> None:
+        """Whoever waits for something is told."""
+        code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
         for page in self._pages.values():
             settle(page, None)
