@@ -70,6 +70,7 @@ class Chatting:
             while not self._is_over:
                 prompt = [(place * 97 + one) % 1000 for one in range(32)]
                 body = {"model": self._model, "prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True}
+                body["return_token_ids"] = True  # no tokenizer is there: without them events would be empty
                 last = None
                 with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
                     for line in response.iter_lines():

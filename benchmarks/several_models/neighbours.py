@@ -28,12 +28,11 @@ WAYS = {
 def report(turns: int, seconds: float) -> str:
     shown = [_row(name, *way, turns, seconds) for name, way in WAYS.items()]
     return (
-        f"Chat: Qwen2.5-0.5B's shape, {STREAMS} clients with answers of {TOKENS} tokens and {PAUSE:g} s between them on "
-        "average; embedder: "
-        f"bge-base's shape, {CALLERS} callers with {TEXTS} texts of {TEXT_TOKENS} tokens each, as fast as they are "
-        f"answered; both in bf16 with random weights. {turns} turns of {seconds:.0f} s with and without the embedder's "
-        f"load. Ratios within each turn, with a 95 % interval; at most {ASKED} is asked of the p99. In brackets what "
-        "the embedder answers without a chat.\n\n"
+        f"Chat: Qwen2.5-0.5B's shape, {STREAMS} clients with answers of {TOKENS} tokens and {PAUSE:g} s between them "
+        f"on average; embedder: bge-base's shape, {CALLERS} callers with {TEXTS} texts of {TEXT_TOKENS} tokens each, "
+        f"as fast as they are answered; both in bf16 with random weights. {turns} turns of {seconds:.0f} s with and "
+        f"without the embedder's load. Ratios within each turn, with a 95 % interval; at most {ASKED} is asked of the "
+        "p99. In brackets what the embedder answers without a chat.\n\n"
         + table(("embedder", "p50 of gaps alone", "p50 beside", "p99 beside", "texts a second (alone)"), shown)
     )
 

@@ -41,7 +41,9 @@ HOLDS_BEHIND = place(5.0, wants=False, urgent=False)
         pytest.param({1: BACKGROUND}, 0.0, Next(1), id="others where no urgent one wants it"),
         pytest.param({0: place(wants=False, returns_at=10.1), 1: BACKGROUND}, 0.0, None, id="one is expected back"),
         pytest.param({0: place(wants=False, returns_at=10.0), 1: BACKGROUND}, 0.0, Next(1), id="and does not come"),
-        pytest.param({0: place(wants=False, returns_at=10.1), 1: place(3)}, 0.0, Next(1), id="equals wait for nobody"),
+        pytest.param({0: place(wants=False, returns_at=10.1), 1: place(3)}, 0.0, None, id="equals wait for it"),
+        pytest.param({0: place(3, wants=False, returns_at=10.1), 1: place(2)}, 0.0, Next(1), id="not for the others"),
+        pytest.param({0: place(wants=False, returns_at=10.0), 1: place(3)}, 0.0, Next(1), id="nor for long"),
         pytest.param(
             {0: place(wants=False, urgent=False, returns_at=10.1), 1: BACKGROUND}, 0.0, Next(1), id="nobody for others"
         ),

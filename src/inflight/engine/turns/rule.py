@@ -53,12 +53,15 @@ class Next(NamedTuple):
 
 def next_turn(places: Mapping[int, Place], owed: float, now: float) -> Next | None:
     """When nobody has the turn. owed: seconds that those who are not urgent have credit for. None: nobody wants it, or
-    an urgent one is expected back."""
+    an urgent one is expected back that comes before: one that slips in between two steps of it would have its share of
+    the time by halves, whatever the weights."""
     urgent, other = _first(places, urgent=True), _first(places, urgent=False)
     is_held_up = urgent is not None or now < expected_until(places)
     if other is not None and (not is_held_up or owed >= places[other].price):
         return Next(other, owed=is_held_up)
-    return None if urgent is None else Next(urgent)
+    if urgent is None or any(one.used < places[urgent].used for one in _expected(places, now)):
+        return None
+    return Next(urgent)
 
 
 def displacing(
@@ -98,7 +101,7 @@ def due_in(places: Mapping[int, Place], holder: int, held_seconds: float, owed: 
 
 def expected_until(places: Mapping[int, Place]) -> float:
     """When the last urgent one is no longer expected back; 0: none is."""
-    return max((one.returns_at for one in places.values() if one.urgent and not one.wants), default=0.0)
+    return max((one.returns_at for one in _expected(places, 0.0)), default=0.0)
 
 
 def start(used: float, active: Collection[float], reached: float) -> float:
@@ -113,6 +116,11 @@ def owed_after(owed: float, seconds: float, floor: float, *, urgent: bool, waits
     if urgent:
         return min(MOST_OWED_SECONDS, owed + seconds * floor / (1 - floor)) if waits else owed
     return owed - seconds if is_owed else max(min(owed, 0.0), owed - seconds)
+
+
+def _expected(places: Mapping[int, Place], now: float) -> Iterable[Place]:
+    """Those that gave their turn away with more to do at once."""
+    return (one for one in places.values() if one.urgent and not one.wants and now < one.returns_at)
 
 
 def _first(places: Mapping[int, Place], urgent: bool) -> int | None:
