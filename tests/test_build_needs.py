@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_whole_texts_keep_next_to_nothing(tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "m")
     needs = memory_needs(EngineSettings(model=str(folder)), PLAIN, GIB)
     assert needs.settings.kv_memory is None and needs.nbytes < PROCESS_BYTES + (64 << 20)
+
+
+def test_models_of_transformers_have_what_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
+    plain = EngineSettings(model=str(tmp_path), backend="transformers")
+    assert memory_needs(plain, PLAIN, GIB).settings.kv_memory == 1
+    asked = memory_needs(replace(plain, kv_memory=2), PLAIN, GIB)
+    assert asked.settings.kv_memory == 2 and asked.nbytes == PROCESS_BYTES + 2 * GIB + 1000
+    assert memory_needs(replace(plain, num_blocks=7), PLAIN, GIB).settings == replace(plain, num_blocks=7)
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:

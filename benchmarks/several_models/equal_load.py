@@ -13,7 +13,7 @@ import httpx
 from benchmarks.comparison import tell
 from benchmarks.results import table
 from benchmarks.several_models.asking import metric, models_server, percentile
-from inflight.server.model_pool.residency import HOLD_SWITCHES
+from inflight.server.model_pool.resident import HOLD_SWITCHES
 
 TOKENS = 16
 

@@ -62,6 +62,15 @@ def test_the_command_line_holds_for_all_that_say_nothing(tmp_path: Path) -> None
     assert a.server.max_n == b.server.max_n == 3 and file.max_wait == MAX_WAIT
 
 
+def test_lanes_of_a_configuration_file_are_every_models(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[lanes.vip]\nweight = 2\n[lanes.night]\nbackground = true\n", encoding="utf-8")
+    file = read(tmp_path, "[models.a]\nlanes.vip = { weight = 5 }\n[models.b]\n", "--config", str(config))
+    a, b = file.models
+    assert a.scheduling.lanes == {"vip": {"weight": 5}, "night": {"background": True}}
+    assert b.scheduling.lanes == {"vip": {"weight": 2}, "night": {"background": True}}
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -72,6 +81,7 @@ def test_the_command_line_holds_for_all_that_say_nothing(tmp_path: Path) -> None
         ("memory = -1\n[models.a]", "memory is -1; give a number above 0"),
         ("memory = true\n[models.a]", "memory is True"),
         ('default = "x"\n[models.a]', "default is 'x', which is none of its models"),
+        ('default = ["a"]\n[models.a]', "none of its models"),
         ("[models.a]\nkv-memry = 1", r"\[models.a\] has the key 'kv-memry', which is no option; did you mean"),
         ("[models.a]\nport = 1", r"\[models.a\] has the key 'port'"),
         ("[models.a]\nkv-memory = 0", r"\[models.a\]: --kv-memory is 0"),

@@ -90,6 +90,20 @@ class Server:
         return self.process.wait(30)
 
 
+def children(server: Server, module: str) -> list[int]:
+    """Process ids of those that it has started to run a module, by their order of starting."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if module.encode() in words and parent == server.process.pid:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The defaults, shared by all tests that change nothing."""

@@ -45,22 +45,14 @@ from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
 
 from .conftest import Server
+from .conftest import children as children_of
 
 ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 8}
 
 
 def children(server: Server) -> list[int]:
-    """Process ids of the API processes, by their order of starting."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        if b"inflight.server.processes.child" in words and parent == server.process.pid:
-            found.append(int(entry.name))
-    return sorted(found)
+    """The API processes."""
+    return children_of(server, "inflight.server.processes.child")
 
 
 def owner(server: Server, client: httpx.Client) -> int:

@@ -23,7 +23,7 @@ from inflight.models.arithmetic import adapter_parameters, state_bytes
 from inflight.models.gguf.gguf_model import gguf_at
 from inflight.models.spec import ModelSpec
 
-# Interpreter, libraries, tokenizer and what a step's activations take; a model of 64 tokens a step has 0.2 GiB.
+# Interpreter, libraries, tokenizer and what a step's activations take; all of the built-in model's process has 0.1 GiB.
 PROCESS_BYTES = 3 * GIB // 10
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
@@ -42,7 +42,7 @@ def memory_needs(settings: EngineSettings, scheduling: SchedulingSettings, most_
     fill. Raises SettingsError and ModelError for what cannot be served."""
     folder = model_folder(settings)
     if settings.backend == "transformers":
-        return MemoryNeeds(_file_bytes(folder) + most_kv_bytes + PROCESS_BYTES, _with_kv(settings, most_kv_bytes))
+        return _of_modules(folder, settings, most_kv_bytes)
     device = resolve_device(settings)
     spec = computed_model(gguf_at(folder) or folder, settings, str(device.value)).spec
     limits = resolve_limits(settings, spec, device, scheduling.strategy)
@@ -53,6 +53,14 @@ def memory_needs(settings: EngineSettings, scheduling: SchedulingSettings, most_
     weights = weight_bytes(spec, limits.number_format, quantization, group)
     states = limits.max_rows * 3 * state_bytes(spec)
     return MemoryNeeds(weights + kv_bytes + states + _adapter_bytes(settings, spec) + PROCESS_BYTES, settings)
+
+
+def _of_modules(folder: Path, settings: EngineSettings, most_kv_bytes: int) -> MemoryNeeds:
+    """Of a model that is computed by modules of transformers, whose blocks are not known before it is loaded."""
+    kv_bytes = most_kv_bytes if settings.kv_memory is None else int(settings.kv_memory * GIB)
+    if settings.kv_memory is None and settings.num_blocks is None:
+        settings = _with_kv(settings, most_kv_bytes)
+    return MemoryNeeds(_file_bytes(folder) + kv_bytes + PROCESS_BYTES, settings)
 
 
 def _kv_bytes(settings: EngineSettings, scheduling: SchedulingSettings, limits: Limits, spec: ModelSpec) -> int:

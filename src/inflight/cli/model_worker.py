@@ -7,36 +7,40 @@ instead of signals, and ends when CONTROL does. Before it is told what to load, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import uvloop
 from msgspec import Struct
 
-from inflight.cli.serving import load_engine
+from inflight.cli.engine_loading import load_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.core.types.plan import Executor
+from inflight.engine.event_stream import settle
 from inflight.engine.remote.server import EngineServer
 from inflight.engine.turns.foreground import ForegroundCount
 from inflight.engine.turns.step_turns import StepTurns, TurnTakingExecutor
 from inflight.engine.turns.table import TurnDescriptors, TurnTable
 from inflight.server import logs
 from inflight.server.heap import give_back, settled, share_one_heap
-from inflight.server.loading import LoadedEngine
-from inflight.server.model_pool.messages import AskMetrics, Failed, Found, MetricsPage, Ready, decode_to_model
+from inflight.server.loaded_engine import LoadedEngine
+from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
+from inflight.server.model_pool.messages import Failed, Ready, decode_to_model
 from inflight.server.offload import in_own_thread
 from inflight.server.preprocessing.wire import receive
-from inflight.server.process import LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.processes.control import Control
+from inflight.server.processes.messages import AskPage, Model, Page, typed
 from inflight.server.settings import ServerSettings
+
+log = logging.getLogger("inflight.server")
 
 
 class Setup(Struct, frozen=True):
@@ -58,11 +62,7 @@ class Setup(Struct, frozen=True):
     log_level: str
 
 
-def _typed(kind: type, value: Any) -> Any:
-    return kind(value)
-
-
-_decode = msgspec.msgpack.Decoder(Setup, dec_hook=_typed).decode
+_decode = msgspec.msgpack.Decoder(Setup, dec_hook=typed).decode
 
 
 def main() -> int:
@@ -117,13 +117,17 @@ class _Worker:
             self._control.tell(Failed(str(error)))
             return 1
         self._engine = engine
+        given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         address = f"ipc://{self._setup.folder}/model-{self._setup.serial}"
-        server = EngineServer(engine.bridge, address)
+        server = EngineServer(
+            engine.bridge, address, lambda name: settle(given_up, "The server has read no answers for long.")
+        )
         self._control.tell(Ready(address, engine.described, max(self._setup.nbytes, _resident_bytes())))
         await give_back()
         with settled():
-            while (stopped := engine.bridge.stopped) is None:
+            while engine.bridge.stopped is None and not given_up.done():
                 await asyncio.sleep(1.0)
+        stopped = engine.bridge.stopped or given_up.result()
         server.stop(stopped)
         self._control.tell(Failed(stopped))
         return 1
@@ -132,7 +136,7 @@ class _Worker:
         setup = self._setup
 
         def found(folder: Path) -> None:
-            self._later(self._control.tell, Found(folder))
+            self._later(self._control.tell, Model(folder))
 
         load = partial(load_engine, setup.server, setup.engine, setup.scheduling, setup.record, setup.verbose)
         engine, loaded = load(lambda doing: None, found, self._in_turns)
@@ -148,16 +152,19 @@ class _Worker:
             pauses(turns.pass_on)
         return TurnTakingExecutor(executor, turns, lambda: self._foreground.any)
 
-    def _heard(self, message: AskMetrics) -> None:
-        task = asyncio.ensure_future(self._tell_metrics(message.question))
+    def _heard(self, message: AskPage) -> None:
+        task = asyncio.ensure_future(self._tell_page(message.question))
         self._pages.add(task)
         task.add_done_callback(self._pages.discard)
 
-    async def _tell_metrics(self, question: int) -> None:
-        text = None
+    async def _tell_page(self, question: int) -> None:
+        page = Page(question, None, "")
         if self._engine is not None:
-            text, _ = await self._engine.page()
-        self._control.tell(MetricsPage(question, text))
+            try:
+                page = Page(question, *await self._engine.page())
+            except Exception:  # a mistake in counting is no reason to stop
+                log.exception("the metrics could not be told")
+        self._control.tell(page)
 
 
 def _resident_bytes() -> int:

@@ -92,7 +92,7 @@ def read_models(path: Path, verb: click.Context) -> ModelsFile:
     models = tuple(_model(f"{where}, [models.{name}]", name, dict(table), verb) for name, table in tables.items())
     _check_names(where, models)
     default = content.get("default")
-    if default is not None and default not in {name for one in models for name in one.names}:
+    if default is not None and not any(default in one.names for one in models):
         raise click.UsageError(f"{where}: default is {default!r}, which is none of its models; name one of them.")
     return ModelsFile(
         path=path,
@@ -115,7 +115,7 @@ def _model(where: str, name: str, table: dict[str, Any], verb: click.Context) ->
     defaults = defaults_of(where, table, parameters)
     try:
         context = _parsed(verb, parameters, defaults)
-        context.meta[LANES] = lanes
+        context.meta[LANES] = {**verb.meta.get(LANES, {}), **lanes}
         values = dict(context.params)
         with context.scope(cleanup=False):
             engine, scheduling = engine_settings(values), scheduling_settings(values)

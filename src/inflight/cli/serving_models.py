@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import __version__
+from inflight.cli.engine_loading import Doing
 from inflight.cli.models_file import FileModel, ModelsFile
-from inflight.cli.serving import Doing, tell_ready_at, with_weights
+from inflight.cli.serving import tell_ready_at, with_weights
 from inflight.config.setting import SettingsError
 from inflight.core.types.adapter import Adapter
 from inflight.engine.turns.table import TurnTable
@@ -127,7 +128,7 @@ def _pool_model(
 ) -> PoolModel:
     from inflight.cli.model_worker import Setup
     from inflight.server.model_pool.pool_model import PoolModel
-    from inflight.server.model_pool.residency import ModelNeeds
+    from inflight.server.model_pool.resident import ModelNeeds
 
     def setup(serial: int) -> bytes:
         return encode(

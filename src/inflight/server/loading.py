@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from functools import partial
 
-from msgspec import Struct
-
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.sampling import SamplingParams
-from inflight.engine.bridge import AsyncBridge
 from inflight.engine.client import EngineClient
-from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.adapter_names import AdapterNames
-from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.prompts import PromptEncoder
-from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
-from inflight.models.spec import Pooler
 from inflight.server.batch.service import BatchService
 from inflight.server.line_calls import LineAnswerer
-from inflight.server.metrics import Metrics
-from inflight.server.offload import offload
+from inflight.server.loaded_engine import Described
 from inflight.server.parsers import parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
@@ -31,49 +19,20 @@ from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.translating import RequestTranslator
-from inflight.text import Tokenizer
+from inflight.text import ChatTemplate, Tokenizer
 
+SERIAL_SHIFT = 40  # bits of a process's own numbers for requests without a seed, below its serial number
 # What reading a prompt as long as the context may take, in a process of its own: the tokenizer keeps that of a token.
 READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
 
 
-class Described(Struct, frozen=True):
-    """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
-    defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
-    began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
-    settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
-    tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start."""
-
-    models: tuple[str, ...]
-    max_model_len: int
-    vocab_size: int
-    most_sequences: int | None
-    defaults: SamplingParams
-    seed: int
-    clock_zero: float
-    parsers: ParserNames
-    keeps_grammars: bool
-    generates: bool = True
-    pooler: Pooler | None = None
-    text_prompts: TextPrompts = NO_PROMPTS
-    adapters: tuple[Adapter, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedEngine:
-    """One of this process, and what counts what it does."""
-
-    bridge: AsyncBridge
-    metrics: Metrics
-    described: Described
-
-    async def page(self) -> tuple[bytes, str]:
-        """The metrics: text and content type."""
-        try:
-            snapshot = await self.bridge.snapshot()
-        except EngineStopped:
-            snapshot = None
-        return await offload(partial(self.metrics.render, snapshot))
+def make_prompts(
+    tokenizer: Tokenizer | None, template: ChatTemplate | None, engine: Described, serial: int
+) -> PromptEncoder:
+    """Of an engine in another process. serial: of the process or the load, which no other one before or after it has:
+    requests without a seed get another one from each."""
+    first, of_pairs = serial << SERIAL_SHIFT, engine.text_prompts.of_pairs
+    return PromptEncoder(tokenizer, template, engine.seed, first=first, pair_template=of_pairs)
 
 
 def make_served(

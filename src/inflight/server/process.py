@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import ssl
@@ -17,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from types import FrameType
-from typing import NoReturn, cast
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,6 +29,7 @@ from inflight.server.ingress.connections import ConnectionLimits, Connections
 from inflight.server.ingress.descriptors import RESERVED, raise_descriptor_limit
 from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
+from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.offload import in_own_thread
 from inflight.server.served import ServedModels
 from inflight.server.service import Service
@@ -42,12 +42,6 @@ BACKLOG = 2048  # connections that wait to be taken
 # What the kernel keeps of what a connection has sent and nobody has read. Left to itself it keeps some 6 MB of each,
 # and with some hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
 RECEIVE_BYTES = 128 << 10
-
-# After which a thread that computes gives way to one that has been waiting. The event loop gives the interpreter's lock
-# away with each system call; at Python's 5 ms a single busy thread makes it wait for tens of milliseconds an answer.
-SWITCH_SECONDS = 0.0005
-
-LOADER = "inflight-loader"  # the thread's name
 
 log = logging.getLogger("inflight.server")
 
@@ -226,17 +220,6 @@ class Process:
         if ended := await self._service.drain():
             log.info(f"{counted(ended, 'call was', 'calls were')} not done within the drain timeout, and ended.")
         self._stop()
-
-
-def log_failure(why: str, error: Exception | None) -> None:
-    ours = error is None or type(error).__module__.startswith("inflight.") or isinstance(error, OSError)
-    log.error(why, exc_info=None if ours else error)  # a bug: whoever reports it needs the place
-
-
-def leave_loader(code: int) -> NoReturn:
-    """The end while an engine is being loaded, whose thread cannot be interrupted."""
-    logging.shutdown()
-    os._exit(code)
 
 
 def _ignore(number: int) -> None:

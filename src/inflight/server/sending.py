@@ -86,14 +86,17 @@ class PreparedResponse(Response):
     """JSON that needs no engine. It counts among its tenant's calls until it is taken."""
 
     def __init__(self, entered: AbstractContextManager[Delivery], made: Callable[[], Awaitable[bytes]]):
-        """made: may raise ApiError."""
+        """made: may raise ApiError, and ClientGone."""
         super().__init__()
         self._entered = entered
         self._made = made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._entered as delivery:
-            answer = await self._made()
+            try:
+                answer = await self._made()
+            except ClientGone:
+                return await Response(status_code=GONE)(scope, receive, send)
             delivery.whole_bytes = len(answer)
             if delivery.error is not None:
                 raise delivery.error

@@ -21,7 +21,7 @@ from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames
-from inflight.server.model_pool.residency import ModelStatus
+from inflight.server.model_status import ModelStatus
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
 from inflight.server.translating import RequestTranslator

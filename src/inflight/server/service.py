@@ -119,11 +119,21 @@ class Service:
         if self._models is None:
             raise self.not_loaded()
 
-    async def borrow(self, endpoint: EndpointName, body: bytes) -> Borrowed:
-        """The model that a body is for, to be released, or handed on to `open`. Raises ApiError as `check`, and where
-        the model is not to be had."""
+    async def borrow(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> Borrowed:
+        """The model that a body is for, to be released, or handed on to `open`. tenant: among whose calls it counts
+        while it waits for the model; None: it counts already, or never does. Raises ApiError as `check`, 429 where too
+        many calls are under way, and where the model is not to be had."""
         models = self.models
-        return await models.borrow(await model_named(endpoint, body) if models.residency is not None else None)
+        if models.residency is None:
+            return await models.borrow(None)
+        name = await model_named(endpoint, body)
+        if tenant is None:
+            return await models.borrow(name)
+        self._enter(tenant)
+        try:
+            return await models.borrow(name)
+        finally:
+            self._leave(tenant)
 
     def _draining(self) -> ApiError:
         return ApiError(

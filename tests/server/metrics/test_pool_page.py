@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics import Metrics
 from inflight.server.metrics.pool_page import PoolMetrics, merged
-from inflight.server.model_pool.residency import ModelStatus
-from inflight.server.model_pool.waits import Waits, states
+from inflight.server.model_pool.pool_counts import PoolCounts, states
+from inflight.server.model_status import ModelStatus
 
 from .test_page import listed_names
 
@@ -28,11 +28,11 @@ def engine_page(name: str) -> bytes:
 
 
 def test_the_manual_lists_every_name_of_a_pool() -> None:
-    metrics, waits = PoolMetrics("inflight", version="3"), Waits(["a"])
+    metrics, counts = PoolMetrics("inflight", version="3"), PoolCounts(["a"])
     metrics.pool = Pool()
     metrics.refused("model_not_found")
     status = ModelStatus("a", "loaded", 5, False, 0, 0, 0.0)
-    families = [*states([status], 7), *waits.collect(), metrics._refusals.family()]
+    families = [*states([status], 7), *counts.collect(), metrics._refusals.family()]
     shown = {
         family.name + "_total" * (family.type == "counter"): (
             family.type,

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from inflight.server.model_pool.residency import (
     FIRST_RETRY,
-    HOLD_SWITCHES,
     BudgetError,
     Load,
-    ModelNeeds,
     Residency,
     ResidencyError,
     Unload,
 )
+from inflight.server.model_pool.resident import HOLD_SWITCHES, ModelNeeds
 
 GIB = 2**30
 
@@ -220,6 +219,54 @@ def first_guess() -> float:
     return Residency([needs("x")], GIB).seconds_until("x", 0)
 
 
+def test_who_was_told_to_come_again_is_not_forgotten() -> None:
+    """However long the wait is thought to be: nobody waits, and the model has its turn."""
+    residency = pool(1, needs("a"), needs("b"))
+    at = load(residency, "a", 0, seconds=65)
+    residency.enter("a", at)
+    residency.ask("b", at)
+    assert residency.decide(at + 1) == []
+    due = residency.next_time(at + 1)
+    assert due is not None
+    residency.decide(due)
+    residency.left("a", 120, due)
+    assert residency.decide(due) == [Unload("a")]
+    residency.ended("a", due)
+    assert residency.decide(due) == [Load("b")]
+
+
+def test_one_that_stays_after_all_has_those_that_wait_for_it() -> None:
+    residency = pool(1, needs("a", idle=1), needs("b"))
+    at = load(residency, "a", 0)
+    residency.enter("a", at)
+    residency.wait("b", at)
+    residency.decide(at + 100)
+    assert residency.state("a") == "draining"
+    residency.wait("a", at + 100)  # its next turn
+    residency.left("a", 100, at + 101)
+    residency.waits_no_more("b")
+    assert residency.decide(at + 200) == [] and residency.state("a") == "loaded"
+    residency.waits_no_more("a")
+    assert residency.enter("a", at + 200)
+
+
+def test_an_operators_wish_ends_when_it_is_fulfilled() -> None:
+    residency = pool(1, needs("a"), needs("b"))
+    at = load(residency, "a", 0)
+    residency.enter("a", at)
+    residency.wait("b", at)
+    residency.decide(at + 100)
+    residency.load("a", at + 100)  # which is being drained
+    residency.waits_no_more("b")
+    residency.decide(at + 101)
+    assert residency.state("a") == "loaded"
+    residency.unload("a")
+    residency.left("a", 1, at + 102)
+    assert residency.decide(at + 102) == [Unload("a")]
+    residency.ended("a", at + 103)
+    assert residency.decide(at + 103) == []
+
+
 # -- a pool at work ---------------------------------------------------------------------------------------------------
 
 
@@ -251,10 +298,18 @@ class World:
                 assert not status.under_way and not status.is_pinned
                 self.at(self.now + 0.1, "ended", decision.name)
         assert self.residency.nbytes <= self.residency.budget
+        for name in [one for one in self.waiting if self.residency.state(one) == "loaded"]:
+            self.lend(name, seconds)
         due = self.residency.next_time(self.now)
         if due is not None:
             assert due > self.now or self.residency.decide(self.now) == []
             self.at(max(due, self.now + 1e-6), "look", "")
+
+    def lend(self, name: str, seconds: float) -> None:
+        for _ in self.waiting.pop(name, ()):
+            self.residency.waits_no_more(name)
+            assert self.residency.enter(name, self.now)
+            self.begin(name, seconds)
 
     def begin(self, name: str, seconds: float) -> None:
         self.served += 1
@@ -273,10 +328,7 @@ class World:
                     self.waiting.setdefault(name, []).append(self.now)
             elif what == "loaded":
                 self.residency.loaded(name, self.residency.status(name, self.now).nbytes, self.now)
-                for _ in self.waiting.pop(name, ()):
-                    self.residency.waits_no_more(name)
-                    assert self.residency.enter(name, self.now)
-                    self.begin(name, call_seconds)
+                self.lend(name, call_seconds)
             elif what == "ended":
                 self.residency.ended(name, self.now)
             elif what == "call ended":

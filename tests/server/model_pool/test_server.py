@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ..conftest import Server
+from ..conftest import Server, children
 
 SMALL = "kv-memory = 0.05\n"
 SIZE = "size = 1\n"
@@ -28,25 +28,19 @@ def write(path: Path, text: str) -> str:
 
 
 def workers(server: Server) -> list[int]:
-    """Process ids of models' processes."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        if b"inflight.cli.model_worker" in words and parent == server.process.pid:
-            found.append(int(entry.name))
-    return found
+    """Models' processes."""
+    return children(server, "inflight.cli.model_worker")
 
 
 def states(server: Server) -> dict[str, str]:
     return {one["id"]: one["state"] for one in server.get("/v1/models").json()["data"]}
 
 
-def ask(server: Server, model: str, tokens: int = 4, **more: Any) -> httpx.Response:
-    return server.post("/v1/completions", {"model": model, "prompt": "Once", "max_tokens": tokens, **more})
+def ask(
+    server: Server, model: str, tokens: int = 4, _headers: dict[str, str] | None = None, **more: Any
+) -> httpx.Response:
+    body = {"model": model, "prompt": "Once", "max_tokens": tokens, **more}
+    return server.post("/v1/completions", body, headers=_headers)
 
 
 @pytest.fixture(scope="module")
@@ -201,15 +195,16 @@ def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Serve
     assert error["code"] == "model_loading" and "'c'" in error["message"] and "max-wait" in error["message"]
     assert float(told.headers["retry-after"]) >= 1
     assert server.metric("inflight_model_waits_refused_total", model_name="c") == 1
+    thread.join(60)
+    assert server.settled(lambda: states(server)["c"] == "loaded", 60), "it has its turn though nobody waits"
     pinned = server.post("/v1/models/unload", {"model": "a"})
     assert pinned.status_code == 409 and "pinned" in pinned.json()["error"]["message"]
-    thread.join(60)
 
 
 def test_a_model_that_breaks_down_is_loaded_anew(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--models", write(tmp_path / "models.toml", f"memory = 4\n[models.a]\n{SMALL}[models.b]\n{SMALL}"))
     assert ask(server, "a").status_code == 200 and ask(server, "b").status_code == 200
-    [of_a, *_] = sorted(workers(server))
+    [of_a, *_] = workers(server)
     time.sleep(10)  # it has lived for a while; one that dies at once is not loaded at once
     os.kill(of_a, signal.SIGKILL)
     assert server.settled(lambda: states(server)["a"] == "unloaded")
@@ -225,6 +220,17 @@ def test_only_operators_load_and_unload_with_keys(start: Callable[..., Server], 
     for key, status in (("sk-us", 200), ("sk-them", 403)):
         headers = {"Authorization": f"Bearer {key}"}
         assert server.post("/v1/models/load", {"model": "a"}, headers=headers).status_code == status
+
+
+def test_calls_that_wait_count_among_their_tenants(start: Callable[..., Server], tmp_path: Path) -> None:
+    keys = write(tmp_path / "keys.toml", '[us]\nkey = "sk-us"\nmax_concurrent = 2\n')
+    models = write(tmp_path / "models.toml", f"memory = 1.5\n[models.a]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}")
+    server = start("--models", models, "--api-keys-file", keys)
+    headers = {"Authorization": "Bearer sk-us"}
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(ask, server, "b", 2, _headers=headers) for _ in range(6)]
+        statuses = sorted(one.result().status_code for one in asked)
+    assert statuses[:2] == [200, 200] and statuses[-1] == 429
 
 
 def test_a_model_that_is_not_there_is_told_at_the_start(start: Callable[..., Server], tmp_path: Path) -> None:

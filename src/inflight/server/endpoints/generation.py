@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import GENERATION
 from inflight.server.generating import Keep
-from inflight.server.ingress.body_budget import BodyLease
 from inflight.server.json import add_endpoint, body_bytes
-from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
-from inflight.server.responses.kept import NO_HISTORY, KeptResponses, previous_of, too_long
-from inflight.server.responses.referred import found, references_of, with_items
+from inflight.server.responses.kept import NO_HISTORY, KeptResponses
+from inflight.server.responses.stored_conversations import StoredConversations
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.served import Borrowed, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
-T = TypeVar("T")
 
 
 def generation_routes(
@@ -33,7 +30,7 @@ def generation_routes(
 ) -> APIRouter:
     """kept: where responses are stored."""
     routes = APIRouter(tags=["generation"])
-    most_bytes = int(service.settings.max_body_mb * 2**20)
+    stored = None if kept is None else StoredConversations(kept, int(service.settings.max_body_mb * 2**20))
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         try:
@@ -55,7 +52,7 @@ def generation_routes(
         return await until_gone(request.receive, reading, asyncio.Event())
 
     async def lent_call_of(request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> tuple[Call, Borrowed]:
-        borrowed = await service.borrow(name, body)
+        borrowed = await service.borrow(name, body, tenant)
         try:
             return await call_of(borrowed.served, request, name, body, tenant), borrowed
         except BaseException:
@@ -63,36 +60,13 @@ def generation_routes(
             raise
 
     async def call_of(served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
-        lease, history = request.state.body_lease, b""
-        if kept is not None and GENERATION[name].continued is not None:
-            body = await with_named_items(body, tenant, lease)
-            history = await history_of(body, tenant, lease)
+        lease, history = request.state.body_lease, NO_HISTORY
+        if stored is not None and GENERATION[name].continued is not None:
+            body = await stored.with_named_items(body, tenant, lease)
+            history = await stored.history_of(body, tenant, lease)
         prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         return await served.translator.call_offloaded(prepared, tenant)
-
-    async def with_named_items(body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
-        """What comes in their place counts as if it had been sent."""
-        assert kept is not None, "asked where responses are stored"
-        references = await aside(body, partial(references_of, body))
-        if not references:
-            return body
-        items = await found(references, partial(kept().history, tenant), most_bytes - len(body))
-        whole = await aside(body, partial(with_items, body, items))
-        await lease.grow(max(0, len(whole) - len(body)))
-        return whole
-
-    async def history_of(body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
-        """It counts as the body does."""
-        assert kept is not None, "asked where responses are stored"
-        previous = await aside(body, partial(previous_of, body))
-        if previous is None:
-            return NO_HISTORY
-        history = await kept().history(tenant, previous)
-        if len(body) + len(history) > most_bytes:
-            raise too_long(len(body) + len(history), most_bytes)
-        await lease.grow(len(history))
-        return history
 
     def keeping(call: Call) -> Keep | None:
         if kept is None or not call.kept_items:
@@ -103,8 +77,3 @@ def generation_routes(
     for name in GENERATION:
         add_endpoint(routes, name, partial(respond, name), _STREAM)
     return routes
-
-
-async def aside(body: bytes, work: Callable[[], T]) -> T:
-    """Beside the event loop, where the body is long."""
-    return work() if len(body) <= SHORT_BYTES else await offload(work)

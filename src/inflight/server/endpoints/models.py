@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,12 @@ from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
 from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
-from inflight.server.model_pool.residency import ModelStatus
+from inflight.server.model_status import ModelStatus
 from inflight.server.preprocessing.bounds import check_model
 from inflight.server.preprocessing.wire import PreparedAnswer
-from inflight.server.sending import PreparedResponse
-from inflight.server.served import ListedModel, Served
-from inflight.server.service import Service
+from inflight.server.sending import ClientGone, PreparedResponse, until_gone
+from inflight.server.served import Borrowed, ListedModel, Served
+from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
 
@@ -38,20 +39,32 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         return JsonResponse(_described(shown[check_model(name, tuple(shown))], started))
 
     @routes.get("/tokenizer_info", responses=documented(answers.TokenizerInfo))
-    async def tokenizer_info(model: str | None = None) -> JsonResponse:
+    async def tokenizer_info(
+        request: Request, model: str | None = None, tenant: Tenant = Depends(tenant_of)
+    ) -> Response:
         """What the model's tokenizer is, as far as it changes how text is cut. model: where there are several."""
-        borrowed = await service.models.borrow(model)
-        try:
-            return JsonResponse(_of_tokenizer(borrowed.served))
-        finally:
-            borrowed.release()
+        with service.entered(tenant):
+            try:
+                borrowed = await lent(request, service.models.borrow(model))
+            except ClientGone:
+                return Response(status_code=GONE)
+            try:
+                return JsonResponse(_of_tokenizer(borrowed.served))
+            finally:
+                borrowed.release()
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         return PreparedResponse(service.entered(tenant), partial(made, request, name))
 
+    async def lent(request: Request, borrowing: Coroutine[Any, Any, Borrowed]) -> Borrowed:
+        """Who leaves waits for no model. Raises ClientGone, ApiError."""
+        if service.loaded is None or service.loaded.residency is None:
+            return await borrowing
+        return await until_gone(request.receive, borrowing, asyncio.Event())
+
     async def made(request: Request, name: EndpointName) -> bytes:
         owner, body = request.state.body_lease.owner, await body_bytes(request)
-        borrowed = await service.borrow(name, body)
+        borrowed = await lent(request, service.borrow(name, body))
         try:
             answer = await borrowed.served.preprocessing.prepare(name, body, owner)
         finally:

@@ -17,7 +17,7 @@ from inflight.server.endpoints.models import residency_of
 from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import invalid
 from inflight.server.json import JsonResponse, body_bytes, body_of, documented
-from inflight.server.model_pool.residency import ModelStatus
+from inflight.server.model_status import ModelStatus
 from inflight.server.served import ModelResidency
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant

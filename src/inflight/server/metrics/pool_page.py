@@ -6,7 +6,6 @@ name become one. Knows families; not what is counted in them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
@@ -60,7 +59,7 @@ class PoolMetrics:
     async def page(self) -> tuple[bytes, str]:
         """Text and content type."""
         assert self.pool is not None, "asked when there is one"
-        pages = await asyncio.wait_for(self.pool.metrics(), 10.0)
+        pages = await self.pool.metrics()
         return await offload(partial(self._render, pages)), CONTENT_TYPE
 
     def _render(self, pages: Mapping[str, bytes]) -> bytes:

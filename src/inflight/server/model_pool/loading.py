@@ -6,13 +6,14 @@ Knows the order of things; which model, and when, `pool` knows. What is loaded i
 from __future__ import annotations
 
 import itertools
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from inflight.engine.remote.client import RemoteClient
-from inflight.frontend.prompts import PromptEncoder
-from inflight.server.loading import make_served
+from inflight.server.loader import LOADER
+from inflight.server.loading import make_prompts, make_served
 from inflight.server.model_pool.messages import Ready
 from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.worker import Worker, WorkerError, Workers
@@ -23,7 +24,6 @@ from inflight.server.served import Served
 from inflight.text import ChatTemplate, Tokenizer
 
 Text = tuple[Tokenizer | None, ChatTemplate | None]
-SERIAL_SHIFT = 40  # bits of a load's own numbers for requests without a seed, below its serial number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +42,10 @@ class LoadedModel:
 
     async def close(self) -> None:
         """Returns when its memory is free."""
-        await self.served.close()
-        await self.worker.end()
+        try:
+            await self.served.close()
+        finally:
+            await self.worker.end()
 
 
 class ModelLoader:
@@ -63,24 +65,30 @@ class ModelLoader:
     async def load(self, model: PoolModel) -> LoadedModel:
         """Raises WorkerError."""
         serial = next(self._serials)
-        preprocessing, self._spare = self._spare or PreprocessingPool(), None
-        worker = self._workers.take()
-        worker.start(model.setup(serial))
-        try:
-            found = await worker.found()
-            preprocessing.load(found.folder)
-            text = await self._text(found.folder)
-            ready = await worker.ready()
-            client = RemoteClient(ready.address, str(serial))
-            make = partial(_served, model, ready, client, preprocessing, serial, text)
-            served = await in_own_thread(make, "inflight-loader")
-        except BaseException as error:
-            await preprocessing.close()
-            await worker.end()
-            if isinstance(error, PreprocessingError | ValueError):
+        setup, worker = model.setup(serial), self._workers.take()
+        worker.start(setup)
+        async with AsyncExitStack() as undone:
+            undone.push_async_callback(worker.end)
+            preprocessing = self._preprocessing()
+            undone.push_async_callback(preprocessing.close)
+            try:
+                found = await worker.found()
+                preprocessing.load(found.folder)
+                text = await self._text(found.folder)
+                ready = await worker.ready()
+                client = RemoteClient(ready.address, str(serial))
+                undone.callback(client.close)
+                make = partial(_served, model, ready, client, preprocessing, serial, text)
+                served = await in_own_thread(make, LOADER)
+            except (PreprocessingError, ValueError) as error:
                 raise WorkerError(str(error)) from error
-            raise
+            undone.pop_all()
         return LoadedModel(served, worker, client, ready.nbytes)
+
+    def _preprocessing(self) -> PreprocessingPool:
+        """The one ahead, unless it was killed."""
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.is_alive else PreprocessingPool()
 
     async def close(self) -> None:
         self._workers.close()
@@ -96,8 +104,6 @@ class ModelLoader:
 def _served(
     model: PoolModel, ready: Ready, client: RemoteClient, preprocessing: PreprocessingPool, serial: int, text: Text
 ) -> Served:
-    """Waits until the preprocessing has loaded. Raises PreprocessingError."""
-    (tokenizer, template), engine = text, ready.engine
-    first, of_pairs = serial << SERIAL_SHIFT, engine.text_prompts.of_pairs
-    prompts = PromptEncoder(tokenizer, template, engine.seed, first=first, pair_template=of_pairs)
-    return make_served(model.settings, engine, client, preprocessing, prompts, tokenizer)
+    """PoolCounts until the preprocessing has loaded. Raises PreprocessingError."""
+    prompts = make_prompts(*text, ready.engine, serial)
+    return make_served(model.settings, ready.engine, client, preprocessing, prompts, text[0])

@@ -1,31 +1,14 @@
-"""What a model's process tells the server, and the server it, beside calls: frames of msgpack, both sides checking
-types. Knows shapes only. The first message, which says what is to be loaded, is the command line's
-(`cli.model_worker`)."""
+"""What a model's process tells the server, and the server it, beside calls: what an API process and the engine's tell
+each other too (`processes.messages`), and that there is an engine, or is none. The first message, which says what is to
+be loaded, is the command line's (`cli.model_worker`). Knows shapes only."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from inflight.server.loading import Described
-
-# -- to the model's process -------------------------------------------------------------------------------------------
-
-
-class AskMetrics(Struct, frozen=True, tag=True):
-    question: int
-
-
-# -- from it ----------------------------------------------------------------------------------------------------------
-
-
-class Found(Struct, frozen=True, tag=True):
-    """Where tokenizer and template are."""
-
-    folder: Path
+from inflight.server.loaded_engine import Described
+from inflight.server.processes.messages import AskPage, Model, Page, typed
 
 
 class Ready(Struct, frozen=True, tag=True):
@@ -42,20 +25,8 @@ class Failed(Struct, frozen=True, tag=True):
     sentence: str
 
 
-class MetricsPage(Struct, frozen=True, tag=True):
-    """That was asked for; None where it could not be told."""
+FromModel = Model | Ready | Failed | Page
 
-    question: int
-    text: bytes | None
-
-
-FromModel = Found | Ready | Failed | MetricsPage
-
-
-def _typed(kind: type, value: Any) -> Any:
-    return kind(value)
-
-
-_from_model: msgspec.msgpack.Decoder[FromModel] = msgspec.msgpack.Decoder(FromModel, dec_hook=_typed)
-_to_model: msgspec.msgpack.Decoder[AskMetrics] = msgspec.msgpack.Decoder(AskMetrics)
+_from_model: msgspec.msgpack.Decoder[FromModel] = msgspec.msgpack.Decoder(FromModel, dec_hook=typed)
+_to_model: msgspec.msgpack.Decoder[AskPage] = msgspec.msgpack.Decoder(AskPage)
 decode_from_model, decode_to_model = _from_model.decode, _to_model.decode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inflight.core.types.adapter import Adapter
-from inflight.server.model_pool.residency import ModelNeeds
+from inflight.server.model_pool.resident import ModelNeeds
 from inflight.server.settings import ServerSettings
 
 

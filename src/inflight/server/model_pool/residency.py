@@ -16,33 +16,17 @@ Three rules keep a pool that is too small for its load from spending its time on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from inflight.counted import counted
+from inflight.server.model_pool.forecast import seconds_until
+from inflight.server.model_pool.resident import ModelNeeds, Resident, givers, victims
+from inflight.server.model_status import ModelStatus, State
 
-State = Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
-
-HOLD_SWITCHES = 4.0
-SECONDS_PER_BYTE = 1e-9  # of loading, before it was seen
-STARTING_SECONDS = 1.0  # the same, whatever the size
 LATELY = 0.3  # the newest measurement's share of what is expected
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0  # seconds until a model that could not be loaded is tried again
 SHORT_LIFE = 10.0  # seconds; a model that breaks down sooner is not loaded at once again
-
-_IN_MEMORY = ("loading", "loaded", "draining", "unloading")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelNeeds:
-    """nbytes: that it takes in memory. is_pinned: loaded at the start, and gives way to nobody. idle_seconds: without
-    a call, after which it is unloaded though nobody needs its room; None: never."""
-
-    name: str
-    nbytes: int
-    is_pinned: bool = False
-    idle_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,68 +52,11 @@ class ResidencyError(ValueError):
     """What was asked for cannot be done now; the sentence says why."""
 
 
-@dataclass(slots=True, eq=False)
-class _Model:
-    """waiting: calls that wait until it is loaded; is_asked: an operator does. since: when the first of them came.
-    makes_room_for: whom it is drained for; None: an operator wants it unloaded."""
-
-    needs: ModelNeeds
-    nbytes: int
-    load_seconds: float
-    state: State = "unloaded"
-    waiting: int = 0
-    is_asked: bool = False
-    since: float | None = None
-    under_way: int = 0
-    call_seconds: float = 0.0
-    last_used: float = -math.inf
-    began: float = -math.inf  # loading
-    loaded_at: float = -math.inf
-    makes_room_for: str | None = None
-    failures: int = 0
-    failure: str = ""
-    retry_at: float = -math.inf
-
-    @property
-    def name(self) -> str:
-        return self.needs.name
-
-    @property
-    def in_memory(self) -> bool:
-        return self.state in _IN_MEMORY
-
-    def gives_way_at(self, other: _Model) -> float:
-        """The time from which it may be unloaded for the other's sake."""
-        held = self.held_until(other, self.loaded_at)
-        return held if self.under_way else min(held, self.last_used + self.load_seconds)
-
-    def held_until(self, other: _Model, loaded_at: float) -> float:
-        """The same, if it is busy from its loading on."""
-        return loaded_at + HOLD_SWITCHES * (self.load_seconds + other.load_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
-    """What there is to tell of one. seconds: until it is loaded, as far as is known; 0.0 where it is, and for one that
-    failed until it is tried again. failure: why it could not be loaded."""
-
-    name: str
-    state: State
-    nbytes: int
-    is_pinned: bool
-    under_way: int
-    waiting: int
-    seconds: float
-    failure: str = ""
-
-
 class Residency:
     def __init__(self, models: Sequence[ModelNeeds], budget: int):
         """budget: bytes for all of them together. Raises BudgetError for models that can never be loaded."""
         self._budget = budget
-        self._models = {
-            one.name: _Model(one, one.nbytes, STARTING_SECONDS + one.nbytes * SECONDS_PER_BYTE) for one in models
-        }
+        self._models = {one.name: Resident.of(one) for one in models}
         self._check_budget()
 
     @property
@@ -146,10 +73,7 @@ class Residency:
 
     def status(self, name: str, now: float) -> ModelStatus:
         one = self._models[name]
-        seconds = max(0.0, one.retry_at - now) if one.state == "failed" else self.seconds_until(name, now)
-        return ModelStatus(
-            name, one.state, one.nbytes, one.needs.is_pinned, one.under_way, one.waiting, seconds, one.failure
-        )
+        return one.status(max(0.0, one.retry_at - now) if one.state == "failed" else self.seconds_until(name, now))
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -182,6 +106,13 @@ class Residency:
         if not one.waiting and not one.is_asked:
             one.since = None
 
+    def ask(self, name: str, now: float) -> None:
+        """The model is to be loaded in its turn, though nobody waits for it: a call was told to come again."""
+        one = self._models[name]
+        if one.state not in ("loading", "loaded"):
+            one.is_asked = True
+            one.since = now if one.since is None else one.since
+
     def refusal(self, name: str, now: float) -> tuple[str, float] | None:
         """Why nobody may wait for the model now, and for how many seconds that is so."""
         one = self._models[name]
@@ -194,10 +125,9 @@ class Residency:
         one = self._models[name]
         one.retry_at = min(one.retry_at, now)
         if one.state == "draining" and one.makes_room_for is None:
-            one.state = "loaded"
-        elif one.state not in ("loading", "loaded"):
-            one.is_asked = True
-            one.since = now if one.since is None else one.since
+            one.stays()
+        else:
+            self.ask(name, now)
 
     def unload(self, name: str) -> None:
         """Once its calls have ended. Raises ResidencyError for one that is pinned, or is being loaded."""
@@ -207,7 +137,7 @@ class Residency:
         if one.state == "loading":
             raise ResidencyError(f"The model {name!r} is being loaded; unload it once it is.")
         if one.state in ("loaded", "draining"):
-            one.state, one.makes_room_for = "draining", None
+            one.state, one.makes_room_for, one.is_asked = "draining", None, False
 
     # -- what became of decisions ---------------------------------------------------------------------------------
 
@@ -243,8 +173,8 @@ class Residency:
         """What is to be done now. Asked again whenever something has happened, and at `next_time`."""
         self._retry(now)
         self._keep_unneeded_room()
-        decisions: list[Decision] = [self._ends(one) for one in self._models.values() if _is_drained(one)]
-        decisions += [self._ends(one) for one in self._models.values() if _idle_at(one) <= now]
+        decisions: list[Decision] = [self._ends(one) for one in self._models.values() if one.is_drained]
+        decisions += [self._ends(one) for one in self._models.values() if one.idle_at <= now]
         if self._is_switching:
             return decisions
         candidate = self._candidate()
@@ -253,56 +183,26 @@ class Residency:
         if candidate.nbytes <= self._budget - self.nbytes or not self._is_shared:
             candidate.state, candidate.began = "loading", now
             return [*decisions, Load(candidate.name)]
-        victims = self._victims(candidate, self._givers())
-        if victims and all(one.gives_way_at(candidate) <= now for one in victims):
-            for one in victims:
+        leaving = self._leaving(candidate)
+        if leaving and all(one.gives_way_at(candidate) <= now for one in leaving):
+            for one in leaving:
                 one.state, one.makes_room_for = "draining", candidate.name
-            decisions += [self._ends(one) for one in victims if _is_drained(one)]
+            decisions += [self._ends(one) for one in leaving if one.is_drained]
         return decisions
 
     def next_time(self, now: float) -> float | None:
         """When to decide anew, if nothing happens before."""
-        times = [_idle_at(one) for one in self._models.values()]
+        times = [one.idle_at for one in self._models.values()]
         times += [one.retry_at for one in self._models.values() if one.state == "failed" and one.needs.is_pinned]
         candidate = self._candidate()
         if candidate is not None and not self._is_switching:
-            victims = self._victims(candidate, self._givers())
-            times += [max((one.gives_way_at(candidate) for one in victims), default=math.inf)]
+            times += [max((one.gives_way_at(candidate) for one in self._leaving(candidate)), default=math.inf)]
         earliest = min(times, default=math.inf)
         return None if earliest == math.inf else max(earliest, now)
 
     def seconds_until(self, name: str, now: float) -> float:
-        """Until the model is loaded, if what is known goes on: loads take as long as the last ones, calls too."""
-        asked = self._models[name]
-        if asked.state == "loaded":
-            return 0.0
-        time, stays = now, [one for one in self._models.values() if one.state in ("loading", "loaded")]
-        loaded_at: dict[str, float] = {}  # of those that are not in memory yet
-        for one in self._models.values():
-            if one.state == "loading":
-                time = loaded_at[one.name] = max(one.began + one.load_seconds, now + 0.1 * one.load_seconds)
-            elif one.state == "draining" and one.under_way:
-                time = max(time, now + one.call_seconds)
-        line = self._line()
-        ahead = line[: line.index(asked)] if asked in line else line
-        for one in () if asked in stays else (*ahead, asked):
-            time = loaded_at[one.name] = self._after(one, time, stays, loaded_at)
-        return time - now
-
-    def _after(self, one: _Model, time: float, stays: list[_Model], loaded_at: dict[str, float]) -> float:
-        """When the model is loaded, if it is the next from that time on. stays: those in memory then; it joins them."""
-        free = self._budget - sum(other.nbytes for other in stays)
-        if one.nbytes > free:
-            givers = [giver for giver in (*self._givers(), *stays) if giver in stays and not giver.needs.is_pinned]
-            for victim in self._victims(one, dict.fromkeys(givers), free):
-                stays.remove(victim)
-                if victim.name in loaded_at:
-                    time = max(time, victim.held_until(one, loaded_at[victim.name]) + victim.call_seconds)
-                else:
-                    drained = victim.call_seconds if victim.under_way else 0.0
-                    time = max(time, victim.gives_way_at(one) + drained)
-        stays.append(one)
-        return time + one.load_seconds
+        """Until the model is loaded, as `forecast` has it."""
+        return seconds_until(self._models[name], list(self._models.values()), self._line(), self._budget, now)
 
     # -- rules ----------------------------------------------------------------------------------------------------
 
@@ -316,38 +216,22 @@ class Residency:
         larger than was thought is loaded all the same."""
         return any(one.in_memory and not one.needs.is_pinned for one in self._models.values())
 
-    def _line(self) -> list[_Model]:
+    def _line(self) -> list[Resident]:
         """Those that are to be loaded, in their order."""
         waiting = [one for one in self._models.values() if one.since is not None and one.state == "unloaded"]
         return sorted(waiting, key=lambda one: one.since or 0.0)
 
-    def _candidate(self) -> _Model | None:
+    def _candidate(self) -> Resident | None:
         line = self._line()
         if line:
             return line[0]
         return next((one for one in self._models.values() if one.needs.is_pinned and one.state == "unloaded"), None)
 
-    def _givers(self) -> list[_Model]:
-        """Those that may have to give way, the idle ones first, of these those that were used longest ago."""
-        mine = [one for one in self._models.values() if one.state == "loaded" and not one.needs.is_pinned]
-        return sorted(mine, key=lambda one: (one.under_way > 0, one.loaded_at if one.under_way else one.last_used))
+    def _leaving(self, candidate: Resident) -> list[Resident]:
+        """Who has to give way to it."""
+        return victims(candidate.nbytes, givers(self._models.values()), self._budget - self.nbytes)
 
-    def _victims(self, candidate: _Model, givers: Iterable[_Model], free: int | None = None) -> list[_Model]:
-        """The fewest of the first of them that make room; all where that is not enough."""
-        free = self._budget - self.nbytes if free is None else free
-        victims: list[_Model] = []
-        for one in givers:
-            if candidate.nbytes <= free:
-                break
-            victims.append(one)
-            free += one.nbytes
-        for one in tuple(victims):  # a small one before a large one may not have been needed
-            if candidate.nbytes <= free - one.nbytes:
-                victims.remove(one)
-                free -= one.nbytes
-        return victims
-
-    def _ends(self, one: _Model) -> Unload:
+    def _ends(self, one: Resident) -> Unload:
         one.state, one.makes_room_for = "unloading", None
         return Unload(one.name)
 
@@ -360,7 +244,7 @@ class Residency:
         """Those stay that were to give way for somebody who has gone."""
         for one in self._models.values():
             if one.state == "draining" and one.makes_room_for is not None and not self._is_needed(one.makes_room_for):
-                one.state, one.makes_room_for = "loaded", None
+                one.stays()
 
     def _is_needed(self, name: str) -> bool:
         one = self._models[name]
@@ -382,18 +266,6 @@ class Residency:
                     f"The model {one.name!r} takes {gib(one.nbytes)}, and the budget is {gib(self._budget)}{beside}; "
                     "raise memory in the models file, or lower the model's kv-memory."
                 )
-
-
-def _is_drained(one: _Model) -> bool:
-    return one.state == "draining" and not one.under_way
-
-
-def _idle_at(one: _Model) -> float:
-    """When it has had no call for long enough to be unloaded."""
-    seconds = one.needs.idle_seconds
-    if one.state != "loaded" or seconds is None or one.needs.is_pinned or one.under_way:
-        return math.inf
-    return one.last_used + seconds
 
 
 def gib(nbytes: float) -> str:

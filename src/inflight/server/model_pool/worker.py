@@ -16,18 +16,12 @@ import sys
 from collections.abc import Sequence
 
 from inflight.engine.event_stream import settle
-from inflight.server.model_pool.messages import (
-    AskMetrics,
-    Failed,
-    Found,
-    FromModel,
-    MetricsPage,
-    Ready,
-    decode_from_model,
-)
+from inflight.server.model_pool.messages import Failed, FromModel, Ready, decode_from_model
 from inflight.server.processes.control import Control
+from inflight.server.processes.messages import AskPage, Model, Page
 
 ENDING_SECONDS = 5.0  # until one that does not end is killed
+PAGE_SECONDS = 5.0  # for which its metrics are waited for
 
 log = logging.getLogger("inflight.server")
 
@@ -59,13 +53,13 @@ class Worker:
     def start(self, setup: bytes) -> None:
         """setup: the first message."""
         loop = asyncio.get_running_loop()
-        self._found: asyncio.Future[Found] = loop.create_future()
+        self._found: asyncio.Future[Model] = loop.create_future()
         self._ready: asyncio.Future[Ready] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()  # why, empty where it was asked to
         self._control.tell_encoded(setup)
         self._watching = loop.create_task(self._watch())
 
-    async def found(self) -> Found:
+    async def found(self) -> Model:
         """Where the model's files are. Raises WorkerError."""
         return await asyncio.shield(self._found)
 
@@ -74,15 +68,17 @@ class Worker:
         return await asyncio.shield(self._ready)
 
     async def metrics(self) -> bytes | None:
-        """The page of its engine; None where there is none."""
+        """The page of its engine; None where there is none, or it does not answer."""
         if self.ended.done():
             return None
         question = next(self._questions)
         page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._pages[question] = page
-        self._control.tell(AskMetrics(question))
+        self._control.tell(AskPage(question))
         try:
-            return await page
+            return await asyncio.wait_for(page, PAGE_SECONDS)
+        except TimeoutError:
+            return None
         finally:
             del self._pages[question]
 
@@ -97,8 +93,13 @@ class Worker:
             self._process.kill()
             await self.ended
 
+    def break_off(self, why: str) -> None:
+        """It is of no use any more; `ended` is told why."""
+        self._why = self._why or why
+        self._process.kill()
+
     def kill(self) -> None:
-        """One that was never started, too."""
+        """One that was never started."""
         self._is_ending = True
         self._control.discard()
         self._process.kill()
@@ -130,13 +131,13 @@ class Worker:
 
     def _heard(self, message: FromModel) -> None:
         match message:
-            case Found():
+            case Model():
                 settle(self._found, message)
             case Ready():
                 settle(self._ready, message)
             case Failed():
                 self._why = message.sentence
-            case MetricsPage():
+            case Page():
                 if (asked := self._pages.get(message.question)) is not None:
                     settle(asked, message.text)
 

@@ -119,6 +119,11 @@ class PreprocessingPool:
             raise answer.error()
         return answer
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the first process, which forks the others, is."""
+        return self._process.poll() is None
+
     async def close(self) -> None:
         for lane in self._lanes:
             lane.close()

@@ -19,7 +19,6 @@ from typing import Literal
 
 from inflight.engine.event_stream import EngineStopped, settle
 from inflight.engine.remote.client import RemoteClient
-from inflight.frontend.prompts import PromptEncoder
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
@@ -28,7 +27,7 @@ from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.loading import make_jobs, make_served
+from inflight.server.loading import make_jobs, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.wire import receive
@@ -62,7 +61,6 @@ from inflight.server.service import Service
 from inflight.server.tenants import Tenants
 
 GONE = "The engine's process is gone; restart the server."
-SERIAL_SHIFT = 40  # bits of a process's own numbers for requests without a seed, below its serial number
 
 log = logging.getLogger("inflight.server")
 
@@ -148,8 +146,7 @@ class _Child:
         ready = self._next()
         assert isinstance(ready, Ready), "comes behind the model"
         engine, serial = ready.engine, self._setup.serial
-        of_pairs = engine.text_prompts.of_pairs
-        prompts = PromptEncoder(tokenizer, template, engine.seed, first=serial << SERIAL_SHIFT, pair_template=of_pairs)
+        prompts = make_prompts(tokenizer, template, engine, serial)
         prompts.check_chat()
 
         async def connect() -> RemoteClient:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from inflight.server.loading import Described
+from inflight.server.loaded_engine import Described
 from inflight.server.logs import Format
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
@@ -125,11 +125,12 @@ def _plain(value: Any) -> str:
     raise NotImplementedError(f"{type(value).__name__} does not travel between processes")
 
 
-def _typed(kind: type, value: Any) -> Any:
+def typed(kind: type, value: Any) -> Any:
+    """What was written as text, as the type that stands there."""
     return kind(value)
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild, dec_hook=_typed)
+_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild, dec_hook=typed)
 _from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
 decode_to_child, decode_from_child = _to_child.decode, _from_child.decode

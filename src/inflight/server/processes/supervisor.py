@@ -23,11 +23,12 @@ import uvloop
 from inflight.counted import counted
 from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.heap import give_back, settled
-from inflight.server.loading import LoadedEngine
+from inflight.server.loaded_engine import LoadedEngine
+from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.logs import Format
 from inflight.server.metrics import Metrics
 from inflight.server.offload import in_own_thread
-from inflight.server.process import BACKLOG, LOADER, SWITCH_SECONDS, leave_loader, log_failure
+from inflight.server.process import BACKLOG
 from inflight.server.processes.control import Control
 from inflight.server.processes.folder import JOBS, private_folder
 from inflight.server.processes.messages import (

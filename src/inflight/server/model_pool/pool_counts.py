@@ -11,7 +11,7 @@ from inflight.server.metrics.buckets import SECONDS
 from inflight.server.metrics.families import labelled
 from inflight.server.metrics.histogram import Histogram
 from inflight.server.metrics.tally import Tally
-from inflight.server.model_pool.residency import ModelStatus
+from inflight.server.model_status import ModelStatus
 
 _LABELS = ("model_name",)
 
@@ -30,11 +30,11 @@ def states(models: Iterable[ModelStatus], budget: int) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_models_memory_budget_bytes", "For all models together.", budget)
 
 
-class Waits:
+class PoolCounts:
     def __init__(self, names: Iterable[str]):
         known = list(names)
         self._loads = {name: Histogram(SECONDS) for name in known}
-        self._waits = {name: Histogram(SECONDS) for name in known}
+        self._counts = {name: Histogram(SECONDS) for name in known}
         self._refused = Tally(
             "inflight_model_waits_refused",
             "Calls that were told to come again, since their model could not be loaded soon enough.",
@@ -47,14 +47,14 @@ class Waits:
 
     def waited(self, name: str, seconds: float) -> None:
         """A call has its model."""
-        self._waits[name].observe(seconds)
+        self._counts[name].observe(seconds)
 
     def refused(self, name: str) -> None:
         self._refused.add(name)
 
     def collect(self) -> Iterator[Metric]:
         yield _family("inflight_model_load_seconds", "What loading a model took.", self._loads)
-        yield _family("inflight_model_wait_seconds", "That calls waited for a model to be loaded.", self._waits)
+        yield _family("inflight_model_wait_seconds", "That calls waited for a model to be loaded.", self._counts)
         yield self._refused.family()
 
 

@@ -1,0 +1,106 @@
+"""How an engine is loaded for those who serve it: built, watched by the server's metrics, and described.
+
+Knows settings and the order of things; nothing of HTTP, so that a process that serves none need not load it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inflight import __version__
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved
+from inflight.core.types.plan import Executor
+from inflight.engine.bridge import AsyncBridge
+from inflight.frontend.parsers.parser_choice import ParserNames
+from inflight.frontend.parsers.registry import NONE
+from inflight.models.gguf.gguf_model import is_gguf, model_name
+from inflight.server.loaded_engine import Described, LoadedEngine
+from inflight.server.metrics import Metrics
+from inflight.server.parsers import parsers_of, settled
+from inflight.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from inflight.build import Engine
+
+Doing = Callable[[str], None]  # to be told what is being done
+Found = Callable[[Path], None]  # to be told the model's folder
+Wrap = Callable[[Executor, Resolved], Executor]
+
+
+def load_engine(
+    settings: ServerSettings,
+    engine_settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    record: Path | None,
+    verbose: bool,
+    doing: Doing,
+    found: Found,
+    wrap: Wrap | None = None,
+) -> tuple[Engine, LoadedEngine]:
+    """found: told the model's folder, before the engine is loaded. wrap: as `build_engine` has it."""
+    # Here, in the loader's thread: it brings numpy and the kernels.
+    from inflight.build import build_engine, model_folder
+
+    def progress(done: int, total: int) -> None:
+        doing(f"loading the model ({loaded(done, total)})")
+
+    doing("loading the model")
+    found(model_folder(engine_settings))
+    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap)
+    engine.prompts.check_chat()
+    if verbose:
+        for name, entry in engine.settings.items():
+            tell(f"{name}: {entry.value} ({entry.reason})")
+    lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
+    models = _models(settings, engine_settings)
+    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
+    engine.loop.watch(metrics.observer)
+    described = Described(
+        models=models,
+        max_model_len=engine.capacity.max_model_len,
+        vocab_size=engine.capacity.vocab_size,
+        most_sequences=scheduling.most_queued,
+        defaults=engine.defaults,
+        seed=engine_settings.seed,
+        clock_zero=time.monotonic() - engine.loop.clock.now(),
+        parsers=_parsers(settings, engine),
+        keeps_grammars=engine.loop.grammars is not None,
+        generates=engine.capacity.generates,
+        pooler=engine.model.pooler,
+        text_prompts=engine.text_prompts,
+        adapters=engine.adapters.all,
+    )
+    return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
+
+
+def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:
+    """What answers are parsed by, told where it is known. Raises ParserError."""
+    asked = ParserNames(settings.tool_parser, settings.reasoning_parser)
+    names = settled(parsers_of(engine.prompts, engine.tokenizer, asked, engine.model.family))
+    for kind, name in (("Calls of tools", names.tools), ("Reasoning", names.reasoning)):
+        if name != NONE:
+            tell(f"{kind}: parsed by {name}.")
+    return names
+
+
+def loaded(done: int, total: int) -> str:
+    """How much of a model is loaded, in words that say something of a small one, too."""
+    if total < 10**7:
+        return f"{done:,} of {total:,} parameters"
+    return f"{done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters"
+
+
+def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[str, ...]:
+    """A GGUF file is called by its name, without its folder and suffix."""
+    model = engine_settings.model or "built-in"
+    return settings.served_model_name or (model_name(path) if is_gguf(path := Path(model)) else model,)
+
+
+def tell(sentence: str) -> None:
+    logging.getLogger("inflight.server").info(sentence)

@@ -1,0 +1,57 @@
+"""An engine that was loaded, as those who ask it see it from this process or from another. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec import Struct
+
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.bridge import AsyncBridge
+from inflight.engine.event_stream import EngineStopped
+from inflight.frontend.parsers.parser_choice import ParserNames
+from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
+from inflight.models.spec import Pooler
+from inflight.server.metrics import Metrics
+from inflight.server.offload import offload
+
+
+class Described(Struct, frozen=True):
+    """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
+    defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
+    began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
+    settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
+    tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start."""
+
+    models: tuple[str, ...]
+    max_model_len: int
+    vocab_size: int
+    most_sequences: int | None
+    defaults: SamplingParams
+    seed: int
+    clock_zero: float
+    parsers: ParserNames
+    keeps_grammars: bool
+    generates: bool = True
+    pooler: Pooler | None = None
+    text_prompts: TextPrompts = NO_PROMPTS
+    adapters: tuple[Adapter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """One of this process, and what counts what it does."""
+
+    bridge: AsyncBridge
+    metrics: Metrics
+    described: Described
+
+    async def page(self) -> tuple[bytes, str]:
+        """The metrics: text and content type."""
+        try:
+            snapshot = await self.bridge.snapshot()
+        except EngineStopped:
+            snapshot = None
+        return await offload(partial(self.metrics.render, snapshot))

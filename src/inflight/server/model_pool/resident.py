@@ -1,0 +1,122 @@
+"""One of several models as the rules of residency see it: what it needs, where it is, who has it and who waits.
+
+Knows numbers and when it may give way; not what becomes of it, which `residency` decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from inflight.server.model_status import ModelStatus, State
+
+HOLD_SWITCHES = 4.0
+SECONDS_PER_BYTE = 1e-9  # of loading, before it was seen
+STARTING_SECONDS = 1.0  # the same, whatever the size
+
+_IN_MEMORY = ("loading", "loaded", "draining", "unloading")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNeeds:
+    """nbytes: that it takes in memory. is_pinned: loaded at the start, and gives way to nobody. idle_seconds: without
+    a call, after which it is unloaded though nobody needs its room; None: never."""
+
+    name: str
+    nbytes: int
+    is_pinned: bool = False
+    idle_seconds: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """waiting: calls that wait until it is loaded. is_asked: it is to be loaded though nobody waits: an operator asked,
+    or a call that was told to come again. since: when the first of all of them came. makes_room_for: whom it is drained
+    for; None: an operator wants it unloaded. began: loading."""
+
+    needs: ModelNeeds
+    nbytes: int
+    load_seconds: float
+    state: State = "unloaded"
+    waiting: int = 0
+    is_asked: bool = False
+    since: float | None = None
+    under_way: int = 0
+    call_seconds: float = 0.0
+    last_used: float = -math.inf
+    began: float = -math.inf
+    loaded_at: float = -math.inf
+    makes_room_for: str | None = None
+    failures: int = 0
+    failure: str = ""
+    retry_at: float = -math.inf
+
+    @classmethod
+    def of(cls, needs: ModelNeeds) -> Resident:
+        return cls(needs, needs.nbytes, STARTING_SECONDS + needs.nbytes * SECONDS_PER_BYTE)
+
+    @property
+    def name(self) -> str:
+        return self.needs.name
+
+    @property
+    def in_memory(self) -> bool:
+        return self.state in _IN_MEMORY
+
+    @property
+    def is_busy(self) -> bool:
+        return self.under_way > 0 or self.waiting > 0
+
+    @property
+    def is_drained(self) -> bool:
+        return self.state == "draining" and not self.under_way
+
+    @property
+    def idle_at(self) -> float:
+        """When it has had no call for long enough to be unloaded."""
+        seconds = self.needs.idle_seconds
+        if self.state != "loaded" or seconds is None or self.needs.is_pinned or self.is_busy:
+            return math.inf
+        return self.last_used + seconds
+
+    def stays(self) -> None:
+        """It was to give way, and is loaded still: nobody has to ask for it."""
+        self.state, self.makes_room_for, self.is_asked = "loaded", None, False
+        if not self.waiting:
+            self.since = None
+
+    def status(self, seconds: float) -> ModelStatus:
+        """seconds: as `ModelStatus` has them."""
+        pinned, failure = self.needs.is_pinned, self.failure
+        return ModelStatus(self.name, self.state, self.nbytes, pinned, self.under_way, self.waiting, seconds, failure)
+
+    def gives_way_at(self, other: Resident) -> float:
+        """The time from which it may be unloaded for the other's sake."""
+        held = self.held_until(other, self.loaded_at)
+        return held if self.is_busy else min(held, self.last_used + self.load_seconds)
+
+    def held_until(self, other: Resident, loaded_at: float) -> float:
+        """The same, if it is busy from its loading on."""
+        return loaded_at + HOLD_SWITCHES * (self.load_seconds + other.load_seconds)
+
+
+def givers(models: Iterable[Resident]) -> list[Resident]:
+    """Those that may have to give way, the idle ones first, of these those that were used longest ago."""
+    mine = [one for one in models if one.state == "loaded" and not one.needs.is_pinned]
+    return sorted(mine, key=lambda one: (one.is_busy, one.loaded_at if one.is_busy else one.last_used))
+
+
+def victims(nbytes: int, of: Iterable[Resident], free: int) -> list[Resident]:
+    """The fewest of the first of them that make room for so many bytes; all where that is not enough."""
+    found: list[Resident] = []
+    for one in of:
+        if nbytes <= free:
+            break
+        found.append(one)
+        free += one.nbytes
+    for one in tuple(found):  # a small one before a large one may not have been needed
+        if nbytes <= free - one.nbytes:
+            found.remove(one)
+            free -= one.nbytes
+    return found

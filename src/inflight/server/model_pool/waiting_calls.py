@@ -1,0 +1,40 @@
+"""Calls that wait for a model: each gets it, or is told why not. Knows futures; not when a model is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from inflight.engine.event_stream import settle
+from inflight.server.errors import ApiError
+from inflight.server.served import Borrowed
+
+
+class WaitingCalls:
+    def __init__(self, names: Iterable[str]):
+        self._lines: dict[str, list[asyncio.Future[Borrowed]]] = {name: [] for name in names}
+
+    def has(self, name: str) -> bool:
+        return bool(self._lines[name])
+
+    def join(self, name: str) -> asyncio.Future[Borrowed]:
+        call: asyncio.Future[Borrowed] = asyncio.get_running_loop().create_future()
+        self._lines[name].append(call)
+        return call
+
+    def leave(self, name: str, call: asyncio.Future[Borrowed]) -> bool:
+        """Whether it stood there still."""
+        if call not in self._lines[name]:
+            return False
+        self._lines[name].remove(call)
+        return True
+
+    def take(self, name: str) -> list[asyncio.Future[Borrowed]]:
+        """All that wait for it, who do so no more."""
+        taken, self._lines[name] = self._lines[name], []
+        return taken
+
+    def refuse(self, name: str, error: ApiError) -> None:
+        """All that wait for it, who do so no more."""
+        for call in self.take(name):
+            settle(call, error)

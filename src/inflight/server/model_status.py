@@ -1,0 +1,24 @@
+"""What there is to tell of one of several models. Knows numbers and words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """nbytes: of memory that it takes, or would take. under_way: calls that have it; waiting: that wait for it.
+    seconds: until it is loaded, as far as is known; 0.0 where it is, and for one that failed until it is tried again.
+    failure: why it could not be loaded."""
+
+    name: str
+    state: State
+    nbytes: int
+    is_pinned: bool
+    under_way: int
+    waiting: int
+    seconds: float
+    failure: str = ""
