@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from inflight.server.call_counts import SharedCallCounts, shared_table
-from inflight.server.loading import LoadedEngine
+from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.preprocessing.wire import receive
 from inflight.server.processes.control import Control
 from inflight.server.processes.folder import private_folder

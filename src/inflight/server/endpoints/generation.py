@@ -15,7 +15,7 @@ from inflight.server.generating import Keep
 from inflight.server.json import add_endpoint, body_bytes
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
-from inflight.server.responses.kept import NO_HISTORY, KeptResponses
+from inflight.server.responses.kept import NOT_STORED, KeptResponses
 from inflight.server.responses.stored_conversations import StoredConversations
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.served import Borrowed, Served
@@ -60,7 +60,7 @@ def generation_routes(
             raise
 
     async def call_of(served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
-        lease, history = request.state.body_lease, NO_HISTORY
+        lease, history = request.state.body_lease, NOT_STORED
         if stored is not None and GENERATION[name].continued is not None:
             body = await stored.with_named_items(body, tenant, lease)
             history = await stored.history_of(body, tenant, lease)

@@ -22,6 +22,7 @@ from inflight.server.responses.store import ResponseStore
 from inflight.server.responses.stored import StoredResponse
 from inflight.server.tenants import Tenant
 
+NOT_STORED = b""  # no history, not even an empty one: a body may ask for nothing that is stored
 NO_HISTORY = b"[]"
 LONGEST_ID = 512  # characters, as bodies have it
 _CLEANING_SECONDS = 3600.0
