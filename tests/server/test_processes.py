@@ -129,6 +129,8 @@ def test_every_route_answers_in_every_process(pair: Server) -> None:
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["built-in"]
         tokens = client.post("/tokenize", json={"prompt": "Once upon a time"}).json()["tokens"]
         assert client.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "Once upon a time"
+        rendered = client.post("/v1/completions/render", json={"prompt": "Once upon a time"}).json()
+        assert rendered[0]["token_ids"] == tokens
         body = {"prompt": "Once", "max_tokens": 5, "temperature": 0, "logprobs": 3}
         answer = client.post("/v1/completions", json=body).json()
         assert answer["usage"]["completion_tokens"] == 5 and len(answer["choices"][0]["logprobs"]["tokens"]) == 5

@@ -281,6 +281,23 @@ class Tokenized(BaseModel):
     token_strs: list[str] | None = None
 
 
+class RenderedRequest(BaseModel):
+    """sampling_params: by vLLM's names; max_tokens: what the context leaves of those asked for."""
+
+    request_id: str
+    token_ids: list[int]
+    sampling_params: dict[str, Any]
+    model: str
+    stream: bool
+    stream_options: dict[str, Any] | None
+    cache_salt: str | None
+    priority: int
+
+
+class RenderedRequests(RootModel[list[RenderedRequest]]):
+    """One for each prompt."""
+
+
 class TokenizerInfo(BaseModel):
     """And whatever other special tokens the model's settings name."""
 
@@ -385,6 +402,8 @@ class RankedTexts(RootModel[list[RankedText]]):
 ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "completion": Completion,
     "chat": ChatCompletion,
+    "completion_render": RenderedRequests,
+    "chat_render": RenderedRequest,
     "responses": Response,
     "messages": Message,
     "count_tokens": CountedTokens,

@@ -14,7 +14,9 @@ from inflight.server.bodies.as_texts import PLAIN, TextForm
 from inflight.server.tenants import Tenant
 
 Generating = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
-EndpointName = Generating | Literal["embeddings", "score", "rerank", "rerank_v2", "classify", "embed", "text_rerank"]
+Rendering = Literal["completion_render", "chat_render"]
+OfTexts = Literal["embeddings", "score", "rerank", "rerank_v2", "classify", "embed", "text_rerank"]
+EndpointName = Generating | Rendering | OfTexts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,8 +89,16 @@ class RequestTranslator:
         small = small and len(prepared.prompts) <= MANY_PROMPTS
         return translate() if small and not words else await offload(translate)
 
-    def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:
+    def params(self, prepared: PreparedCompletion | PreparedChat) -> SamplingParams:
+        """What the engine is told of sampling. Raises ApiError."""
         body = prepared.settings
+        if body.stream_options is not None and body.stream is None:
+            raise invalid(
+                "stream_options are set, but stream is not true; set it, or leave them out.", "stream_options"
+            )
+        return self._completion_params(body) if isinstance(body, CompletionSettings) else self._chat_params(body)
+
+    def _completion_params(self, body: CompletionSettings) -> SamplingParams:
         n, best_of = body.n or 1, body.best_of or body.n or 1
         if best_of < n:
             raise invalid(f"best_of is {best_of}, but n is {n}; draw at least as many as are wanted.", "best_of")
@@ -101,20 +109,24 @@ class RequestTranslator:
         # OpenAI shows the prompt's log-probabilities with echo; and the best are found by their log-probability.
         scores = body.logprobs if body.echo and body.logprobs is not None else None
         wanted = 0 if best_of > n and body.logprobs is None else body.logprobs
-        params = self._params(body, n=best_of, logprobs=wanted, scores=scores)
-        call = self._call("completion", prepared, params, tenant, batch)
-        return replace(call, n=n, logprobs=body.logprobs, echo=bool(body.echo))
+        return self._params(body, n=best_of, logprobs=wanted, scores=scores)
+
+    def _chat_params(self, body: ChatSettings) -> SamplingParams:
+        if body.top_logprobs and not body.logprobs:
+            raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
+        return self._params(body, n=body.n or 1, logprobs=_shown_logprobs(body), scores=None)
+
+    def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:
+        body = prepared.settings
+        call = self._call("completion", prepared, self.params(prepared), tenant, batch)
+        return replace(call, n=body.n or 1, logprobs=body.logprobs, echo=bool(body.echo))
 
     def _chat(self, prepared: PreparedChat, tenant: Tenant, batch: bool) -> Call:
         body = prepared.settings
-        if body.top_logprobs and not body.logprobs:
-            raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
-        shown = (body.top_logprobs or 0) if body.logprobs else None
-        params = self._params(body, n=body.n or 1, logprobs=shown, scores=None)
-        call = self._call(prepared.kind, prepared, params, tenant, batch, self.shown_token_ids)
+        call = self._call(prepared.kind, prepared, self.params(prepared), tenant, batch, self.shown_token_ids)
         return replace(
             call,
-            logprobs=shown,
+            logprobs=_shown_logprobs(body),
             parsing=AnswerParsing(self.parsers, prepared.tools, prepared.in_reasoning, prepared.parallel_calls),
             include_reasoning=body.include_reasoning is not False,
             old_functions=prepared.old_functions,
@@ -125,7 +137,7 @@ class RequestTranslator:
     def _texts(self, prepared: PreparedTexts, tenant: Tenant, batch: bool) -> Call:
         body, tasks = prepared.settings, TextTasks(self.pooler)
         own_id, arrival = uuid.uuid4().hex, self.now()
-        model, adapter = self._called(body.model, tenant)
+        model, adapter = self.called(body.model, tenant)
         placement = self._placement(body, tenant, batch)
         params = tasks.params(
             prepared.told, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
@@ -184,12 +196,8 @@ class RequestTranslator:
     ) -> Call:
         body = prepared.settings
         options = body.stream_options
-        if options is not None and body.stream is None:
-            raise invalid(
-                "stream_options are set, but stream is not true; set it, or leave them out.", "stream_options"
-            )
         own_id = uuid.uuid4().hex
-        model, adapter = self._called(body.model, tenant)
+        model, adapter = self.called(body.model, tenant)
         placement, arrival = self._placement(body, tenant, batch), self.now()
         placement["forced_output_tokens"] = body.output_tokens
         requests = []
@@ -229,7 +237,7 @@ class RequestTranslator:
             names_are_ids=bool(body.return_tokens_as_token_ids),
         )
 
-    def _called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:
+    def called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:
         """The name in answers, and the adapter of that name, if it is one's. Raises ApiError 404; of an adapter that is
         not this tenant's as if there were none."""
         adapter = self.adapters.named(name)
@@ -264,6 +272,11 @@ def _max_tokens(body: Settings) -> int | None:
     if most is not None and forced > most:
         raise invalid(f"output_tokens is {forced}, but max_tokens is {most}; raise max_tokens.", "output_tokens")
     return most
+
+
+def _shown_logprobs(body: ChatSettings) -> int | None:
+    """Alternatives that a conversation's answer shows beside each token; None: no log-probabilities."""
+    return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -105,6 +105,9 @@ def test_bodies_say_which_model_they_mean(room_for_one: Server) -> None:
     assert error(long)[0] == 404
     assert error(post("/v1/embeddings", {"model": "a", "input": "x"}))[0] == 400
     assert post("/tokenize", {"model": "a", "prompt": "hi"}).json()["count"] >= 1
+    rendered = post("/v1/chat/completions/render", {"model": "a", "messages": [{"role": "user", "content": "hi"}]})
+    assert rendered.json()["model"] == "a" and len(rendered.json()["token_ids"]) > 1
+    assert error(post("/v1/completions/render", {"prompt": "x"}))[0] == 400
     assert room_for_one.get("/tokenizer_info", params={"model": "a"}).json()["vocab_size"] > 1000
     assert room_for_one.get("/tokenizer_info").status_code == 400
     unloadable = post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "x"})

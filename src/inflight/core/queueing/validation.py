@@ -61,7 +61,7 @@ class RequestValidator:
     def most_output(self, request: Request) -> int:
         """Most output tokens of one sample, from max_tokens and the model's length; 0 when none are wanted."""
         room = self._capacity.max_model_len - len(request.prompt_token_ids)
-        return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
+        return most_output(room, request.params.max_tokens)
 
     def banned(self, request: Request) -> tuple[int, ...]:
         """Token ids that may not be drawn before min_tokens are there."""
@@ -112,19 +112,8 @@ class RequestValidator:
             )
 
     def _check_lengths(self, request: Request) -> None:
-        tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
-        if not tokens:
-            raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
-        most = limit if request.params.max_tokens == 0 else limit - 1
-        if tokens > most:
-            # The first words are what clients know this mistake by.
-            answer = ", of which at least one is left for the answer" if most < limit else ""
-            raise RequestRefused(
-                f"This model's maximum context length is {limit} tokens{answer}, and the prompt is too long: it has "
-                f"{tokens} tokens; shorten it to {most}.",
-                field="prompt",
-                code="context_length_exceeded",
-            )
+        tokens = len(request.prompt_token_ids)
+        check_context(tokens, self._capacity.max_model_len, request.params.max_tokens)
         needed = self._most_blocks(tokens)
         if needed > self._capacity.num_blocks:
             raise RequestRefused(
@@ -224,3 +213,24 @@ class RequestValidator:
                 f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
                 field=field,
             )
+
+
+def check_context(prompt_tokens: int, limit: int, max_tokens: int | None) -> None:
+    """limit: tokens of prompt and answer together. Raises RequestRefused where the prompt leaves no room."""
+    if not prompt_tokens:
+        raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
+    most = limit if max_tokens == 0 else limit - 1
+    if prompt_tokens > most:
+        # The first words are what clients know this mistake by.
+        answer = ", of which at least one is left for the answer" if most < limit else ""
+        raise RequestRefused(
+            f"This model's maximum context length is {limit} tokens{answer}, and the prompt is too long: it has "
+            f"{prompt_tokens} tokens; shorten it to {most}.",
+            field="prompt",
+            code="context_length_exceeded",
+        )
+
+
+def most_output(room: int, max_tokens: int | None) -> int:
+    """room: tokens that the prompt leaves of the context."""
+    return room if max_tokens is None else min(room, max_tokens)

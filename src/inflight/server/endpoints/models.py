@@ -1,4 +1,4 @@
-"""/v1/models, /tokenize and /detokenize: what is served, and how it cuts text."""
+"""/v1/models, /tokenize, /detokenize and the like: what is served, how it cuts text, and what it makes of bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
 from inflight.server.model_status import ModelStatus
 from inflight.server.preprocessing.bounds import check_model
-from inflight.server.preprocessing.wire import PreparedAnswer
+from inflight.server.preprocessing.wire import PreparedAnswer, PreparedTexts
+from inflight.server.rendered_requests import rendered_json
 from inflight.server.sending import ClientGone, PreparedResponse, until_gone
 from inflight.server.served import Borrowed, ListedModel, Served
 from inflight.server.service import GONE, Service
@@ -54,7 +55,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
                 borrowed.release()
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
-        return PreparedResponse(service.entered(tenant), partial(made, request, name))
+        return PreparedResponse(service.entered(tenant), partial(made, request, name, tenant))
 
     async def lent(request: Request, borrowing: Coroutine[Any, Any, Borrowed]) -> Borrowed:
         """Who leaves waits for no model. Raises ClientGone, ApiError."""
@@ -62,16 +63,19 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
             return await borrowing
         return await until_gone(request.receive, borrowing, asyncio.Event())
 
-    async def made(request: Request, name: EndpointName) -> bytes:
+    async def made(request: Request, name: EndpointName, tenant: Tenant) -> bytes:
         owner, body = request.state.body_lease.owner, await body_bytes(request)
-        borrowed = await lent(request, service.borrow(name, body))
+        read_as = ENDPOINTS[name].renders or name
+        borrowed = await lent(request, service.borrow(read_as, body))
         try:
-            answer = await borrowed.served.preprocessing.prepare(name, body, owner)
+            prepared = await borrowed.served.preprocessing.prepare(read_as, body, owner)
+            request.state.body_lease.release()
+            if isinstance(prepared, PreparedAnswer):
+                return prepared.json
+            assert not isinstance(prepared, PreparedTexts), "of whole texts nothing is rendered"
+            return await rendered_json(borrowed.served, prepared, tenant)
         finally:
             borrowed.release()
-        request.state.body_lease.release()
-        assert isinstance(answer, PreparedAnswer), "nothing is left to do"
-        return answer.json
 
     for name in ENDPOINTS:
         if name not in GENERATION:

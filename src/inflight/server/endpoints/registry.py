@@ -54,7 +54,8 @@ class Endpoint:
     Without a prompt_field, its tokens are counted. continued: the same where answers are stored, behind items that are
     JSON.
     field_names: how such bodies call what chat calls otherwise, for sentences about mistakes.
-    as_texts: where bodies are about whole texts: what they are in words that those share; may raise ApiError."""
+    as_texts: where bodies are about whole texts: what they are in words that those share; may raise ApiError.
+    renders: the endpoint whose bodies it takes, to tell what that would ask of the engine."""
 
     path: str
     body: BodyDecoder[Any]
@@ -67,6 +68,7 @@ class Endpoint:
     continued: Callable[[Any, bytes | memoryview], AsChat] | None = None
     field_names: Mapping[str, str] = field(default_factory=dict)
     as_texts: Callable[[Any], AsTexts] | None = None
+    renders: EndpointName | None = None
 
 
 def _reranking(path: str) -> Endpoint:
@@ -100,6 +102,20 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         prompt_field="messages",
         call_prefix="chatcmpl-",
         serializer=ChatSerializer,
+    ),
+    "completion_render": Endpoint(
+        path="/v1/completions/render",
+        body=COMPLETION,
+        route="completions_render",
+        about="What /v1/completions asks of the engine for such a body: a request for each prompt. vLLM's endpoint.",
+        renders="completion",
+    ),
+    "chat_render": Endpoint(
+        path="/v1/chat/completions/render",
+        body=CHAT,
+        route="chat_render",
+        about="What /v1/chat/completions asks of the engine for such a body. vLLM's endpoint.",
+        renders="chat",
     ),
     "responses": Endpoint(
         path="/v1/responses",
