@@ -28,6 +28,7 @@ from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings, cores_of
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
+from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.types.plan import Capacity, Executor
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
@@ -82,6 +83,7 @@ class _Wanted:
     record: Path | None
     progress: Progress | None
     wrap: Wrap | None
+    cache_journal: CacheJournal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +115,17 @@ def build_engine(
     record: Path | None = None,
     progress: Progress | None = None,
     wrap: Wrap | None = None,
+    cache_journal: CacheJournal | None = None,
 ) -> Engine:
     """Load a model and put an engine around it.
 
     record: file for the step record. progress(done, total): called while weights are packed. wrap: puts something
     between the engine and the model's executor, or in its place (`engine.scripted`); told the device, too.
+    cache_journal: to have what changes in the prefix cache.
     """
     try:
         with _without_collections():
-            return _build(_Wanted(settings, scheduling or SchedulingSettings(), record, progress, wrap))
+            return _build(_Wanted(settings, scheduling or SchedulingSettings(), record, progress, wrap, cache_journal))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -168,6 +172,11 @@ def _assemble(
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)
+    if wanted.cache_journal is not None and limits.whole_texts:
+        raise SettingsError(
+            "--kv-events-config tells what the prefix cache holds, and this model computes whole texts, of which none "
+            "is cached; leave it out."
+        )
     shape, windows = kv_layout(settings, limits, model)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
     scheduling = drafting.scheduling
@@ -196,6 +205,7 @@ def _assemble(
         end_token_ids=ends.ids,
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         speculation=drafting.speculation(rules, capacity.vocab_size),
+        cache_journal=wanted.cache_journal,
     )
     observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
     return Engine(

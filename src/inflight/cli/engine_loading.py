@@ -15,6 +15,7 @@ from inflight import __version__
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
+from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
 from inflight.frontend.parsers.parser_choice import ParserNames
@@ -27,6 +28,7 @@ from inflight.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from inflight.build import Engine
+    from inflight.engine.kv_events.publisher import KVEventPublisher
 
 Doing = Callable[[str], None]  # to be told what is being done
 Found = Callable[[Path], None]  # to be told the model's folder
@@ -42,8 +44,10 @@ def load_engine(
     doing: Doing,
     found: Found,
     wrap: Wrap | None = None,
+    kv_events: KVEventPublisher | None = None,
 ) -> tuple[Engine, LoadedEngine]:
-    """found: told the model's folder, before the engine is loaded. wrap: as `build_engine` has it."""
+    """found: told the model's folder, before the engine is loaded. wrap: as `build_engine` has it.
+    kv_events: who tells what the prefix cache holds."""
     # Here, in the loader's thread: it brings numpy and the kernels.
     from inflight.build import build_engine, model_folder
 
@@ -52,7 +56,8 @@ def load_engine(
 
     doing("loading the model")
     found(model_folder(engine_settings))
-    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap)
+    journal = None if kv_events is None else CacheJournal()
+    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, cache_journal=journal)
     engine.prompts.check_chat()
     if verbose:
         for name, entry in engine.settings.items():
@@ -61,6 +66,10 @@ def load_engine(
     models = _models(settings, engine_settings)
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
     engine.loop.watch(metrics.observer)
+    if kv_events is not None and journal is not None:
+        from inflight.engine.kv_events.observer import KVEventObserver
+
+        engine.loop.watch(KVEventObserver(journal, kv_events))
     described = Described(
         models=models,
         max_model_len=engine.capacity.max_model_len,

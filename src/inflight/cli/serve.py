@@ -26,6 +26,8 @@ _NOT_OF_MODELS = {
     "--served-model-name": "{given} has no place with --models: tables have names; write aliases = [...] there.",
     "--lora-dir": "{given} has no place with --models, where adapters are named at the start; write lora = [...] into "
     "the model's table.",
+    "--kv-events-config": "{given} has no place with --models: its addresses are one engine's, and each model has one "
+    "of its own; serve the model that routers are to hear of by itself.",
     "--api-processes": "{given} has no place with --models: HTTP has a process of its own already; leave it out.",
 }
 DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits must be bounded
@@ -87,6 +89,7 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
         ("--served-model-name", bool(values["served_model_name"])),
         ("--lora", bool(values["lora"])),
         ("--lora-dir", values["lora_dir"] is not None),
+        ("--kv-events-config", values["kv_events_config"] is not None),
         ("--record", values["record"] is not None),
         ("--api-processes", values["api_processes"] != 0),
     ):

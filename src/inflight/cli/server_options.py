@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from inflight.cli.verb import grouped, stacked
+from inflight.config.kv_events import read_kv_events
 
 _PARSERS = (
     click.option(
@@ -55,6 +56,12 @@ server_options = stacked(
         ),
         *_PARSERS,
         click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
+        click.option(
+            "--kv-events-config",
+            metavar="JSON",
+            callback=lambda context, option, text: None if text is None else read_kv_events(text),
+            help='Tell routers what is cached, as vLLM does: {"enable_kv_cache_events": true, ...}.',
+        ),
     ),
     grouped(
         "Keys and tenants",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from inflight import __version__
 from inflight.cli.engine_loading import Doing, Found, load_engine, tell
+from inflight.cli.kv_events import open_kv_events
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
@@ -56,7 +57,8 @@ def serve(
     tls = tls_context(settings)  # other processes read it again; a mistake is told at once, and once
     bound = listen(settings)
     tell_ready = partial(tell_ready_at, settings, tenants, bound, started)
-    load = partial(load_engine, settings, engine_settings, scheduling, record, verbose)
+    kv_events = open_kv_events(settings.kv_events_config, engine_settings)
+    load = partial(load_engine, settings, engine_settings, scheduling, record, verbose, kv_events=kv_events)
     if preprocessing is not None:
         return _serve_here(settings, tenants, preprocessing, load, tell_ready, bound, tls)
 

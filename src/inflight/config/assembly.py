@@ -13,6 +13,7 @@ from inflight.config.plugins import make_lanes, make_predictor, make_strategy, r
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
+from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
@@ -71,8 +72,9 @@ def make_scheduler(
     stop_text: StopTextFactory | None = None,
     make: type[Scheduler] = Scheduler,
     speculation: Speculation | None = None,
+    cache_journal: CacheJournal | None = None,
 ) -> Scheduler:
-    """make: the class of the scheduler."""
+    """make: the class of the scheduler. cache_journal: as the scheduler has it."""
     return make(
         capacity,
         rules.strategy,
@@ -90,6 +92,7 @@ def make_scheduler(
         lane_floor=scheduling.lane_floor,
         speculation=speculation,
         longest_chunk=UNLIMITED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
+        cache_journal=cache_journal,
     )
 
 

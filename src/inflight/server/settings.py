@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from inflight.config.setting import SettingsError, option
+from inflight.engine.kv_events.options import KVEventOptions
 from inflight.server.ingress.addresses import Networks
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -38,6 +39,7 @@ class ServerSettings:
     keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
     max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
     lora_dir: the folder from which adapters may be loaded while the server runs.
+    kv_events_config: where routers are told what the prefix cache holds; None: nowhere.
 
     Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
     body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,
@@ -86,6 +88,7 @@ class ServerSettings:
     max_responses_mb: float | None = None
     response_days: float | None = None
     lora_dir: Path | None = None
+    kv_events_config: KVEventOptions | None = None
 
     def connections_of_one(self, connections: int) -> int:
         """Of one address, and so many requests under way of one that a proxy names. connections: of all."""

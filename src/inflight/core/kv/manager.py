@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import BlockTables
+from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.prefix_sharing import Lookup, PrefixSharing
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
@@ -46,9 +47,10 @@ class KVCacheManager:
         allocation: Allocation = "paged",
         longest_chunk: int = ANY_LENGTH,
         spacing: SnapshotSpacing | None = None,
+        journal: CacheJournal | None = None,
     ):
         """longest_chunk: tokens of one sequence that a step computes at most. spacing: of snapshots of recurrent state,
-        where the model has any."""
+        where the model has any. journal: of what changes in the prefix cache, where somebody asks."""
         self.layout = TableLayout(capacity, allocation, longest_chunk)
         self.block_size = capacity.block_size
         self.has_windows = self.layout.has_windows
@@ -57,13 +59,15 @@ class KVCacheManager:
         self.whole_texts = capacity.whole_texts
         self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
+        self._journal = journal
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """Every block is free, and nothing is known of what is in it."""
         capacity = self._capacity
         self.states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
-        self.prefix = PrefixCache(self.block_size, on_drop=self.states.slots.drop)
+        self.prefix = PrefixCache(self.block_size, on_drop=self.states.slots.drop, journal=self._journal)
+        self.prefix.clear()  # for those who mirror what was there before
         self.pool = BlockPool(capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
         self.swap = SwapSpace(capacity.host_blocks, self.prefix, self.pool, self.transfers)

@@ -6,14 +6,18 @@ chain is the request's salt. Node numbers are never used twice, so that a chain 
 entered again. A node's content lies in a device block or, swapped out, in a host block. Chains are those of the first
 KV group; what another group holds of a node's tokens is found beside it, and may be missing. Knows nothing of
 references or the order of eviction (`block_pool`), nor of the snapshots of recurrent state that others find beside a
-node (`state_slots`): they are told when it is lost. Compare: automatic prefix caching in vLLM (hash chains) and
-RadixAttention (arXiv 2312.07104, a radix tree).
+node (`state_slots`): they are told when it is lost. Where there is a journal, it has what becomes of the chains.
+Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv 2312.07104, a radix tree).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import cast
+
+from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.types.cache_changes import BlockDropped, BlockMoved, BlockPublished, CacheCleared, SharedRoot
 
 Node = Hashable
 Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which the garbage collector soon leaves alone
@@ -31,6 +35,10 @@ class CachedBlock:
     lost: bool = False
     loading: int = 0
 
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return cast(tuple[int, ...], self.key[1:])
+
 
 @dataclass(slots=True)
 class CachedChain:
@@ -42,10 +50,12 @@ class CachedChain:
 
 
 class PrefixCache:
-    def __init__(self, block_size: int, on_drop: Callable[[int], None]):
-        """on_drop(node) is called when a node's content is lost, by `drop`."""
+    def __init__(self, block_size: int, on_drop: Callable[[int], None], journal: CacheJournal | None = None):
+        """on_drop(node) is called when a node's content is lost, by `drop`. journal: of the first group's blocks whose
+        chains begin at a `SharedRoot`; None: nobody asks."""
         self._block_size = block_size
         self._on_drop = on_drop
+        self._journal = journal
         self._found: dict[Key, CachedBlock] = {}
         self._nodes: dict[int, CachedBlock] = {}
         self._on_device: dict[int, CachedBlock] = {}
@@ -80,17 +90,15 @@ class PrefixCache:
         """Make a full block findable; returns the node to chain the next one to.
 
         When the same content is cached already, that block stays the findable one and `block` remains private."""
-        key, node = (parent, *tokens), self._last_node + 1
-        new = CachedBlock(node, key, block)
-        place = self._found.setdefault(key, new)  # the key is hashed once, which is most of the work
-        if place is new:
-            self._last_node = node
-            self._on_device[block] = self._nodes[node] = place
-        return place.node
+        before = self._last_node
+        node = self._keep((parent, *tokens), block)
+        if self._journal is not None and node > before and isinstance(parent, int | SharedRoot):
+            self._journal.note(BlockPublished(node, parent, tokens))
+        return node
 
     def publish_beside(self, node: int, group: int, block: int) -> int:
         """The same for what another KV group than the first holds of the node's tokens; returns a node of its own."""
-        return self.publish(node, (-group,), block)
+        return self._keep((node, -group), block)
 
     def beside(self, node: int, group: int) -> CachedBlock | None:
         """What another group than the first has cached of a node's tokens. (No token has a number below 0.)"""
@@ -110,10 +118,14 @@ class PrefixCache:
         del self._found[place.key], self._nodes[place.node]
         if place.block is not None:
             del self._on_device[place.block]
+        if self._journal is not None:
+            self._journal.note(BlockDropped(place.node))
         self._on_drop(place.node)
 
     def move(self, place: CachedBlock, block: int | None, host_block: int | None) -> None:
         """The content lies elsewhere now; the chain stays whole."""
+        if self._journal is not None and (place.block is None) is not (block is None):
+            self._journal.note(BlockMoved(place.node, place.token_ids, to_host=block is None))
         if place.block is not None:
             del self._on_device[place.block]
         place.block, place.host_block = block, host_block
@@ -127,3 +139,14 @@ class PrefixCache:
         self._found.clear()
         self._nodes.clear()
         self._on_device.clear()
+        if self._journal is not None:
+            self._journal.note(CacheCleared())
+
+    def _keep(self, key: Key, block: int) -> int:
+        node = self._last_node + 1
+        new = CachedBlock(node, key, block)
+        place = self._found.setdefault(key, new)  # the key is hashed once, which is most of the work
+        if place is new:
+            self._last_node = node
+            self._on_device[block] = self._nodes[node] = place
+        return place.node

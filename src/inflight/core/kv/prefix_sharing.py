@@ -15,6 +15,7 @@ from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 from inflight.core.kv.state_snapshots import StateSnapshots
 from inflight.core.kv.table_layout import TableLayout
 from inflight.core.sequence import Sequence
+from inflight.core.types.cache_changes import SharedRoot
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class PrefixSharing:
         """Whom a sequence shares prefixes with: those of its salt and its adapter; without prefix caching only the
         samples of its request, and itself after a preemption."""
         if self._among_requests:
-            return ("salt", sequence.request.cache_salt, sequence.request.adapter)
+            return SharedRoot(sequence.request.cache_salt, sequence.request.adapter)
         return ("request", sequence.number - sequence.sample_index)
 
     # -- sequences that wait ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.estimation.accuracy import PredictionTally
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
+from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
@@ -70,9 +71,11 @@ class Scheduler:
         speculation: Speculation | None = None,
         longest_chunk: int = UNLIMITED,
         spacing: SnapshotSpacing | None = None,
+        cache_journal: CacheJournal | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
+        cache_journal: has what changes in the prefix cache, where somebody takes it.
         Raises ValueError for end token ids that are not in the vocabulary, and for speculation where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
@@ -92,7 +95,7 @@ class Scheduler:
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
         self._speculation = speculation
-        self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk, spacing)
+        self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk, spacing, cache_journal)
         self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(

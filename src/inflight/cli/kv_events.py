@@ -1,0 +1,40 @@
+"""How `inflight serve` comes to tell KV events: the addresses are opened before the model is loaded.
+
+Knows settings that do not go together, and what an operator is to hear; the events themselves are the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inflight.cli.engine_loading import tell
+from inflight.config.engine import EngineSettings
+from inflight.config.kv_events import OPTION
+from inflight.config.setting import SettingsError
+from inflight.engine.kv_events.options import KVEventOptions
+
+if TYPE_CHECKING:
+    from inflight.engine.kv_events.publisher import KVEventPublisher
+
+
+def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KVEventPublisher | None:
+    """Raises SettingsError, KVEventAddressError."""
+    if options is None:
+        return None
+    if not engine.enable_prefix_caching:
+        raise SettingsError(
+            f"{OPTION} tells what the prefix cache holds, and --no-prefix-caching leaves it empty; leave one of "
+            "them out."
+        )
+    try:
+        from inflight.engine.kv_events.publisher import KVEventPublisher
+    except ImportError:
+        raise SettingsError(
+            f"{OPTION} needs pyzmq, which is not installed; pip install 'inflight[processes]', or leave the option out."
+        ) from None
+    publisher = KVEventPublisher(options)
+    missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"
+    tell(f"KV events: published at {publisher.published}{missed}.")
+    if any(mark in options.endpoint for mark in ("*", "::")):
+        tell("Whoever reaches that address hears the tokens of all prompts and answers; keep it within your network.")
+    return publisher
