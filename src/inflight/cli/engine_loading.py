@@ -84,6 +84,7 @@ def load_engine(
         pooler=engine.model.pooler,
         text_prompts=engine.text_prompts,
         adapters=engine.adapters.all,
+        lanes=tuple(lanes),
     )
     return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
 

@@ -23,7 +23,8 @@ class Described(Struct, frozen=True):
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
     settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
-    tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start."""
+    tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start.
+    lanes: all of them, by name."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -38,6 +39,7 @@ class Described(Struct, frozen=True):
     pooler: Pooler | None = None
     text_prompts: TextPrompts = NO_PROMPTS
     adapters: tuple[Adapter, ...] = ()
+    lanes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ def make_served(
             shown_token_ids=shown_token_ids(parsers, tokenizer),
             pooler=engine.pooler,
             adapters=adapters,
+            lanes=engine.lanes,
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from msgspec import UNSET
 
@@ -27,7 +27,7 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.frontend.text_tasks import TextTasks
 from inflight.models.spec import Pooler
 from inflight.server.bodies.chat import ChatSettings
-from inflight.server.bodies.common import CallSettings
+from inflight.server.bodies.common import CallSettings, Slo
 from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
@@ -35,20 +35,22 @@ from inflight.server.errors import clients_fault, invalid
 from inflight.server.offload import offload
 from inflight.server.preprocessing.bounds import check_model, max_tokens_of
 from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.router_hints import NO_HINTS, RouterHints
 from inflight.server.tenants import Tenant
 
 Settings = CompletionSettings | ChatSettings
 MANY_TOKEN_BYTES = 1 << 17  # of prompts, from which on they become requests beside the event loop
 MANY_PROMPTS = 16
-TIERS = {
-    None: "default",
-    "auto": "default",
-    "default": "default",
-    "scale": "default",
-    "priority": "default",
-    "fast": "default",
-    "flex": "flex",
-}
+
+
+class Placement(TypedDict):
+    """Of a call's requests, by the names that these have: whose they are, and when they are to be served."""
+
+    lane: str
+    tenant: str
+    priority: int
+    slo: SLO
+    cache_salt: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class RequestTranslator:
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
     engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
     special tokens that these must see. pooler: how the engine tells something of whole texts, if it does.
-    adapters: that may be called in the model's place.
+    adapters: that may be called in the model's place. lanes: that the engine has.
     """
 
     encoder: PromptEncoder
@@ -71,18 +73,23 @@ class RequestTranslator:
     shown_token_ids: tuple[int, ...] = ()
     pooler: Pooler | None = None
     adapters: AdapterNames = field(default_factory=AdapterNames)
+    lanes: tuple[str, ...] = ()
 
-    def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
-        """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier."""
+    def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False, hints: RouterHints = NO_HINTS) -> Call:
+        """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier. hints:
+        what a router says of it."""
+        placement = self._placement(prepared.settings, tenant, batch, hints)
         if isinstance(prepared, PreparedCompletion):
-            return self._completion(prepared, tenant, batch)
+            return self._completion(prepared, tenant, placement)
         if isinstance(prepared, PreparedTexts):
-            return self._texts(prepared, tenant, batch)
-        return self._chat(prepared, tenant, batch)
+            return self._texts(prepared, tenant, placement)
+        return self._chat(prepared, tenant, placement)
 
-    async def call_offloaded(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
+    async def call_offloaded(
+        self, prepared: Prepared, tenant: Tenant, *, batch: bool = False, hints: RouterHints = NO_HINTS
+    ) -> Call:
         """As `call`; beside the event loop where the prompts are long, or words are to be cut."""
-        translate = partial(self.call, prepared, tenant, batch=batch)
+        translate = partial(self.call, prepared, tenant, batch=batch, hints=hints)
         settings = None if isinstance(prepared, PreparedTexts) else prepared.settings
         words = settings is not None and (settings.bad_words or settings.allowed_token_ids)
         small = sum(len(prompt.token_ids) for prompt in prepared.prompts) < MANY_TOKEN_BYTES
@@ -116,14 +123,14 @@ class RequestTranslator:
             raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
         return self._params(body, n=body.n or 1, logprobs=_shown_logprobs(body), scores=None)
 
-    def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:
+    def _completion(self, prepared: PreparedCompletion, tenant: Tenant, placement: Placement) -> Call:
         body = prepared.settings
-        call = self._call("completion", prepared, self.params(prepared), tenant, batch)
+        call = self._call("completion", prepared, self.params(prepared), tenant, placement)
         return replace(call, n=body.n or 1, logprobs=body.logprobs, echo=bool(body.echo))
 
-    def _chat(self, prepared: PreparedChat, tenant: Tenant, batch: bool) -> Call:
+    def _chat(self, prepared: PreparedChat, tenant: Tenant, placement: Placement) -> Call:
         body = prepared.settings
-        call = self._call(prepared.kind, prepared, self.params(prepared), tenant, batch, self.shown_token_ids)
+        call = self._call(prepared.kind, prepared, self.params(prepared), tenant, placement, self.shown_token_ids)
         return replace(
             call,
             logprobs=_shown_logprobs(body),
@@ -134,11 +141,10 @@ class RequestTranslator:
             kept_items=prepared.kept_items,
         )
 
-    def _texts(self, prepared: PreparedTexts, tenant: Tenant, batch: bool) -> Call:
+    def _texts(self, prepared: PreparedTexts, tenant: Tenant, placement: Placement) -> Call:
         body, tasks = prepared.settings, TextTasks(self.pooler)
         own_id, arrival = uuid.uuid4().hex, self.now()
         model, adapter = self.called(body.model, tenant)
-        placement = self._placement(body, tenant, batch)
         params = tasks.params(
             prepared.told, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
         )
@@ -162,7 +168,7 @@ class RequestTranslator:
             requests=tuple(requests),
             prompts=(None,) * len(requests),
             n=1,
-            tier="flex" if batch else TIERS[body.service_tier],
+            tier="flex" if placement["lane"] == "batch" else "default",
             tenant=tenant,
             timings=bool(body.timings),
             text_form=prepared.form,
@@ -191,15 +197,14 @@ class RequestTranslator:
         prepared: PreparedCompletion | PreparedChat,
         params: SamplingParams,
         tenant: Tenant,
-        batch: bool,
+        placement: Placement,
         shown_token_ids: tuple[int, ...] = (),
     ) -> Call:
         body = prepared.settings
         options = body.stream_options
         own_id = uuid.uuid4().hex
         model, adapter = self.called(body.model, tenant)
-        placement, arrival = self._placement(body, tenant, batch), self.now()
-        placement["forced_output_tokens"] = body.output_tokens
+        arrival = self.now()
         requests = []
         for index, prompt in enumerate(prepared.prompts):
 
@@ -212,6 +217,7 @@ class RequestTranslator:
                     grammar=prepared.grammar,
                     shown_token_ids=shown_token_ids,
                     adapter=adapter,
+                    forced_output_tokens=body.output_tokens,
                     **placement,
                 )
 
@@ -225,7 +231,7 @@ class RequestTranslator:
             requests=tuple(requests),
             prompts=tuple(prompt.text for prompt in prepared.prompts),
             n=params.n,
-            tier="flex" if batch else TIERS[body.service_tier],
+            tier="flex" if placement["lane"] == "batch" else "default",
             tenant=tenant,
             form_field=prepared.form_field,
             prompt_logprobs=body.prompt_logprobs is not None,
@@ -246,19 +252,29 @@ class RequestTranslator:
         known = (*self.models, *(one for one in self.adapters.names if tenant.may_name(one))) if self.models else ()
         return check_model(name, known), None
 
-    def _placement(self, body: CallSettings, tenant: Tenant, batch: bool) -> dict[str, Any]:
-        """Lane, tenant, priority and targets. The key's name is whose request it is; without keys, the user field."""
-        name = tenant.name or body.named_user or ""
-        salt = body.cache_salt or ""
-        slo = body.slo
+    def _placement(self, body: CallSettings, tenant: Tenant, batch: bool, hints: RouterHints) -> Placement:
+        """The key's name is whose request it is, whatever else is said: nobody may choose somebody else's share.
+        Without keys it is whom a router names, which stands before the client, else whom the body does."""
+        name = tenant.name or hints.fairness_id or body.named_user or ""
+        salt, slo = body.cache_salt or "", body.slo or Slo()
         return {
-            "lane": "batch" if batch or body.service_tier == "flex" else "interactive",
+            "lane": "batch" if batch else self._lane(body, hints),
             "tenant": name,
             "priority": body.priority or 0,
-            "slo": SLO() if slo is None else SLO(_seconds(slo.ttft_ms), _seconds(slo.itl_ms)),
+            "slo": SLO(
+                hints.ttft if slo.ttft_ms is None else slo.ttft_ms / 1e3,
+                hints.tpot if slo.itl_ms is None else slo.itl_ms / 1e3,
+            ),
             # Length first, so that no choice of names and salts can make one tenant's salt another's.
             "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,
         }
+
+    def _lane(self, body: CallSettings, hints: RouterHints) -> str:
+        """The tier that the body names; else the lane that an objective is called by, if it is called by any: routers
+        have objectives that are none of ours."""
+        if body.service_tier in (None, "auto") and hints.objective in self.lanes:
+            return hints.objective
+        return "batch" if body.service_tier == "flex" else "interactive"
 
 
 def _max_tokens(body: Settings) -> int | None:
@@ -277,7 +293,3 @@ def _max_tokens(body: Settings) -> int | None:
 def _shown_logprobs(body: ChatSettings) -> int | None:
     """Alternatives that a conversation's answer shows beside each token; None: no log-probabilities."""
     return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3

@@ -17,6 +17,7 @@ from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.responses.kept import NOT_STORED, KeptResponses
 from inflight.server.responses.stored_conversations import StoredConversations
+from inflight.server.router_hints import RouterHints, hints_of
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.served import Borrowed, Served
 from inflight.server.service import GONE, Service
@@ -45,28 +46,32 @@ def generation_routes(
     async def read(request: Request, name: EndpointName, tenant: Tenant) -> tuple[Call, Borrowed]:
         """Keeps nothing of the body. Who leaves is not read for, and no model waited for; of a short body for one that
         is there that would cost more than reading it."""
-        body = await body_bytes(request)
-        reading = lent_call_of(request, name, body, tenant)
+        body, hints = await body_bytes(request), hints_of(request.scope["headers"])
+        reading = lent_call_of(request, name, body, tenant, hints)
         if len(body) <= SHORT_BYTES and service.models.residency is None:
             return await reading
         return await until_gone(request.receive, reading, asyncio.Event())
 
-    async def lent_call_of(request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> tuple[Call, Borrowed]:
+    async def lent_call_of(
+        request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
+    ) -> tuple[Call, Borrowed]:
         borrowed = await service.borrow(name, body, tenant)
         try:
-            return await call_of(borrowed.served, request, name, body, tenant), borrowed
+            return await call_of(borrowed.served, request, name, body, tenant, hints), borrowed
         except BaseException:
             borrowed.release()
             raise
 
-    async def call_of(served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant) -> Call:
+    async def call_of(
+        served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
+    ) -> Call:
         lease, history = request.state.body_lease, NOT_STORED
         if stored is not None and GENERATION[name].continued is not None:
             body = await stored.with_named_items(body, tenant, lease)
             history = await stored.history_of(body, tenant, lease)
         prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
-        return await served.translator.call_offloaded(prepared, tenant)
+        return await served.translator.call_offloaded(prepared, tenant, hints=hints)
 
     def keeping(call: Call) -> Keep | None:
         if kept is None or not call.kept_items:

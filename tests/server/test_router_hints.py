@@ -1,0 +1,93 @@
+"""What routers say of a request in headers: its targets, whose share it is, its lane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.core.types.request import SLO, Request
+from inflight.frontend.prompts import PromptEncoder
+from inflight.server.bodies.common import Slo
+from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.errors import ApiError
+from inflight.server.preprocessing.wire import PreparedCompletion, Prompt, packed
+from inflight.server.router_hints import NO_HINTS, RouterHints, hints_of
+from inflight.server.tenants import ANYONE, Tenant
+from inflight.server.translating import RequestTranslator
+
+from .conftest import Server
+
+HINTS = RouterHints(ttft=0.2, tpot=0.03, fairness_id="team", objective="rerank")
+
+
+def test_both_spellings_are_read_and_the_later_one_goes_first() -> None:
+    old = [(b"x-slo-ttft-ms", b"200"), (b"x-slo-tpot-ms", b" 30.5 ")]
+    assert hints_of(old) == RouterHints(ttft=0.2, tpot=0.0305)
+    assert hints_of([*old, (b"x-llm-d-slo-ttft-ms", b"100")]).ttft == 0.1
+    named = [(b"x-gateway-inference-fairness-id", b"team"), (b"x-gateway-inference-objective", b"chat")]
+    assert hints_of(named) == RouterHints(fairness_id="team", objective="chat")
+    assert hints_of([*named, (b"x-llm-d-inference-fairness-id", b"other")]).fairness_id == "other"
+    assert hints_of([(b"content-type", b"application/json")]) is NO_HINTS
+
+
+@pytest.mark.parametrize("value", [b"soon", b"", b"0", b"-5", b"nan", b"inf", b"9" * 5000])
+def test_a_target_that_is_none_is_told_by_its_header(value: bytes) -> None:
+    with pytest.raises(ApiError, match=r"The header x-slo-tpot-ms is '.*'; give milliseconds") as caught:
+        hints_of([(b"x-slo-tpot-ms", value)])
+    assert (caught.value.status, caught.value.param) == (400, "x-slo-tpot-ms") and len(caught.value.message) < 200
+    with pytest.raises(ApiError, match="its 600 characters are more than 512"):
+        hints_of([(b"x-gateway-inference-fairness-id", b"x" * 600)])
+
+
+def placed(hints: RouterHints, tenant: Tenant = ANYONE, **fields: Any) -> tuple[Request, str]:
+    """The request of a body with these fields, and the tier that its answer tells."""
+    translator = RequestTranslator(
+        encoder=PromptEncoder(None, None, 0), models=(), now=lambda: 0.0, lanes=("interactive", "batch", "rerank")
+    )
+    prepared = PreparedCompletion(CompletionSettings(**fields), (Prompt(packed([1, 2])),))
+    call = translator.call(prepared, tenant, hints=hints)
+    return call.requests[0], call.tier
+
+
+def test_a_router_says_what_the_body_does_not() -> None:
+    request, tier = placed(HINTS, user="me")
+    assert (request.slo, request.tenant, request.lane, tier) == (SLO(0.2, 0.03), "team", "rerank", "default")
+    request, _ = placed(HINTS, slo=Slo(ttft_ms=50), service_tier="default")
+    assert (request.slo, request.lane) == (SLO(0.05, 0.03), "interactive")
+    assert placed(HINTS, service_tier="flex")[0].lane == "batch"
+    assert placed(HINTS, service_tier="auto")[0].lane == "rerank"
+    assert placed(NO_HINTS, user="me")[0].tenant == "me"
+
+
+def test_an_objective_that_is_no_lane_changes_nothing() -> None:
+    assert placed(RouterHints(objective="premium"))[0].lane == placed(NO_HINTS)[0].lane == "interactive"
+    request, tier = placed(RouterHints(objective="batch"))
+    assert (request.lane, tier) == ("batch", "flex")
+
+
+def test_nobody_with_a_key_chooses_a_share() -> None:
+    assert placed(HINTS, Tenant(name="acme"), user="me")[0].tenant == "acme"
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_headers_reach_the_engine(start: Callable[..., Server], tmp_path: Path, processes: int) -> None:
+    config, record = tmp_path / "lanes.toml", tmp_path / "run.jsonl"
+    config.write_text("[lanes.rerank]\nweight = 2\n", encoding="utf-8")
+    options = ("--config", str(config), "--record", str(record), "--api-processes", str(processes))
+    server = start(*options)
+    said = {"x-slo-ttft-ms": "90000", "x-slo-tpot-ms": "4000", "X-Gateway-Inference-Fairness-Id": "team"}
+    said["x-gateway-inference-objective"] = "rerank"
+    long = {"messages": [{"role": "user", "content": "word " * 40}], "max_tokens": 2}
+    for path, body in (("/v1/completions", {"prompt": "Hi", "max_tokens": 2}), ("/v1/chat/completions", long)):
+        assert server.post(path, body, headers=said).status_code == 200
+    refused = server.post("/v1/completions", {"prompt": "Hi"}, headers={"x-slo-ttft-ms": "soon"})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "x-slo-ttft-ms"
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    requests = [one for one in lines if one.get("tenant") == "team"]
+    assert len(requests) == 2, lines[:3]
+    assert all(one["lane"] == "rerank" and one["slo"] == {"ttft": 90.0, "itl": 4.0} for one in requests), requests
