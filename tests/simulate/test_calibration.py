@@ -64,7 +64,7 @@ def test_what_steps_take_is_found() -> None:
 
 
 def test_noise_is_noticed() -> None:
-    model = calibrate(measured(noise=0.5), 2.0)
+    model = calibrate(measured(noise=0.5), 5.0)  # however busy the machine is, some steps have equals
     assert model.provenance is not None and model.provenance.noise["all"][0] > ASKED
     assert any("so much is this machine's noise" in sentence for sentence in warnings(model))
 

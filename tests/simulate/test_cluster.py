@@ -13,7 +13,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.routers import ROUTERS
+from inflight.routing.registry import ROUTERS
 from inflight.simulate.simulation import Pool, Requests, Setup, simulate
 from inflight.workload.driving import Driver
 from inflight.workload.workload import Entry, Workload

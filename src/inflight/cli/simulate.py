@@ -44,7 +44,7 @@ from inflight.planning.machine import BLOCK_SIZE
 from inflight.records.json_text import json_text
 from inflight.simulate.cluster import Link
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.routers import OPTIONS, ROUTERS
+from inflight.routing.registry import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
 

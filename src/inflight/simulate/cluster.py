@@ -24,8 +24,10 @@ from dataclasses import dataclass, replace
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
+from inflight.routing.routed_request import RoutedRequest
+from inflight.routing.router import Router
+from inflight.simulate.ready_line import ReadyLine
 from inflight.simulate.replica import Replica
-from inflight.simulate.routers import Router
 from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.pacing import Pacer
 from inflight.workload.workload import Workload
@@ -68,13 +70,21 @@ class _Sent:
     index: int
     request: Request
     replica: Replica
-    has_token: bool = False
+    router: Router
+    tokens: int = 0  # that came so far
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedPool:
+    """Replicas, and the router before them, which knows each by its number."""
+
+    replicas: Sequence[Replica]
+    router: Router
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePool:
-    replicas: Sequence[Replica]
-    router: Router
+    pool: RoutedPool
     link: Link
 
 
@@ -85,15 +95,14 @@ class Cluster:
         self,
         workload: Workload,
         request: Callable[[int, float], Request],
-        replicas: Sequence[Replica],
-        router: Router,
+        first: RoutedPool,
         decode: DecodePool | None = None,
     ):
         self._request = request
-        self._first = tuple(replicas)
-        self._router = router
-        self._decode = decode
-        self._replicas = (*self._first, *(decode.replicas if decode is not None else ()))
+        self._entries = workload.entries
+        self._first, self._decode = first, decode
+        self._replicas = (*first.replicas, *(decode.pool.replicas if decode is not None else ()))
+        self._line = ReadyLine(self._replicas)
         self._pacer = Pacer(workload)
         # Whether the end of one answer can bring another request, here or in the second pool.
         self._reactive = decode is not None or workload.concurrency is not None
@@ -114,8 +123,7 @@ class Cluster:
             moved = self._moving[0][0] if self._moving else math.inf
             due = self._pacer.next_due()
             due = math.inf if due is None else max(due, now)  # who waited for a place comes when it is free
-            stepper = min(self._replicas, key=_ready)
-            first = min(events_due, moved, due, _ready(stepper))
+            first = min(events_due, moved, due, self._line.next_time())
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
@@ -128,18 +136,18 @@ class Cluster:
             elif due == first:
                 self._offer(due)
             else:
-                self._step(stepper, min(events_due, moved, due))
+                self._step(self._line.take(), min(events_due, moved, due))
         self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
         return self._collector.observations()
 
     def _step(self, replica: Replica, until: float) -> None:
         """until: when something happens by what is known. What other replicas do before may bring requests, too."""
         if self._reactive:
-            until = min(until, *(_ready(other) for other in self._replicas if other is not replica), math.inf)
-        if replica.fast_forward(until):
-            return
-        events = replica.step()
+            until = min(until, self._line.next_time())  # of the others
+        events = [] if replica.fast_forward(until) else replica.step()
+        self._line.changed(replica)
         for request_id, times in replica.tokens():
+            self._sent[request_id].tokens += len(times)
             self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
         if events:
             heapq.heappush(self._pending, (replica.now, next(self._tickets), replica, events))
@@ -152,31 +160,39 @@ class Cluster:
 
     def _send(self, index: int, intended: float, now: float) -> None:
         request = self._request(index, intended)
-        replica = self._first[self._router.choose(request, [one.load for one in self._first])]
         try:
-            replica.add(request if self._decode is None else for_prefill(request), now)
-        except RequestRefused as refusal:
-            self._pacer.ended(index, replica.now)
-            self._collector.refused(index, refusal, intended, replica.now)
+            sent = self._hand(index, request, self._first, now)
+        except _Refused as error:
+            self._pacer.ended(index, error.at)
+            self._collector.refused(index, error.refusal, intended, error.at)
             return
-        self._collector.sent(index, request, intended, replica.now)
-        self._under_way(_Sent(index, request, replica))
+        self._collector.sent(index, request, intended, sent.replica.now)
 
-    def _under_way(self, sent: _Sent) -> None:
-        self._sent[sent.request.request_id] = sent
-        sent.replica.load.requests += 1
-        sent.replica.load.prompt_tokens += len(sent.request.prompt_token_ids)
+    def _hand(self, index: int, request: Request, pool: RoutedPool, now: float) -> _Sent:
+        """To the replica of this pool that its router chooses. Raises _Refused."""
+        is_prefill = self._decode is not None and pool is self._first
+        routed = RoutedRequest.of(request, self._entries[index].session)
+        replica = pool.replicas[int(pool.router.send(routed).name)]
+        try:
+            replica.add(for_prefill(request) if is_prefill else request, now)
+        except RequestRefused as refusal:
+            pool.router.ended(request.request_id)
+            raise _Refused(refusal, replica.now) from None
+        finally:
+            self._line.changed(replica)
+        sent = self._sent[request.request_id] = _Sent(index, request, replica, pool.router)
+        return sent
 
     def _take(self, replica: Replica, events: list[Event], now: float) -> None:
         """The replica's events are known from now on."""
         seen: list[Event] = []
         for event in events:
             sent = self._sent[event.request_id]
-            if not sent.has_token and isinstance(event, TokensEvent | FinishedEvent):
-                sent.has_token = True
-                replica.load.prompt_tokens -= len(sent.request.prompt_token_ids)
-            if isinstance(event, FinishedEvent):
-                replica.load.requests -= 1
+            if isinstance(event, TokensEvent):
+                sent.tokens += len(event.token_ids)
+                sent.router.first_token(event.request_id)
+            elif isinstance(event, FinishedEvent):
+                sent.router.ended(event.request_id, sent.tokens)
                 if self._moves_on(sent, event, now):
                     continue
                 del self._sent[event.request_id]
@@ -189,7 +205,7 @@ class Cluster:
 
     def _moves_on(self, sent: _Sent, event: FinishedEvent, now: float) -> bool:
         """Whether the first pool is done with it, and the second one is to go on."""
-        if self._decode is None or sent.replica not in self._first:
+        if self._decode is None or sent.router is not self._first.router:
             return False
         token = 0  # the simulated executor's
         rest = for_decode(sent.request, token)
@@ -205,16 +221,13 @@ class Cluster:
 
     def _go_on(self, request: Request, now: float) -> None:
         assert self._decode is not None
-        pool, before = self._decode, self._sent.pop(request.request_id)
-        replica = pool.replicas[pool.router.choose(request, [one.load for one in pool.replicas])]
+        index = self._sent.pop(request.request_id).index
         try:
-            replica.add(request, now)
-        except RequestRefused as refusal:
+            self._hand(index, request, self._decode.pool, now)
+        except _Refused as error:
             pending = self._collector.pending.pop(request.request_id)
-            self._pacer.ended(before.index, replica.now)
-            self._collector.refused(before.index, refusal, pending.intended, replica.now)
-            return
-        self._under_way(_Sent(before.index, request, replica))
+            self._pacer.ended(index, error.at)
+            self._collector.refused(index, error.refusal, pending.intended, error.at)
 
     def _with_first_cached(self, event: FinishedEvent) -> FinishedEvent:
         cached = self._cached.pop(event.request_id, None)
@@ -223,6 +236,7 @@ class Cluster:
         return replace(event, timings=replace(event.timings, cached_tokens=cached))
 
 
-def _ready(replica: Replica) -> float:
-    ready = replica.ready
-    return math.inf if ready is None else ready
+class _Refused(Exception):
+    def __init__(self, refusal: RequestRefused, at: float):
+        super().__init__(str(refusal))
+        self.refusal, self.at = refusal, at

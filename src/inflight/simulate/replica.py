@@ -17,7 +17,6 @@ from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import FastForward
-from inflight.simulate.routers import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,6 @@ class ReplicaFigures:
 class Replica:
     def __init__(self, loop: EngineLoop, executor: SimulatedExecutor, skips: FastForward | None = None):
         """skips: the loop's scheduler, where it leaves out what is foreseen; None: every plan is whole."""
-        self.load = Load()  # as its router knows it
         self._skips = skips
         self._ends = array("d")  # of all steps so far, where some tokens come without events
         self._loop = loop

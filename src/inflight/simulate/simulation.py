@@ -26,13 +26,15 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
-from inflight.simulate.cluster import Cluster, DecodePool, Link
+from inflight.routing.registry import make_router
+from inflight.routing.router import Router
+from inflight.routing.serving_costs import ServingCosts
+from inflight.simulate.cluster import Cluster, DecodePool, Link, RoutedPool
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.fast_forward_ahead import FastForwardAhead
 from inflight.simulate.replica import Replica, ReplicaFigures
-from inflight.simulate.routers import Router, make_router
 from inflight.simulate.steps import StepModel
 from inflight.workload.contents import Contents
 from inflight.workload.driving import core_request
@@ -120,9 +122,9 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     decode = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
-        decode = DecodePool(made[1], _router(setup.decode, setup.seed + 1), setup.link)
+        decode = DecodePool(RoutedPool(made[1], _router(setup.decode, setup.seed + 1)), setup.link)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
-    cluster = Cluster(workload, requests, made[0], _router(setup.pool, setup.seed), decode)
+    cluster = Cluster(workload, requests, RoutedPool(made[0], _router(setup.pool, setup.seed)), decode)
     replicas = [one for pool in made for one in pool]
     observations = cluster.run()
     for one in replicas:
@@ -148,7 +150,14 @@ def best_split(
 
 
 def _router(pool: Pool, seed: int) -> Router:
-    return make_router(pool.router, seed, pool.router_options)
+    """It knows the replicas by their numbers, and what their steps cost."""
+    router = make_router(pool.router, seed, pool.router_options)
+    known = pool.capacity
+    for number in range(pool.replicas):
+        costs = ServingCosts.probed(pool.model(number).seconds, known.max_rows)
+        kv_tokens = known.num_blocks * known.block_size if pool.settings.enable_prefix_caching else 0
+        router.join(str(number), costs, kv_tokens=kv_tokens, fair=pool.scheduling.policy == "fair")
+    return router
 
 
 def _may_skip(pool: Pool, workload: Workload) -> bool:

@@ -1,0 +1,1 @@
+"""Routing policies, one file each: which of the replicas gets a request."""

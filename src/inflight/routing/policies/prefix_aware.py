@@ -1,0 +1,34 @@
+"""Where the request costs least, in seconds: until its first token comes, and what it takes from others.
+
+For a prompt of which a replica lacks u tokens, on top of n requests under way there:
+
+    queue(u) + prefill(u) + L · (step(n + 1) + n · row)
+
+that is: what is computed before it, its own prompt, and L steps of an answer, each of which it waits for and which it
+makes longer for n others. A prefix is worth the seconds that computing it would take: where the line before the
+replica that has it is longer by more, the request goes elsewhere and takes the prefix along. So the load bound is no
+number that somebody must set, it is the saving itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inflight.routing.policies.policy import Candidate
+from inflight.routing.routed_request import RoutedRequest
+
+
+class PrefixAware:
+    uses_prefixes = True
+
+    def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
+        return min(range(len(candidates)), key=lambda place: marginal_seconds(request, candidates[place]))
+
+
+def marginal_seconds(request: RoutedRequest, candidate: Candidate) -> float:
+    replica, expected = candidate.replica, request.expected_tokens
+    costs, lacking = replica.costs, len(request.prompt) - candidate.cached
+    running = min(replica.requests, costs.max_num_seqs - 1)
+    queued = replica.queued_seconds(request.tenant, lacking, expected)
+    answer = expected * (costs.decode_step(running + 1) + running * costs.row)
+    return queued + costs.prefill(lacking) + answer

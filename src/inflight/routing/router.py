@@ -1,0 +1,118 @@
+"""A router: a policy, and what is known of the replicas that it chooses among.
+
+Whoever sends requests tells it of what was sent, of first tokens and of ends; it keeps each replica's load and presumed
+cache up to date. Replicas join and leave while requests are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from inflight.routing.policies.policy import Candidate, RoutingPolicy
+from inflight.routing.prefix_index import MOST_BLOCKS, PrefixIndex
+from inflight.routing.replica_view import ReplicaView
+from inflight.routing.routed_request import RoutedRequest
+from inflight.routing.serving_costs import UNKNOWN, ServingCosts
+
+FIRST_EXPECTED = 128.0  # tokens of an answer, before any has ended
+_LATEST = 0.02  # weight of the last answer's length among all
+
+
+class NoReplica(LookupError):
+    """There is none that could get the request."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    request: RoutedRequest
+    replica: ReplicaView
+    lacking: int  # prompt tokens that are to be computed, as presumed
+    has_token: bool = False
+
+
+class Router:
+    def __init__(self, policy: RoutingPolicy, block_size: int = 16):
+        """block_size: prompt tokens that are remembered as one block."""
+        self._policy, self._block_size = policy, block_size
+        self._index = PrefixIndex()
+        self._replicas: dict[str, ReplicaView] = {}
+        self._free_slots: list[int] = []
+        self._sent: dict[str, _Sent] = {}
+        self._expected = FIRST_EXPECTED
+
+    # -- replicas -----------------------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> Collection[ReplicaView]:
+        return self._replicas.values()
+
+    def join(
+        self, name: str, costs: ServingCosts = UNKNOWN, *, kv_tokens: int | None = None, fair: bool = False
+    ) -> ReplicaView:
+        """kv_tokens: that its KV memory holds. fair: it serves tenants in turns."""
+        slot = self._free_slots.pop() if self._free_slots else len(self._replicas)
+        self._index.join(slot, MOST_BLOCKS if kv_tokens is None else max(1, kv_tokens // self._block_size))
+        replica = self._replicas[name] = ReplicaView(name, slot, costs, fair=fair)
+        return replica
+
+    def leave(self, name: str) -> list[str]:
+        """It is gone. Ids of requests that were sent there and had no token yet: they may be sent elsewhere."""
+        replica = self._replicas.pop(name)
+        self._index.leave(replica.slot)
+        self._free_slots.append(replica.slot)
+        lost = [one for one in self._sent.values() if one.replica is replica]
+        for one in lost:
+            del self._sent[one.request.request_id]
+        return [one.request.request_id for one in lost if not one.has_token]
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def send(self, request: RoutedRequest, among: Collection[str] | None = None) -> ReplicaView:
+        """Choose a replica, of these, and count the request as sent there. Raises NoReplica."""
+        chosen = self.choose(request, among)
+        self.sent(request, chosen.replica, chosen.cached)
+        return chosen.replica
+
+    def choose(self, request: RoutedRequest, among: Collection[str] | None = None) -> Candidate:
+        """Raises NoReplica."""
+        every = self._replicas.values()
+        asked = list(every) if among is None else [one for one in every if one.name in among]
+        if not asked:
+            raise NoReplica("No replica is there.")
+        request.expected_tokens = self._expected
+        candidates = self._candidates(request, asked)
+        return candidates[self._policy.choose(request, candidates)]
+
+    def sent(self, request: RoutedRequest, replica: ReplicaView, cached: int = 0) -> None:
+        """cached: of the prompt, as presumed."""
+        lacking = len(request.prompt) - cached
+        replica.queue(request.tenant, lacking)
+        self._sent[request.request_id] = _Sent(request, replica, lacking)
+        if self._policy.uses_prefixes:
+            self._index.hold(replica.slot, request.block_hashes(self._block_size))
+
+    def first_token(self, request_id: str) -> None:
+        """It has one, or will have none; said again it changes nothing."""
+        sent = self._sent.get(request_id)
+        if sent is not None and not sent.has_token:
+            sent.has_token = True
+            sent.replica.computed(sent.request.tenant, sent.lacking)
+
+    def ended(self, request_id: str, output_tokens: int | None = None) -> None:
+        """output_tokens: of its answer, where it came to its end."""
+        self.first_token(request_id)
+        sent = self._sent.pop(request_id, None)
+        if sent is None:
+            return
+        sent.replica.ended()
+        if output_tokens is not None:
+            self._expected += _LATEST * (output_tokens - self._expected)
+
+    def _candidates(self, request: RoutedRequest, replicas: Collection[ReplicaView]) -> list[Candidate]:
+        if not self._policy.uses_prefixes:
+            return [Candidate(one, request.handed_tokens) for one in replicas]
+        held = self._index.match(request.block_hashes(self._block_size))
+        size, most = self._block_size, len(request.prompt) - 1  # the last token is always computed
+        handed = min(most, request.handed_tokens)
+        return [Candidate(one, max(handed, min(most, held.get(one.slot, 0) * size))) for one in replicas]
