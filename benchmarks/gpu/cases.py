@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from inflight.execution.backends.packed_adapter import PackedAdapter
+from inflight.execution.backends.protocol import Delta, LowRank
+from inflight.execution.backends.torch.adapter_rows import AdapterRows, tiled
+from inflight.execution.backends.torch.adapters import AdapterTables
 from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.backends.torch.sampling_tensors import Draws, DrawSettings
 from inflight.execution.backends.torch.tensors import LayerKV, LayerStates, PassTensors, RopeTensors, StateTensors
+from inflight.execution.backends.torch.upload import Upload
 from inflight.execution.backends.torch.weights import (
     DeviceExperts,
     DeviceGateUp,
@@ -32,6 +39,7 @@ from inflight.execution.backends.torch.weights import (
 
 BLOCK = 16
 GROUP = 32  # inputs that share a scale in int4
+ADAPTERS, RANK = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ def cases(numbers: Numbers, sizes: Sizes) -> Iterator[Case]:
     for tokens in (*sizes.rows, sizes.prompt):
         yield from _of_rows(numbers, sizes, tokens)
         yield from _products(numbers, sizes, tokens)
+        yield _adapters(numbers, sizes, tokens)
         yield _experts(numbers, sizes, tokens)
     for rows, length in (*((rows, 1) for rows in sizes.rows), (1, sizes.prompt)):
         context = max(sizes.context, length)
@@ -199,6 +208,28 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
 
     inner = numbers.zeros(tokens, width, kind=numbers.act)
     yield Case(f"gate and up, {tokens} tokens", (inner,), gate_up, pair.nbytes, 4.0 * tokens * hidden * width)
+
+
+def _adapters(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
+    """What they add to a product; the rows have them in turns."""
+    hidden, weight = sizes.hidden, DeviceLinear((), sizes.hidden, sizes.hidden, 0)
+    tables = AdapterTables(ADAPTERS, numbers.device, Upload(numbers.device))
+    pack = Packer(numbers.act, numbers.device).plain
+    for slot in range(ADAPTERS):
+        down, up = numbers.normal(RANK, hidden, scale=0.02), numbers.normal(hidden, RANK)
+        part = LowRank(0, down.cpu().numpy(), up.cpu().numpy())
+        tables.place(slot, PackedAdapter([Delta(weight, (part,))], pack))
+    adapted = tables.of(weight)
+    assert adapted is not None
+    rows = AdapterRows(*(numbers.of(one.tolist()) for one in tiled(np.arange(tokens) % ADAPTERS, ADAPTERS)))
+    x, held = numbers.normal(tokens, hidden, kind=numbers.act), min(tokens, ADAPTERS) * 2 * RANK * hidden
+
+    def add_low_rank(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        operations.add_low_rank(x, adapted, rows, buffers[0])
+        return buffers
+
+    read, work = float(held * numbers.act.itemsize), 4.0 * tokens * RANK * hidden
+    return Case(f"adapters, {tokens} tokens", (numbers.zeros(tokens, hidden),), add_low_rank, read, work)
 
 
 def _experts(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:

@@ -29,7 +29,7 @@ from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 
 BLOCK = 16
-ROWS, SNAPSHOTS = 16, 8
+ROWS, SNAPSHOTS, SLOTS = 16, 8, 3
 
 
 def backends() -> list[str]:
@@ -67,7 +67,9 @@ class Driver:
         self.adapters = AdapterMatrices(whole, weights.places)
         self._backend = backend
         self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv, is_fp8=fp8_kv), num_blocks)
-        capacity = Capacity(num_blocks, BLOCK, ROWS, 1024, self.config.vocab_size, state_snapshots=SNAPSHOTS)
+        capacity = Capacity(
+            num_blocks, BLOCK, ROWS, 1024, self.config.vocab_size, state_snapshots=SNAPSHOTS, adapter_slots=SLOTS
+        )
         states = states_of(self.config)
         cache = backend.state_cache(states, ROWS + 1, SNAPSHOTS) if states else None
         self._slots = backend.request_slots(capacity, 0, cache)

@@ -40,7 +40,7 @@ def settings(folder: Path, slots: int, **given: Any) -> EngineSettings:
     return EngineSettings(model=str(folder / "model"), lora=lora, max_loras=slots, **given)
 
 
-def requests(engine: Any, count: int = 14) -> list[Request]:
+def requests_of(engine: Any, count: int = 14) -> list[Request]:
     """Prompts with common beginnings, with every adapter and with none."""
     found = []
     for number in range(count):
@@ -72,7 +72,7 @@ def test_tokens_do_not_depend_on_who_is_served_beside(folder: Path, strategy: st
     budget = {} if strategy in ("static", "dynamic") else {"max_num_batched_tokens": 40}
     given = settings(folder, slots, num_blocks=24, max_num_seqs=6, **budget)
     engine = build_engine(given, SchedulingSettings(strategy=strategy))
-    asked = requests(engine)
+    asked = requests_of(engine)
     alone: dict[tuple[str, int], list[int]] = {}
     for request in asked:
         alone |= answers(engine.loop, [request])
@@ -85,6 +85,18 @@ def test_tokens_do_not_depend_on_who_is_served_beside(folder: Path, strategy: st
     assert sum(held for _, held in counts.held) == 0
     for one in (engine, fresh):
         one.loop.close()
+
+
+def test_an_engine_over_pytorch_says_what_another_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy ones: draws may fall between two logits that are nearly alike."""
+    pytest.importorskip("torch")
+    found = []
+    for isa in ("reference", "torch"):
+        monkeypatch.setenv("INFLIGHT_ISA", isa)
+        engine = build_engine(settings(folder, 2, dtype="float32", num_blocks=100, max_num_seqs=6))
+        found.append(answers(engine.loop, [one for one in requests_of(engine) if one.params.temperature == 0]))
+        engine.loop.close()
+    assert found[0] == found[1]
 
 
 def test_an_adapter_does_not_find_what_another_has_computed(folder: Path) -> None:
@@ -107,7 +119,7 @@ def test_files_that_are_gone_end_their_requests_alone(folder: Path, tmp_path: Pa
     given = replace(settings(folder, 2), lora=(f"gone={tmp_path / 'gone'}", f"a={folder / 'a'}"))
     engine = build_engine(given, record=tmp_path / "record.jsonl")
     (tmp_path / "gone" / "adapter_model.safetensors").unlink()
-    plain = requests(engine, 3)
+    plain = requests_of(engine, 3)
     asked = [replace(plain[0], adapter=engine.adapters.named("gone")), replace(plain[1], adapter=None), plain[2]]
     for request in asked:
         engine.loop.add(request)
@@ -122,7 +134,7 @@ def test_files_that_are_gone_end_their_requests_alone(folder: Path, tmp_path: Pa
 
 def test_a_recorded_run_replays_to_the_same_plans(folder: Path, tmp_path: Path) -> None:
     engine = build_engine(settings(folder, 2, num_blocks=24, max_num_seqs=4), record=tmp_path / "record.jsonl")
-    answers(engine.loop, requests(engine))
+    answers(engine.loop, requests_of(engine))
     engine.loop.close()
     records = list(read_records(tmp_path / "record.jsonl"))
     assert any(one["kind"] == "step" and "adapter_loads" in one for one in records)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
 _OUTPUTS = 32  # that a packed A is filled up to
+_RANKS = 8  # that ranks are filled up to, on a GPU
 
 
 class _Found(NamedTuple):
@@ -67,8 +67,8 @@ class AdapterMatrices:
 
     def most_bytes(self, rank: int, item: int) -> int:
         """Of an adapter of this rank for every matrix. item: bytes of a number."""
-        by_weight = groupby(self._places.values(), key=attrgetter("weight"))
-        numbers = 0
+        by_weight = groupby(self._places.values(), key=lambda place: id(place.weight))
+        numbers, rank = 0, -(-rank // _RANKS) * _RANKS
         for _, alike in by_weight:
             parts = list(alike)
             numbers += -(-rank * len(parts) // _OUTPUTS) * _OUTPUTS * parts[0].columns

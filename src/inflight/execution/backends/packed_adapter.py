@@ -6,7 +6,7 @@ multiplied by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -16,8 +16,6 @@ from inflight.execution.backends.protocol import Array, Delta, LowRank
 class _Packed(Protocol):
     @property
     def nbytes(self) -> int: ...
-    @property
-    def rows(self) -> int: ...
 
 
 M = TypeVar("M", bound=_Packed)
@@ -48,6 +46,10 @@ class PackedAdapter(Generic[M]):
     def nbytes(self) -> int:
         parts = (part for delta in self._deltas.values() for part in delta.parts)
         return sum(part.down.nbytes + part.up.nbytes for part in parts)
+
+    def deltas(self) -> Iterator[tuple[Any, list[AdapterPart[M]]]]:
+        """Packed matrices, and what is added to the products of each."""
+        return ((delta.weight, delta.parts) for delta in self._deltas.values() if delta.parts)
 
     def of(self, weight: Any) -> list[AdapterPart[M]]:
         found = self._deltas.get(id(weight))

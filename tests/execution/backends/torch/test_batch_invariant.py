@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from adapters import write_adapter
 from triton.errors import TritonError
 
 from inflight.build import build_engine
@@ -28,14 +30,20 @@ OWN = tuple(range(3, 40))
 BESIDE = [(5, 9, 30), tuple(range(20, 50)), (7,), tuple(range(60, 77))]
 
 
-def answer(folder: Path, device: torch.device, beside: int, **shape: Any) -> list[tuple[int, float]]:
-    """The first request's tokens, and the log-probability of each, where so many others run beside it."""
+def answer(
+    folder: Path, device: torch.device, beside: int, names: Sequence[str | None] = (None,), **shape: Any
+) -> list[tuple[int, float]]:
+    """The first request's tokens, and the log-probability of each, where so many others run beside it. names: of
+    adapters, which requests have in turns."""
     backend = TorchBackend("float32", device, InvariantOperations(kernels), depth=2, batch_invariant=True)
     engine = opened(folder, backend, **shape)
     assert engine.settings["batch_invariant"].value is True
     params, said = SamplingParams(max_tokens=4, temperature=0.7, logprobs=1), []
     for place, prompt in enumerate([OWN, *BESIDE[:beside]]):
-        engine.loop.add(Request(request_id=str(place), prompt_token_ids=prompt, params=params, seed=place))
+        adapter = engine.adapters.named(names[place % len(names)])
+        engine.loop.add(
+            Request(request_id=str(place), prompt_token_ids=prompt, params=params, seed=place, adapter=adapter)
+        )
     while not engine.loop.idle:
         events = engine.loop.advance()
         assert isinstance(events, list)
@@ -58,6 +66,19 @@ def test_an_answer_has_the_same_bits(
 ) -> None:
     assert len(alone) == 4
     assert answer(tiny, device, beside, **shape) == alone
+
+
+def test_an_answer_has_the_same_bits_beside_any_adapters(
+    tiny: Path, device: torch.device, alone: list[tuple[int, float]], tmp_path: Path
+) -> None:
+    """With an adapter of its own and with none."""
+    for seed, (name, rank) in enumerate((("a", 4), ("b", 20))):
+        write_adapter(tmp_path / name, tiny, seed, rank)
+    lora = tuple(f"{name}={tmp_path / name}" for name in "ab")
+    adapted = answer(tiny, device, 0, ("a",), lora=lora)
+    assert adapted != alone
+    assert answer(tiny, device, 2, (None, "b", "a"), lora=lora) == alone
+    assert answer(tiny, device, 3, ("a", "b", None), lora=lora) == adapted
 
 
 def test_pytorchs_own_operations_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ class FakePass:
 
     tokens: list[int]
     bucket: int | None = None
+    adapters: int = 0
 
 
 @dataclass
@@ -95,9 +96,10 @@ class Bench:
         self.captured = CapturedDecoder(self.decoder, self.graphs)
         self._memory: dict[int, FakePass] = {}
 
-    def decode(self, tokens: Sequence[int], bucket: int) -> list[int]:
+    def decode(self, tokens: Sequence[int], bucket: int, adapters: int = 0) -> list[int]:
         """A pass as a backend has it: the bucket's memory filled up with zeros; the logits of its own rows."""
         batch = self._memory.setdefault(bucket, FakePass([], bucket))
+        batch.adapters = adapters
         batch.tokens[:] = [*tokens, *[0] * (bucket - len(tokens))]
         self.captured.forward(batch)
         return list(self.captured.logits(batch, range(len(tokens))).written)
@@ -158,6 +160,20 @@ def test_where_none_can_be_made_a_sentence_says_so_once(caplog: pytest.LogCaptur
     (said,) = caplog.messages
     assert said.startswith("a pass of 2 rows could not be captured as a graph (out of memory)")
     assert "--enforce-eager" in said
+
+
+def test_passes_with_adapters_have_graphs_of_their_own_until_adapters_change_more() -> None:
+    bench = Bench()
+    for tokens, adapters in (([1], 0), ([2], 1), ([3], 1), ([4], 0)):
+        assert bench.decode(tokens, 1, adapters) == [tokens[0] ** 2 + 1]
+    plain, adapted = bench.graphs.made
+    assert (plain.replays, adapted.replays) == (1, 1)
+    assert bench.decode([1, 2], 2, adapters=1) == [2, 5]
+    assert bench.decode([5], 1, adapters=2) == [26] and bench.decode([6], 1, adapters=2) == [37]
+    assert bench.decode([1, 3], 2, adapters=2) == [2, 10]  # that of before is given up
+    assert bench.decode([7], 1) == [50]
+    assert [graph.replays for graph in bench.graphs.made] == [2, 1, 0, 1, 0]
+    assert bench.captured.captured == (1, 2)
 
 
 def test_ahead_the_largest_come_first_until_time_is_up() -> None:

@@ -1,78 +1,95 @@
-"""Products of a pass some of whose rows have adapters (`protocol.adapters`): the device's operations, and beside them
-what each adapter adds to its own rows, one adapter after the other.
+"""Adapters in their slots (`protocol.adapters`): what each adds to packed matrices, where a device finds it.
 
-Knows which rows have which adapter. Passes without any know nothing of this, and passes with some are not replayed as
-graphs: which rows they are differs from step to step.
+Knows parts, their places in memory, and which matrices any adapter has changed yet; not how it is computed, nor which
+rows have which. Kernels read places from a table whose own address stays: a graph that was captured with some adapters
+is replayed with others. What it launches follows from the most that adapters change (`AdaptedMatrix`), which grows with
+those that come and never shrinks: then `AdapterTables.shape` is another, and graphs of before it are void.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import numpy as np
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.packed_adapter import AdapterPart
-from inflight.execution.backends.protocol import Nonlinearity
-from inflight.execution.backends.row_settings import AdaptedRows
-from inflight.execution.backends.torch.memory import DeviceActivation
-from inflight.execution.backends.torch.operations import DeviceOperations
-from inflight.execution.backends.torch.pass_products import ProductOperations
-from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceLinear
-
-_Parts = list[AdapterPart[DeviceLinear]]
+from inflight.execution.backends.packed_adapter import PackedAdapter
+from inflight.execution.backends.protocol import Array, Delta, LowRank
+from inflight.execution.backends.torch.adapted_matrix import FIELDS, RANKS, AdaptedMatrix, AdaptedWeight, Extent
+from inflight.execution.backends.torch.upload import Upload, bits
 
 
-class AdaptedProducts(ProductOperations):
-    """Of rows with an adapter a function is applied to sums that are formed anew, apart from those of other rows."""
+class AdapterTables:
+    """shape: of what is launched for passes with adapters, a number that rises; 0: no adapter has changed anything."""
 
-    def __init__(self, operations: DeviceOperations, adapted: Sequence[AdaptedRows]) -> None:
-        super().__init__(operations)
-        self._adapted = adapted
+    def __init__(self, num_slots: int, device: torch.device, upload: Upload) -> None:
+        self.num_slots, self.shape = num_slots, 0
+        self._device, self._upload = device, upload
+        self._adapters: dict[int, PackedAdapter[Tensor]] = {}  # by slot
+        self._weights: dict[int, AdaptedWeight] = {}  # by identity, each with a place in the tables, in order
+        self._extents: dict[int, Extent] = {}
+        self._matrices: dict[int, AdaptedMatrix] = {}
+        self._numbers = np.zeros((0, num_slots, 0, FIELDS), np.int64)  # what the tables hold
+        self._tables = torch.zeros(self._numbers.shape, dtype=torch.int64, device=device)
 
-    def linear(self, x: DeviceActivation, weight: DeviceLinear, out: DeviceActivation) -> None:
-        super().linear(x, weight, out)
-        self._add(x, weight, out)
+    def place(self, slot: int, adapter: PackedAdapter[Tensor] | None) -> None:
+        """None: the slot is empty, and its lines of the tables are nobody's."""
+        self._adapters.pop(slot, None)
+        if adapter is None:
+            return
+        self._adapters[slot] = adapter
+        before = dict(self._extents)
+        for weight, parts in adapter.deltas():
+            self._weights.setdefault(id(weight), weight)
+            self._extents[id(weight)] = self._extents.get(id(weight), Extent()).with_parts(parts)
+        if self._extents != before:
+            self._enlarge()
+        else:
+            self._fill(slot)
+        if self._numbers.size:  # an adapter may change nothing
+            (sent,) = self._upload.send([bits(self._numbers)])
+            self._tables.copy_(sent.view(torch.int64).view(self._tables.shape))
 
-    def linear_residual(self, x: DeviceActivation, weight: DeviceLinear, out: DeviceActivation) -> None:
-        super().linear_residual(x, weight, out)
-        self._add(x, weight, out)
+    def of(self, weight: AdaptedWeight) -> AdaptedMatrix | None:
+        """None: no adapter changes it."""
+        return self._matrices.get(id(weight))
 
-    def linear_act(
-        self, x: DeviceActivation, weight: DeviceLinear, activation: Nonlinearity, out: DeviceActivation
-    ) -> None:
-        super().linear_act(x, weight, activation, out)
-        for rows, parts in self._parts(weight):
-            sums = self._sums(x.written[rows], weight, parts)
-            self._operations.activate(sums, activation, None, None, out.written[rows])
+    def slots_of(self, wanted: Array) -> Array | None:
+        """wanted: slots, int32[T], -1 where there is none. The same, with -1 for slots that are empty; None where
+        nothing else is left."""
+        if not self._adapters:
+            return None
+        known = np.full(self.num_slots + 1, -1, np.int32)
+        held = list(self._adapters)
+        known[held] = held
+        found: Array = known[wanted]
+        return found if (found >= 0).any() else None
 
-    def gate_up(
-        self, x: DeviceActivation, weight: DeviceGateUp, out: DeviceActivation, activation: Nonlinearity = "silu"
-    ) -> None:
-        super().gate_up(x, weight, out, activation)
-        for rows, parts in self._parts(weight):
-            gate, up = self._sums(x.written[rows], weight.both, parts).chunk(2, dim=1)
-            self._operations.activate(gate.contiguous(), activation, None, up.contiguous(), out.written[rows])
+    def _enlarge(self) -> None:
+        """Tables for all that is changed now, elsewhere in memory."""
+        parts = max(extent.parts for extent in self._extents.values())
+        self._numbers = np.zeros((len(self._weights), self.num_slots, parts, FIELDS), np.int64)
+        self._tables = torch.zeros(self._numbers.shape, dtype=torch.int64, device=self._device)
+        self._matrices = {
+            key: AdaptedMatrix(weight, self._adapters, table, self._extents[key])
+            for (key, weight), table in zip(self._weights.items(), self._tables, strict=True)
+        }
+        self.shape += 1
+        for slot in self._adapters:
+            self._fill(slot)
 
-    def _parts(self, weight: DeviceLinear | DeviceGateUp) -> list[tuple[slice, _Parts]]:
-        return [(rows, parts) for rows, adapter in self._adapted if (parts := adapter.of(weight))]
+    def _fill(self, slot: int) -> None:
+        self._numbers[:, slot] = 0
+        for place, weight in enumerate(self._weights.values()):
+            for number, part in enumerate(self._adapters[slot].of(weight)):
+                addresses = part.down.data_ptr(), part.up.data_ptr()
+                self._numbers[place, slot, number] = (*addresses, len(part.down), part.first, len(part.up))
 
-    def _add(self, x: DeviceActivation, weight: DeviceLinear, out: DeviceActivation) -> None:
-        for rows, parts in self._parts(weight):
-            for part in parts:
-                out.written[rows, part.first : part.first + part.up.rows] += self._delta(x.written[rows], part)
 
-    def _sums(self, x: Tensor, weight: DeviceLinear, parts: _Parts) -> Tensor:
-        """x act[S, K] → float32[S, N], with what is added."""
-        sums = self._product(x, weight)
-        for part in parts:
-            sums[:, part.first : part.first + part.up.rows] += self._delta(x, part)
-        return sums
+def filled_up(delta: Delta) -> Delta:
+    """Its ranks to a multiple of RANKS."""
+    return Delta(delta.weight, tuple(_filled_up(part) for part in delta.parts))
 
-    def _delta(self, x: Tensor, part: AdapterPart[DeviceLinear]) -> Tensor:
-        return self._product(self._product(x, part.down).to(x.dtype), part.up)
 
-    def _product(self, x: Tensor, weight: DeviceLinear) -> Tensor:
-        out = torch.empty((len(x), weight.rows), dtype=torch.float32, device=x.device)
-        self._operations.linear(x, weight, out)
-        return out
+def _filled_up(part: LowRank) -> LowRank:
+    more = -part.up.shape[1] % RANKS
+    return LowRank(part.first, np.pad(part.down, ((0, more), (0, 0))), np.pad(part.up, ((0, 0), (0, more))))

@@ -30,6 +30,7 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.torch import memory
+from inflight.execution.backends.torch.adapters import filled_up
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
@@ -166,18 +167,13 @@ class TorchBackend:
         size = int(values.nbytes + scales.nbytes)
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
 
-    def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[DeviceLinear]:
+    def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[torch.Tensor]:
         """Beside steps: without the staging buffers, which are large and were given back."""
         packer = replace(self._packer, staging=None)
+        return PackedAdapter(map(filled_up, deltas), packer.plain)
 
-        def pack(matrix: Array) -> DeviceLinear:
-            held, (rows, columns) = stacked([packer.held(matrix)]), matrix.shape
-            return DeviceLinear(held, rows, columns, sum(map(nbytes, held)), None)
-
-        return PackedAdapter(deltas, pack)
-
-    def place_adapter(self, slots: DeviceSlots, slot: int, adapter: PackedAdapter[DeviceLinear] | None) -> None:
-        slots.settings.place_adapter(slot, adapter)
+    def place_adapter(self, slots: DeviceSlots, slot: int, adapter: PackedAdapter[torch.Tensor] | None) -> None:
+        slots.adapters.place(slot, adapter)
 
     def finish_packing(self) -> None:
         if self._staging is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inflight.execution.backends.torch.buckets import bucket_sizes
 
@@ -21,12 +21,18 @@ class CapturablePass(Protocol):
     """bucket: the size that a graph can have for this pass, which is filled up to that many tokens, each a chunk of its
     own; None where it has chunks of several tokens, or more of them than the largest bucket.
 
-    Of two passes of one bucket, operations launch the same work at the same addresses: what they are told of the pass
-    lies in memory that stays. To gather `range(bucket)` asks nothing of the host. A replay tells no activation how many
-    of its rows are written: to gather reads rows by their places alone."""
+    adapters: 0 where no row has one; else a number for what is launched for those that are in memory, which rises when
+    one comes that changes more than all before it. What a lower number launches is never asked for again.
+
+    Of two passes of one bucket and the same adapters, operations launch the same work at the same addresses: what they
+    are told of the pass lies in memory that stays. To gather `range(bucket)` asks nothing of the host. A replay tells
+    no activation how many of its rows are written: to gather reads rows by their places alone."""
 
     @property
     def bucket(self) -> int | None: ...
+
+    @property
+    def adapters(self) -> int: ...
 
 
 class Logits(Protocol):
@@ -64,8 +70,16 @@ class Graphs(Protocol):
         capture that, or has no memory left for it."""
 
 
+class _Key(NamedTuple):
+    """What is the same in all passes of a graph, as `CapturablePass` has it."""
+
+    bucket: int
+    adapters: int
+
+
 class CapturedDecoder:
-    """A decoder whose passes of a bucket's size are replayed: layers, and the logits of every row.
+    """A decoder whose passes of a bucket's size are replayed: layers, and the logits of every row. Passes with adapters
+    have graphs of their own, so that others do not compute for what they have not.
 
     The first pass of a bucket is computed operation by operation, which compiles and loads what it needs; then it is
     captured. After a graph that could not be made no other is tried: a sentence says so, and those there are go on.
@@ -74,7 +88,7 @@ class CapturedDecoder:
     def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs) -> None:
         self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
         self._decoder, self._graphs = decoder, graphs
-        self._captured: dict[int, Graph] = {}
+        self._captured: dict[_Key, Graph] = {}
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
         self.failure: str | None = None
@@ -91,8 +105,8 @@ class CapturedDecoder:
 
     @property
     def captured(self) -> tuple[int, ...]:
-        """Buckets that have a graph."""
-        return tuple(sorted(self._captured))
+        """Buckets that have a graph, with adapters or without."""
+        return tuple(sorted({key.bucket for key in self._captured}))
 
     def capture_ahead(
         self,
@@ -102,8 +116,8 @@ class CapturedDecoder:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Captures the largest first, since the smaller ones find their memory in the pool then, until so many seconds
-        are over; the rest is captured when it first comes. run: a pass of so many rows of padding; most: there are no
-        more rows at once."""
+        are over; the rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of
+        so many rows of padding; most: there are no more rows at once."""
         started = clock()
         for size in reversed(bucket_sizes(min(most, self.max_logit_rows))):
             if clock() - started >= seconds or self.failure is not None:
@@ -115,13 +129,13 @@ class CapturedDecoder:
         if bucket is None or bucket > self.max_logit_rows:
             self._has_logits = False
             self._decoder.forward(batch)
-        elif graph := self._captured.get(bucket):
+        elif graph := self._captured.get(key := _Key(bucket, batch.adapters)):
             self._has_logits = True
             graph.replay()
         else:
             self._compute(batch, bucket)
             if self.failure is None:
-                self._capture(batch, bucket)
+                self._capture(batch, key)
 
     def pooled(self, batch: CapturablePass, texts: Sequence[range]) -> Any:
         return self._decoder.pooled(batch, texts)
@@ -139,13 +153,18 @@ class CapturedDecoder:
         self._logits = self._decoder.logits(batch, range(bucket))
         self._has_logits = True
 
-    def _capture(self, batch: CapturablePass, bucket: int) -> None:
+    def _capture(self, batch: CapturablePass, key: _Key) -> None:
+        """Graphs of adapters as they were before are given up behind it, when none of them is under way any more: a
+        capture waits for the device."""
         try:
-            self._captured[bucket] = self._graphs.capture(lambda: self._compute(batch, bucket))
+            self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket))
         except RuntimeError as error:
             self.failure = (
-                f"a pass of {bucket} rows could not be captured as a graph ({error}): passes of sizes that have none "
-                "are launched operation by operation from now on, which takes longer where rows are few; "
+                f"a pass of {key.bucket} rows could not be captured as a graph ({error}): passes of sizes that have "
+                "none are launched operation by operation from now on, which takes longer where rows are few; "
                 "--enforce-eager captures nothing from the start"
             )
             log.warning("%s", self.failure)
+            return
+        for void in [one for one in self._captured if 0 < one.adapters < key.adapters]:
+            del self._captured[void]

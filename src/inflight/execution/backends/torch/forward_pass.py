@@ -14,9 +14,9 @@ import torch
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array
-from inflight.execution.backends.torch.adapters import AdaptedProducts
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache
 from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.pass_adapters import AdaptedProducts
 from inflight.execution.backends.torch.pass_attention import AttentionOperations
 from inflight.execution.backends.torch.pass_products import ProductOperations
 from inflight.execution.backends.torch.pass_rows import RowOperations
@@ -45,8 +45,9 @@ class TorchPass:
         upload: Upload,
     ):
         self._operations, self._slots, self._layout = operations, slots, start.layout
-        adapted = slots.settings.adapted(start.layout.rows, start.layout.query_start)
-        self.num_tokens, self.bucket = len(start.layout.positions), None if adapted else start.bucket
+        tables, adapted = slots.adapters, start.adapted
+        self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
+        self.adapters = 0 if adapted is None else tables.shape
         self._outcome = PassOutcome(chunks, slots.tokens.device)
         operations.begin(start.appended, slots.tokens, start.tensors)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
@@ -57,7 +58,8 @@ class TorchPass:
         self.layer_norm_sum = rows.layer_norm_sum
         self.scale, self.soft_cap, self.activate = rows.scale, rows.soft_cap, rows.activate
         self.add_gated, self.gate = rows.add_gated, rows.gate
-        products: Any = AdaptedProducts(operations, adapted) if adapted else ProductOperations(operations)
+        plain = ProductOperations(operations)
+        products: Any = plain if adapted is None else AdaptedProducts(operations, tables, adapted)
         self.linear, self.linear_residual = products.linear, products.linear_residual
         self.linear_act = products.linear_act
         self.gate_up, self.experts, self.by_head = products.gate_up, products.experts, products.by_head

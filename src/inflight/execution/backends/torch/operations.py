@@ -14,6 +14,8 @@ from typing import Protocol
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
+from inflight.execution.backends.torch.adapter_rows import AdapterRows
 from inflight.execution.backends.torch.sampling_tensors import Drawn, Draws, Scores
 from inflight.execution.backends.torch.tensors import LayerKV, LayerStates, PassTensors, RopeTensors, StateTensors
 from inflight.execution.backends.torch.weights import (
@@ -66,6 +68,12 @@ class ProductOperations(Protocol):
     def linear_act(self, x: Tensor, weight: DeviceLinear, activation: Nonlinearity, out: Tensor) -> None: ...
 
     def gate_up(self, x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None: ...
+
+    def gate_both(self, both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None:
+        """The end of `gate_up`, from its sums on: both float32[S, 2F], to which something was added meanwhile."""
+
+    def add_low_rank(self, x: Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: Tensor) -> None:
+        """To the sums out float32[S, N] of x is added what each row's adapter makes of it."""
 
     def experts(self, x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor) -> None: ...
 

@@ -1,4 +1,5 @@
-"""Request slots on a device: each sequence's tokens, block tables and sampling settings, and what a step changes there.
+"""Request slots on a device: each sequence's tokens, block tables, adapters and sampling settings, and what a step
+changes there.
 
 Knows plans, and which numbers go where; not what is computed of them. Values live on the device alone: the host keeps
 how many blocks a row has, which rows are nobody's, and what a draw's shape depends on. What is drawn is put behind the
@@ -20,6 +21,8 @@ from inflight.execution.backends.pass_layout import PassLayout, StatePositions, 
 from inflight.execution.backends.protocol import Array, StateMetadata
 from inflight.execution.backends.row_settings import RowSettings
 from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, both
+from inflight.execution.backends.torch.adapter_rows import AdapterRows, tiled
+from inflight.execution.backends.torch.adapters import AdapterTables
 from inflight.execution.backends.torch.buckets import bucket_of, filled_up
 from inflight.execution.backends.torch.memory import DeviceStates
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Draws, DrawSettings
@@ -31,13 +34,14 @@ _ALL = np.int32(-1)  # every bit: each token may be drawn
 
 class PassStart(NamedTuple):
     """A pass as it begins. appended int32[N, 4]: of blocks that are new in the tables group, slot, place and number.
-    bucket: as `capture.CapturablePass` has it."""
+    bucket: as `capture.CapturablePass` has it. adapted: None where no row has an adapter."""
 
     layout: PassLayout
     tensors: PassTensors
     states: StateTensors | None
     appended: Tensor
     bucket: int | None
+    adapted: AdapterRows | None
 
 
 class DeviceSlots:
@@ -67,6 +71,7 @@ class DeviceSlots:
         self.block_tables = torch.zeros((groups, rows, width), dtype=torch.int32, device=device)
         self.block_tables[:, capacity.max_rows] = padding_block
         self.settings = RowSettings(rows, capacity.vocab_size)
+        self.adapters = AdapterTables(capacity.adapter_slots, device, upload)
         self._of_draws = _SettingsTensors(rows, device)
         self._num_blocks = np.zeros((groups, rows), np.int32)  # entries used of each table
         self._state_positions = StatePositions(rows)
@@ -182,7 +187,8 @@ class DeviceSlots:
         new: Sequence[NewRow],
         bucket: int | None,
     ) -> PassStart:
-        """In one copy. What passes of one bucket are told of tokens, chunks and states lies at the same addresses."""
+        """In one copy. What passes of one bucket are told of tokens, chunks and states lies at the same addresses, and
+        behind it, if any row has an adapter, which has which."""
         of_states: list[Array] = []
         if moves is not None and self.states is not None:
             spare = np.zeros(0 if bucket is None else bucket - len(moves.slots), np.int32)  # so that none moves
@@ -190,7 +196,9 @@ class DeviceSlots:
             of_states = [moves.snapshot_start, *(np.concatenate([one, spare]) for one in (moves.positions, slots))]
         token_ids = np.zeros(len(layout.positions), np.int32)  # looked up on the device
         of_pass = [token_ids, layout.positions, layout.chunk_of, layout.rows, layout.query_start, layout.context_len]
-        told = [*of_pass, *of_states]
+        slots_of = self.adapters.slots_of(self.settings.adapter_slot[layout.row_of])
+        of_adapters = () if slots_of is None else tiled(slots_of, self.adapters.num_slots)
+        told = [*of_pass, *of_states, *of_adapters]
         changed = [*writes, *_SettingsTensors.lines([one.row for one in new], self.settings)] if new else [*writes]
         sent = iter(self._upload.send([*told, appended.ravel(), *changed], len(told)))
         tensors = PassTensors(
@@ -207,7 +215,8 @@ class DeviceSlots:
             layout=layout,
         )
         states = StateTensors(next(sent), next(sent), next(sent)) if of_states else None
-        found = PassStart(layout, tensors, states, next(sent).view(-1, 4), bucket)
+        adapted = AdapterRows(next(sent), next(sent)) if of_adapters else None
+        found = PassStart(layout, tensors, states, next(sent).view(-1, 4), bucket, adapted)
         places, tokens = next(sent), next(sent)
         if len(places):
             self.tokens.view(-1).index_copy_(0, places.long(), tokens)

@@ -1,10 +1,18 @@
 """Every operation of `torch.operations` in PyTorch's own: readable, runs anywhere, and what kernels are held to."""
 
+from inflight.execution.backends.torch.eager.adapters import add_low_rank
 from inflight.execution.backends.torch.eager.attention import attention
 from inflight.execution.backends.torch.eager.begin import begin
 from inflight.execution.backends.torch.eager.experts import experts
 from inflight.execution.backends.torch.eager.logprobs import score
-from inflight.execution.backends.torch.eager.products import by_head, gate_up, linear, linear_act, linear_residual
+from inflight.execution.backends.torch.eager.products import (
+    by_head,
+    gate_both,
+    gate_up,
+    linear,
+    linear_act,
+    linear_residual,
+)
 from inflight.execution.backends.torch.eager.recurrence import convolve, convolve_gated, delta_rule
 from inflight.execution.backends.torch.eager.rotation import rope_and_write_kv, rope_and_write_latent
 from inflight.execution.backends.torch.eager.rows import (
@@ -25,6 +33,7 @@ __all__ = [
     "activate",
     "add",
     "add_gated",
+    "add_low_rank",
     "add_rows",
     "attention",
     "begin",
@@ -35,6 +44,7 @@ __all__ = [
     "embed",
     "experts",
     "gate",
+    "gate_both",
     "gate_up",
     "layer_norm",
     "layer_norm_sum",

@@ -53,6 +53,11 @@ def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tens
     out.copy_(gated(_of_parts(x, weight.both), activation))
 
 
+def gate_both(both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None:
+    """both float32[S, 2 · F], the sums of `weight` → out act[S, F]."""
+    out.copy_(gated(both, activation))
+
+
 def by_head(x: Tensor, weight: DeviceHeads, out: Tensor) -> None:
     """x act[T, H·K] → out act[T, H·M], M ≥ N: the first N numbers of each head are x of the head · Wᵀ of the head."""
     heads = x.view(len(x), weight.count, weight.columns)

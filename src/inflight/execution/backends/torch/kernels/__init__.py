@@ -2,12 +2,20 @@
 that only passes without graphs have are PyTorch's own: whole texts are no decodes."""
 
 from inflight.execution.backends.torch.eager.rows import add_rows, mean
+from inflight.execution.backends.torch.kernels.adapters import add_low_rank
 from inflight.execution.backends.torch.kernels.attention import attention
 from inflight.execution.backends.torch.kernels.begin import begin
 from inflight.execution.backends.torch.kernels.embedding import embed
 from inflight.execution.backends.torch.kernels.experts import experts
 from inflight.execution.backends.torch.kernels.logprobs import score
-from inflight.execution.backends.torch.kernels.products import by_head, gate_up, linear, linear_act, linear_residual
+from inflight.execution.backends.torch.kernels.products import (
+    by_head,
+    gate_both,
+    gate_up,
+    linear,
+    linear_act,
+    linear_residual,
+)
 from inflight.execution.backends.torch.kernels.recurrence import convolve, convolve_gated, delta_rule
 from inflight.execution.backends.torch.kernels.rotation import rope_and_write_kv, rope_and_write_latent
 from inflight.execution.backends.torch.kernels.rows import (
@@ -25,6 +33,7 @@ __all__ = [
     "activate",
     "add",
     "add_gated",
+    "add_low_rank",
     "add_rows",
     "attention",
     "begin",
@@ -35,6 +44,7 @@ __all__ = [
     "embed",
     "experts",
     "gate",
+    "gate_both",
     "gate_up",
     "layer_norm",
     "layer_norm_sum",

@@ -26,6 +26,7 @@ from inflight.execution.backends.torch.weights import (
     DeviceLinear,
     HeldMatrix,
     Int4Matrix,
+    Int8Matrix,
     PlainMatrix,
 )
 
@@ -60,9 +61,17 @@ def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tens
         return
     both = torch.empty(len(x), 2 * weight.rows, dtype=torch.float32, device=x.device)
     linear(x, weight.both, both, invariant=invariant)
-    if len(x):
-        grid = (len(x), triton.cdiv(weight.rows, _GATED))
-        gate_kernel[grid](both, out, weight.rows, GATING=activation, BLOCK=_GATED)
+    gate_both(both, weight, activation, out)
+
+
+def gate_both(both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None:
+    """both float32[S, 2 · F], the sums of `weight` → out act[S, F], with the bits that gates and ups have where they
+    meet in the product's own program."""
+    (matrix, *others) = weight.both.parts
+    if len(both):
+        grid = (len(both), triton.cdiv(weight.rows, _GATED))
+        is_exact = not others and isinstance(matrix, Int8Matrix)  # products are not fused with sums there, either
+        gate_kernel[grid](both, out, weight.rows, GATING=activation, BLOCK=_GATED, enable_fp_fusion=not is_exact)
 
 
 def by_head(x: Tensor, weight: DeviceHeads, out: Tensor, *, invariant: bool = False) -> None:

@@ -1,0 +1,132 @@
+"""Engines whose decode passes are replayed, with requests that have adapters: they say what others say, and what a
+replay launches is told nothing new but in memory that stays.
+
+A replay here runs the same operations on the tensors of the pass that was captured. A graph would launch kernels with
+the addresses and sizes of then, whatever they are now: so each is looked at, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters import write_adapter
+from models import write_model
+
+from benchmarks.drive import drive
+from inflight.config.assembly import scheduler_for
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.clock import MonotonicClock
+from inflight.engine.loop import EngineLoop
+from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.backends.torch import eager
+from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
+from inflight.execution.backends.torch.adapter_rows import AdapterRows
+from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.capture import CapturedDecoder
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.decoder import Decoder
+from inflight.execution.memory import kv_shape
+from inflight.execution.runner import ModelRunner
+from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
+
+ROWS, BLOCKS, POSITIONS, SLOTS = 6, 40, 128, 2
+RANKS = {"a": 4, "b": 3, "c": 20}  # the last changes more than the others
+
+
+class WatchedOperations:
+    """Those of `eager`. told: of adapters, where each call was told to look, and how much."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(eager, name)
+
+    def add_low_rank(self, x: torch.Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: torch.Tensor) -> None:
+        places = adapted.table.data_ptr(), rows.rows.data_ptr(), rows.slots.data_ptr()
+        self.told.append((*places, adapted.table.shape, adapted.extent, len(rows.slots), x.shape, out.shape))
+        eager.add_low_rank(x, adapted, rows, out)
+
+
+class WatchedReplays:
+    """Of passes of the operations. adapted: how many replays had adapters."""
+
+    def __init__(self, operations: WatchedOperations) -> None:
+        self._operations, self.made, self.adapted = operations, 0, 0
+
+    def capture(self, run: Callable[[], None]) -> WatchedReplay:
+        self.made += 1
+        return WatchedReplay(self, run, self.of(run))
+
+    def of(self, run: Callable[[], None]) -> list[tuple[Any, ...]]:
+        """What operations are told while it runs."""
+        self._operations.told.clear()
+        run()
+        return list(self._operations.told)
+
+
+class WatchedReplay:
+    def __init__(self, replays: WatchedReplays, run: Callable[[], None], told: list[tuple[Any, ...]]) -> None:
+        self._replays, self._run, self._told = replays, run, told
+
+    def replay(self) -> None:
+        assert self._replays.of(self._run) == self._told
+        self._replays.adapted += bool(self._told)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("adapted")
+    write_model(path / "model")
+    for seed, (name, rank) in enumerate(RANKS.items()):
+        write_adapter(path / name, path / "model", seed, rank)
+    return path
+
+
+def answers(folder: Path, captures: bool) -> tuple[list[list[int]], WatchedReplays]:
+    """Of requests with every adapter and with none, more of them than slots."""
+    spec, operations = read_folder(folder / "model", to_run=True), WatchedOperations()
+    buckets = bucket_sizes(ROWS) if captures else ()
+    backend = TorchBackend("float32", torch.device("cpu"), operations, buckets=buckets)
+    weights = load_weights(spec, Checkpoint(folder / "model", True), backend, POSITIONS)
+    decoder: Any = Decoder(spec, weights, backend, 64, ROWS)
+    capacity = Capacity(BLOCKS, 16, ROWS, POSITIONS, spec.vocab_size, adapter_slots=SLOTS)
+    graphs = WatchedReplays(operations)
+    runner = ModelRunner(
+        CapturedDecoder(decoder, graphs) if captures else decoder,
+        backend,
+        backend.kv_cache(kv_shape(spec, 16), BLOCKS + 1),
+        capacity,
+        adapters=AdapterMatrices(spec, weights.places),
+    )
+    settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=64, max_model_len=POSITIONS)
+    loop = EngineLoop(scheduler_for(capacity, settings, SchedulingSettings()), runner, MonotonicClock())
+    known = {name: Adapter(name, str(folder / name), number) for number, name in enumerate(RANKS)}
+    found = drive(loop, [request(number, known.get("-abc"[number % 4])) for number in range(16)])
+    runner.close()
+    return [one.token_ids for one in found.outcomes], graphs
+
+
+def request(number: int, adapter: Adapter | None) -> Request:
+    """All with the same prompt, which adapters alone make different."""
+    params = SamplingParams(temperature=0.0, max_tokens=8 + number, ignore_eos=True)
+    prompt = tuple(range(40, 60))
+    return Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number, adapter=adapter)
+
+
+def test_an_engine_with_graphs_says_what_one_without_says(folder: Path) -> None:
+    (found, graphs), (expected, _) = answers(folder, True), answers(folder, False)
+    assert found == expected
+    assert len({tuple(one[:8]) for one in found}) == 4, "two of the adapters answer alike"
+    assert graphs.made > 4 and graphs.adapted > 10
