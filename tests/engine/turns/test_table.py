@@ -18,7 +18,7 @@ import pytest
 
 from inflight.engine.turns.table import TurnTable
 
-from .worker import IS_READY, OVERLAPS, SECONDS, WIDTH, Task, board_of
+from .worker import IS_READY, OVERLAPS, SECONDS, WIDTH, Task, board_of, computes, rests
 
 
 class Workers:
@@ -52,6 +52,20 @@ class Workers:
     def goes_on(self, place: int) -> None:
         before = self.board[SECONDS + place]
         wait_until(lambda: self.board[SECONDS + place] > before + 0.02)
+
+    def stop_within_a_layer(self, process: subprocess.Popen[bytes]) -> None:
+        """The only one that computes."""
+
+        def is_within() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            if not computes(self.table.descriptors):
+                return True
+            rests(self.table.descriptors)
+            process.send_signal(signal.SIGCONT)
+            return False
+
+        wait_until(is_within)
 
     @property
     def overlaps(self) -> float:
@@ -118,13 +132,31 @@ def test_a_process_that_is_killed_stops_nobody(workers: Workers, does: str) -> N
 
 
 def test_whoever_is_killed_while_it_waits_or_computes_stops_nobody(workers: Workers) -> None:
-    workers.start(0, forgiven=1)
+    workers.start(0)
     for delay in (0.05, 0.0512, 0.0533):
-        other = workers.start(1, forgiven=0, layers=2000)
+        other = workers.start(1, layers=2000)
         time.sleep(delay)
         other.kill()
         workers.goes_on(0)
         workers.board[IS_READY + 1] = 0
+    assert workers.overlaps == 0
+
+
+def test_whoever_is_killed_within_a_layer_computes_beside_nobody(workers: Workers) -> None:
+    killed = workers.start(0)
+    workers.stop_within_a_layer(killed)
+    workers.start(1)
+    killed.kill()
+    workers.goes_on(1)
+    assert workers.overlaps == 0
+
+
+def test_two_at_once_are_noticed(workers: Workers) -> None:
+    """By what the other tests ask: here the second one is this process, which has no turn."""
+    assert computes(workers.table.descriptors)
+    workers.start(0)
+    workers.goes_on(0)
+    assert workers.overlaps > 0
 
 
 def test_a_supervisor_passes_on_the_turn_of_the_dead(workers: Workers) -> None:
@@ -152,8 +184,8 @@ def test_a_place_is_one_process(workers: Workers) -> None:
 
 
 def test_a_place_that_was_cleared_by_mistake_comes_back(workers: Workers) -> None:
-    workers.start(0, forgiven=1)
-    workers.start(1, forgiven=0)
+    workers.start(0)
+    workers.start(1)
     for _ in range(5):
         workers.table.clear(0, time.monotonic())
         workers.goes_on(0)
