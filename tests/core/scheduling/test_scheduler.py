@@ -15,7 +15,7 @@ from inflight.core.types.plan import BatchPlan, Sampled, StepResult, WaitUntil
 
 from .. import inspect_scheduler as inside
 from ..builders import request
-from ..harness import Harness, Setup, outputs_alone
+from ..harness import Harness, LaneSetup, Setup, outputs_alone
 
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=16, max_model_len=64)
 
@@ -396,6 +396,27 @@ class TestStepWithoutMemory:
         assert reasons(harness) == [["error"]]
         harness.drain()
         assert [one.token_id for one in harness.clients[0].scores] == [2] * 19
+
+    def test_scores_that_several_steps_were_to_yield_are_planned_again(self) -> None:
+        """At depth 2 the first step of the lost ones takes its scores back while the other is still in flight."""
+        lanes = (LaneSetup(settings=(("chunk", 2),)),)
+        harness = Harness(Setup(num_blocks=40, max_model_len=60, token_budget=8, depth=2, lanes=lanes))
+        harness.add(request("a", [2] * 12, output=2, prompt_logprobs=1))
+        harness.plan()
+        harness.add(request("new", [1] * 9, output=2))
+        harness.plan(fail="memory")
+        harness.commit()
+        harness.plan()
+        assert [one.chunks[0].score for one in harness.plans] == [range(2), range(2, 4), range(4, 6)]
+        harness.commit()
+        assert reasons(harness) == [["error"]]
+        assert inside.samples(harness.scheduler, "a")[0].scored == 2, "the last step is not in yet"
+        harness.commit()
+        again = harness.plan()
+        assert isinstance(again, BatchPlan) and again.chunks[0].start == 0 and not again.chunks[0].score
+        harness.drain()
+        assert [one.token_id for one in harness.clients[0].scores] == [2] * 11
+        assert harness.clients[0].tokens == outputs_alone(harness.clients[0].request, 60)[0]
 
     def test_cached_content_is_not_trusted_any_more(self) -> None:
         harness = Harness(ROOMY)
