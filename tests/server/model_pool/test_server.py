@@ -126,16 +126,24 @@ def test_operators_load_and_unload(room_for_one: Server) -> None:
 
 
 def test_what_streams_ends_before_its_model_is_unloaded(room_for_one: Server) -> None:
-    with httpx.Client(base_url=room_for_one.url, timeout=60) as client:
-        body = {"model": "a", "prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}
-        with client.stream("POST", "/v1/completions", json=body) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            assert room_for_one.post("/v1/models/unload", {"model": "a"}).json()["state"] == "draining"
-            data = [line for line in lines if line.startswith("data:")]
+    """However many tokens a frame brings."""
+    tokens = 900  # enough for it to be under way still when the other call comes
+    body = {"model": "a", "prompt": "Once", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    whole = room_for_one.post("/v1/completions", body).json()["choices"][0]["text"]
+    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    with (
+        httpx.Client(base_url=room_for_one.url, timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=streamed) as stream,
+    ):
+        lines = stream.iter_lines()
+        first = next(lines)
+        assert room_for_one.post("/v1/models/unload", {"model": "a"}).json()["state"] == "draining"
+        data = [line for line in (first, *lines) if line.startswith("data:")]
     assert data[-1] == "data: [DONE]"
-    tokens = sum(bool(json.loads(line[5:])["choices"]) for line in data[:-1])
-    assert tokens > 100
+    frames = [json.loads(line[5:]) for line in data[:-1]]
+    choices = [choice for frame in frames for choice in frame["choices"]]
+    assert "".join(choice["text"] for choice in choices) == whole
+    assert choices[-1]["finish_reason"] == "length" and frames[-1]["usage"]["completion_tokens"] == tokens
     assert room_for_one.settled(lambda: states(room_for_one)["a"] == "unloaded")
 
 
