@@ -155,7 +155,7 @@ server_options = stacked(
         click.option("--ssl-keyfile-password", envvar="INFLIGHT_SSL_KEYFILE_PASSWORD", help="The key's password."),
     ),
     grouped(
-        "Log",
+        "Log and traces",
         click.option("--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", show_default=True),
         click.option(
             "--log-level",
@@ -163,6 +163,10 @@ server_options = stacked(
             default="info",
             show_default=True,
             help="info has a line for every request.",
+        ),
+        click.option(
+            "--otlp-traces-endpoint",
+            help="URL at which an OpenTelemetry collector takes spans of requests, by OTLP over HTTP.",
         ),
     ),
 )

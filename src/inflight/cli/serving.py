@@ -31,6 +31,7 @@ from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
+from inflight.server.tracing.opening import check_tracing, close_tracer, open_tracer
 
 if TYPE_CHECKING:
     from inflight.build import Engine
@@ -54,6 +55,7 @@ def serve(
     share_one_heap()
     logs.configure(log_format, log_level)
     scheduling = with_weights(scheduling, tenants)
+    check_tracing(settings)
     tls = tls_context(settings)  # other processes read it again; a mistake is told at once, and once
     bound = listen(settings)
     tell_ready = partial(tell_ready_at, settings, tenants, bound, started)
@@ -105,6 +107,7 @@ def _serve_here(
             raise service.not_loaded()
         return await loaded.page()
 
+    tracer = open_tracer(settings, __version__)
     service = Service(settings, lambda ended: log_call(ended, refused))
     jobs = make_jobs(service, tenants)
 
@@ -126,8 +129,9 @@ def _serve_here(
     async def end() -> None:
         if jobs is not None:
             await jobs.stop()
+        await close_tracer(tracer)
 
-    app = make_app(service, tenants, page, __version__, observe, jobs)
+    app = make_app(service, tenants, page, __version__, observe, jobs, spans=tracer)
     return Process(service, load_here, begin, end).run(app, bound, tls)
 
 

@@ -33,6 +33,7 @@ from inflight.server.processes.messages import encode
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
+from inflight.server.tracing.opening import close_tracer, open_tracer
 
 if TYPE_CHECKING:
     from inflight.server.model_pool.pool import ModelPool
@@ -62,6 +63,7 @@ def serve_models(
     models = tuple(replace(one, scheduling=with_weights(one.scheduling, tenants)) for one in file.models)
     tls, bound = tls_context(settings), listen(settings)
     metrics = PoolMetrics(settings.metrics_names, version=__version__)
+    tracer = open_tracer(settings, __version__)
     service = Service(settings, lambda ended: log_call(ended, metrics.refused))
     jobs = make_jobs(service, tenants)
 
@@ -89,10 +91,12 @@ def serve_models(
     async def end() -> None:
         if jobs is not None:
             await jobs.stop()
+        await close_tracer(tracer)
 
     with private_folder() as folder:
         process = Process(service, load, begin, end)
-        return process.run(make_app(service, tenants, page, __version__, metrics.observe_http, jobs), bound, tls)
+        app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer)
+        return process.run(app, bound, tls)
 
 
 def _check_zmq() -> None:

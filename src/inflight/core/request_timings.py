@@ -70,6 +70,7 @@ class RequestTimings:
         "queued_by",
         "recomputed_tokens",
         "seconds",
+        "started",
         "swapped_blocks",
     )
 
@@ -80,6 +81,7 @@ class RequestTimings:
         self.seconds = dict.fromkeys(("queue", "prefill", "decode", "preempted", OTHER), 0.0)
         self.queued_by = dict.fromkeys(QUEUE_REASONS, 0.0)
         self.queued_behind: dict[str, float] = {}
+        self.started: float | None = None
         self.first_token: float | None = None
         self.ended: float | None = None
         self.cached_tokens = 0
@@ -116,6 +118,7 @@ class RequestTimings:
         if self._state == "queue":
             self._leave_queue(now, clock)
             self._enter("prefill", now)
+            self.started = now
 
     def token(self, now: float) -> None:
         if self.first_token is None:
@@ -177,4 +180,5 @@ class RequestTimings:
             lane=lane,
             queued_by={reason: value * 1e3 for reason, value in self.queued_by.items()},
             queued_behind={name: value * 1e3 for name, value in self.queued_behind.items()},
+            started_ms=None if self.started is None else (self.started - arrival) * 1e3,
         )

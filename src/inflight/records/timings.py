@@ -22,6 +22,7 @@ class Timings:
     prefill_ms: first chunk to first token. decode_ms: first token to last, without preempted_ms (evicted, until its
     next token). other_ms: the rest, chiefly the step that was under way when the request came. The five sum to
     total_ms, the time from arrival to the end. Rates are None where nothing was timed.
+    started_ms, ttft_ms: from arrival to the first chunk, and to the first token; None: there was none.
     """
 
     queue_ms: float
@@ -39,6 +40,7 @@ class Timings:
     lane: str
     queued_by: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUEUE_REASONS, 0.0))
     queued_behind: dict[str, float] = field(default_factory=dict)
+    started_ms: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {name: _rounded(getattr(self, name)) for name in _NAMES}

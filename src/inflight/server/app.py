@@ -48,6 +48,7 @@ from inflight.server.responses.endpoints import response_routes
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
+from inflight.server.tracing.middleware import SpanSink, TraceRequests
 
 BODIES: tuple[type[Struct], ...] = (
     *(one.body.kind for one in ENDPOINTS.values()),
@@ -69,9 +70,10 @@ def make_app(
     observe: Observe = lambda route, status, seconds: None,
     jobs: Kept | None = None,
     before: Callable[[ASGIApp], ASGIApp] | None = None,
+    spans: SpanSink | None = None,
 ) -> FastAPI:
     """observe: told of every HTTP request. jobs: batch jobs and stored responses, where there is a place to keep them.
-    before: what stands between the ingress and the routes."""
+    before: what stands between the ingress and the routes. spans: told of requests to models, where traces are made."""
     app = FastAPIOffline(
         redoc_url=None,
         title="inflight",
@@ -97,7 +99,10 @@ def make_app(
     table = RouteTable([*app.routes, *(route for router in routers for route in router.routes)])
     if before is not None:
         app.add_middleware(before)
-    _add_ingress(app, service.settings, tenants, table, observe)
+    _add_ingress(app, service.settings, tenants)
+    if spans is not None:
+        app.add_middleware(TraceRequests, sink=spans)
+    app.add_middleware(AccessLog, observe=observe, template=table.template)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _wrong_query)
     app.add_exception_handler(HTTPException, partial(_http_error, table))
@@ -137,7 +142,7 @@ def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table: RouteTable, observe: Observe) -> None:
+def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> None:
     """What a request passes before its route, the last one added first."""
     mebibyte, turns = 1 << 20, Turns()
     most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
@@ -163,7 +168,6 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
             expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
         )
     app.add_middleware(RequestTurns, turns=turns)
-    app.add_middleware(AccessLog, observe=observe, template=table.template)
 
 
 def _front_page() -> APIRouter:

@@ -18,6 +18,7 @@ _ABOVE_ZERO = (
     *("body_timeout", "upload_timeout", "header_timeout", "http_keep_alive", "max_connections"),
 )
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+")
+_COLLECTOR = re.compile(r"https?://[^/?#\s]+(?<!:4317)(/\S*)?")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 
 
@@ -39,6 +40,7 @@ class ServerSettings:
     keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
     max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
     lora_dir: the folder from which adapters may be loaded while the server runs.
+    otlp_traces_endpoint: the collector's URL, to which spans of requests are sent; None: none are made.
     kv_events_config: where routers are told what the prefix cache holds; None: nowhere.
 
     Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
@@ -88,6 +90,7 @@ class ServerSettings:
     max_responses_mb: float | None = None
     response_days: float | None = None
     lora_dir: Path | None = None
+    otlp_traces_endpoint: str | None = None
     kv_events_config: KVEventOptions | None = None
 
     def connections_of_one(self, connections: int) -> int:
@@ -116,6 +119,12 @@ class ServerSettings:
             raise SettingsError(
                 f"--lora-dir needs one process that knows all adapters, and --api-processes is {self.api_processes}; "
                 "leave one of them out, or name adapters with --lora."
+            )
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not _COLLECTOR.fullmatch(endpoint):
+            raise SettingsError(
+                f"--otlp-traces-endpoint is {endpoint!r}; give the URL at which the collector takes OTLP over HTTP, "
+                "such as http://localhost:4318/v1/traces (gRPC, at port 4317, is not spoken)."
             )
         self._check_ingress()
 

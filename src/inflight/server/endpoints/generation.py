@@ -22,6 +22,7 @@ from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer
 from inflight.server.served import Borrowed, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
+from inflight.server.tracing.request_trace import passed, trace_of
 
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
 
@@ -41,12 +42,15 @@ def generation_routes(
         request.state.body_lease.release()
         request.state.told = True  # from here on the service tells how it ended
         opened = await service.open(call, borrowed, keep=keeping(call))
+        if (trace := trace_of(request.scope)) is not None:
+            trace.generation = opened.generation
         return EventStreamResponse(opened, service.settings.keep_alive) if call.stream else WholeAnswer(opened)
 
     async def read(request: Request, name: EndpointName, tenant: Tenant) -> tuple[Call, Borrowed]:
         """Keeps nothing of the body. Who leaves is not read for, and no model waited for; of a short body for one that
         is there that would cost more than reading it."""
         body, hints = await body_bytes(request), hints_of(request.scope["headers"])
+        passed(request.scope, "receive_body")
         reading = lent_call_of(request, name, body, tenant, hints)
         if len(body) <= SHORT_BYTES and service.models.residency is None:
             return await reading
@@ -56,6 +60,7 @@ def generation_routes(
         request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
     ) -> tuple[Call, Borrowed]:
         borrowed = await service.borrow(name, body, tenant)
+        passed(request.scope, "wait_for_model")
         try:
             return await call_of(borrowed.served, request, name, body, tenant, hints), borrowed
         except BaseException:
@@ -71,7 +76,11 @@ def generation_routes(
             history = await stored.history_of(body, tenant, lease)
         prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
-        return await served.translator.call_offloaded(prepared, tenant, hints=hints)
+        call = await served.translator.call_offloaded(prepared, tenant, hints=hints)
+        passed(request.scope, "preprocess")
+        if (trace := trace_of(request.scope)) is not None:
+            trace.asks(call, served.translator.now())
+        return call
 
     def keeping(call: Call) -> Keep | None:
         if kept is None or not call.kept_items:

@@ -59,6 +59,7 @@ from inflight.server.processes.owner import Owner
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants
+from inflight.server.tracing.opening import close_tracer, open_tracer
 
 GONE = "The engine's process is gone; restart the server."
 
@@ -96,6 +97,7 @@ class _Child:
         names = self._tenants.names
         counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
+        self._tracer = open_tracer(setup.settings, setup.version)
         self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
         jobs = self._jobs
         self._owner = None if jobs is None else Owner(self._tenants.named, lambda: jobs.kept_responses)
@@ -129,6 +131,7 @@ class _Child:
             self._observe,
             jobs or other,
             None if inner is None else inner.before,
+            self._tracer,
         )
         code = self._process.run(self._app, bound, tls_context(self._setup.settings))
         return NO_SUCCESSOR if self._is_hopeless else code
@@ -185,6 +188,7 @@ class _Child:
             await self._owner.close()
         if self._jobs is not None:
             await self._jobs.stop()
+        await close_tracer(self._tracer)
 
     async def _page(self) -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""

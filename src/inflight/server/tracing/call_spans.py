@@ -1,0 +1,174 @@
+"""What spans say of a request: names and attributes, after OpenTelemetry's conventions for generative AI and HTTP, and
+where vLLM has names of its own (`gen_ai.latency.…`), after those.
+
+Knows calls and the engine's account of their time; no SDK. There is no text of prompts and answers in any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from inflight.core.types.request import Request
+from inflight.frontend.outputs import OutputCollector
+from inflight.records.timings import Timings
+from inflight.server.call import Call, EndpointName
+from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.errors import ApiError
+from inflight.server.generating import Generation
+from inflight.server.tracing.request_trace import RequestTrace
+
+Attribute = str | bool | int | float | Sequence[str]
+_LARGEST = 2**63 - 1
+MOST_PROMPTS = 16  # of a call, that have spans of their own
+_OPERATIONS: dict[EndpointName, str] = {  # others are called by their endpoint's name
+    "completion": "text_completion",
+    "chat": "chat",
+    "responses": "chat",
+    "messages": "chat",
+    "embeddings": "embeddings",
+    "embed": "embeddings",
+}
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "max_tokens", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFacts:
+    """begin, end: nanoseconds since 1970. parts: spans within it."""
+
+    name: str
+    begin: int
+    end: int
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    parts: tuple[SpanFacts, ...] = ()
+
+
+def span_name(trace: RequestTrace) -> str:
+    """No model that a client made up: names must be few."""
+    operation = _OPERATIONS.get(trace.endpoint, trace.endpoint)
+    return operation if trace.call is None else f"{operation} {trace.call.model}"
+
+
+def request_span(trace: RequestTrace, end: int, status: int, request_id: str, error: ApiError | None) -> SpanFacts:
+    """status: that the client was told. error: why it was not served, or not to its end."""
+    path = ENDPOINTS[trace.endpoint].path
+    attributes: dict[str, Attribute] = {
+        "gen_ai.operation.name": _OPERATIONS.get(trace.endpoint, trace.endpoint),
+        "gen_ai.provider.name": "inflight",
+        "http.request.method": "POST",
+        "http.route": path,
+        "url.path": path,
+        "http.response.status_code": status,
+        "http.response.header.x-request-id": (request_id,),
+    }
+    if error is not None:
+        attributes["error.type"] = error.code or error.type
+    parts = [SpanFacts(name, begin, ended) for name, begin, ended in trace.stages]
+    if trace.call is not None:
+        attributes |= _asked(trace.call)
+        if trace.generation is not None:
+            attributes |= _answered(trace.call, trace.generation)
+            parts += _engine_spans(trace, trace.generation)
+    return SpanFacts(span_name(trace), trace.begin, end, attributes, tuple(parts))
+
+
+def _asked(call: Call) -> dict[str, Attribute]:
+    request = call.requests[0]
+    sampling = {} if request.pooling is not None else {name: getattr(request.params, name) for name in _SAMPLING}
+    told: dict[str, Attribute | None] = {
+        "gen_ai.request.model": call.model,
+        "gen_ai.request.id": call.call_id,
+        "gen_ai.request.choice.count": call.n if call.n > 1 else None,
+        **{f"gen_ai.request.{name}": value for name, value in sampling.items()},
+        "inflight.stream": call.stream,
+        "inflight.prompts": len(call.requests),
+        "inflight.tenant": request.tenant or None,
+        "inflight.lane": request.lane,
+        "inflight.priority": request.priority,
+        "inflight.slo.ttft": request.slo.ttft,
+        "inflight.slo.itl": request.slo.itl,
+    }
+    return _without_none(told)
+
+
+def _answered(call: Call, generation: Generation) -> dict[str, Attribute]:
+    """Of several prompts: the longest times, and the earliest token."""
+    collectors = generation.response.collectors
+    prompt, output = sum(len(one.prompt_token_ids) for one in call.requests), generation.response.output_tokens
+    reasons = [finish.reason for one in collectors for finish in one.finishes if finish is not None]
+    timings = [one.timings for one in collectors if one.timings is not None]
+    told: dict[str, Attribute] = {
+        "gen_ai.response.model": call.model,
+        "gen_ai.response.id": call.call_id,
+        "gen_ai.response.finish_reasons": reasons or ("abort",),
+        **dict.fromkeys(("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"), prompt),
+        **dict.fromkeys(("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"), output),
+    }
+    if timings:
+        told["gen_ai.usage.cache_read.input_tokens"] = sum(one.cached_tokens for one in timings)
+        for one in map(_latencies, timings):
+            for name, value in one.items():
+                first = name.endswith("first_token")
+                told[name] = (min if first else max)(value, told.get(name, value))  # type: ignore[type-var]
+    return told
+
+
+def _engine_spans(trace: RequestTrace, generation: Generation) -> list[SpanFacts]:
+    """Those of the prompts that the engine has done with; whoever goes away is told nothing any more."""
+    assert trace.call is not None, "of a generation"
+    pairs = list(zip(trace.call.requests, generation.response.collectors, strict=True))[:MOST_PROMPTS]
+    return [
+        _engine_span(trace, request, collector, collector.timings, index)
+        for index, (request, collector) in enumerate(pairs)
+        if collector.timings is not None
+    ]
+
+
+def _engine_span(
+    trace: RequestTrace, request: Request, collector: OutputCollector, timings: Timings, index: int
+) -> SpanFacts:
+    def after(milliseconds: float) -> int:
+        return trace.at(request.arrival + milliseconds / 1e3)
+
+    total = timings.total_ms
+    started = total if timings.started_ms is None else timings.started_ms
+    first = total if timings.ttft_ms is None else timings.ttft_ms
+    bounds = [("queue", 0.0, started), ("prefill", started, first), ("decode", first, total)]
+    attributes: dict[str, Attribute] = {
+        **({"inflight.prompt.index": index} if trace.call is not None and len(trace.call.requests) > 1 else {}),
+        "gen_ai.usage.input_tokens": len(request.prompt_token_ids),
+        "gen_ai.usage.cache_read.input_tokens": timings.cached_tokens,
+        "gen_ai.usage.output_tokens": collector.output_tokens,
+        "inflight.recomputed_tokens": timings.recomputed_tokens,
+        "inflight.swapped_blocks": timings.swapped_blocks,
+        **_latencies(timings),
+    }
+    parts = tuple(SpanFacts(name, after(begin), after(end)) for name, begin, end in bounds if end > begin)
+    return SpanFacts("engine", after(0.0), after(total), attributes, parts)
+
+
+def _latencies(timings: Timings) -> dict[str, float]:
+    """Seconds. Queue, prefill, decode, preempted and other sum to e2e; reasons and lanes, each, to the queue."""
+    told = {
+        "gen_ai.latency.time_in_queue": timings.queue_ms,
+        "gen_ai.latency.time_in_model_prefill": timings.prefill_ms,
+        "gen_ai.latency.time_in_model_decode": timings.decode_ms,
+        "gen_ai.latency.time_in_model_inference": timings.prefill_ms + timings.decode_ms,
+        "gen_ai.latency.e2e": timings.total_ms,
+        "inflight.latency.time_preempted": timings.preempted_ms,
+        "inflight.latency.time_other": timings.other_ms,
+        **{f"inflight.latency.queued_by.{reason}": spent for reason, spent in timings.queued_by.items() if spent},
+        **{f"inflight.latency.queued_behind.{lane}": spent for lane, spent in timings.queued_behind.items() if spent},
+    }
+    if timings.ttft_ms is not None:
+        told["gen_ai.latency.time_to_first_token"] = timings.ttft_ms
+    return {name: milliseconds / 1e3 for name, milliseconds in told.items()}
+
+
+def _without_none(told: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
+    """Nor what the protocol has no room for, a seed of 64 bits: it would cost all spans that are sent with it."""
+    return {
+        name: value
+        for name, value in told.items()
+        if value is not None and not (isinstance(value, int) and value > _LARGEST)
+    }

@@ -1,0 +1,60 @@
+"""Around a request whose spans are wanted: begins its trace, and tells of it when its last byte has gone.
+
+Knows ASGI and which paths ask a model; what is told where, `call_spans` and `tracer` know.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inflight.server.endpoints.registry import OF_LINES
+from inflight.server.errors import ApiError
+from inflight.server.ingress.answering import header, state_of
+from inflight.server.service import GONE
+from inflight.server.tracing.call_spans import SpanFacts, request_span
+from inflight.server.tracing.request_trace import RequestTrace
+
+PARENT = ("traceparent", "tracestate")  # headers by which W3C's Trace Context names the span that asks
+
+
+class SpanSink(Protocol):
+    def tell(self, facts: SpanFacts, parent: dict[str, str], failed: bool) -> None:
+        """parent: the headers PARENT, as far as there are any. failed: the server is to blame."""
+
+
+class TraceRequests:
+    def __init__(self, app: ASGIApp, sink: SpanSink):
+        self._app = app
+        self._sink = sink
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = OF_LINES.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if endpoint is None:
+            return await self._app(scope, receive, send)
+        trace = state_of(scope)["trace"] = RequestTrace(endpoint)
+        status = GONE
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            self._tell(scope, trace, status)
+
+    def _tell(self, scope: Scope, trace: RequestTrace, status: int) -> None:
+        state, generation = state_of(scope), trace.generation
+        refused = state.get("error")
+        error = refused if isinstance(refused, ApiError) else None if generation is None else generation.error
+        facts = request_span(trace, trace.now(), status, state["request_id"], error)
+        given = {name: header(scope, name.encode("ascii")) for name in PARENT}
+        parent = {name: value.decode("latin-1") for name, value in given.items() if value is not None}
+        self._sink.tell(facts, parent, status >= 500 or (error is not None and error.status >= 500))
