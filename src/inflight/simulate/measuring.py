@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,8 +80,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is measured: the executor for designed steps, and the loop around it (or around one like it) for traffic;
-    rows that the design leaves behind are forgotten when they are started anew. budget: most tokens of a step.
+    """What is measured: the executor for designed steps, and the loop around it (or around one like it) for traffic,
+    whose clock tells how long all that takes; rows that the design leaves behind are forgotten when they are started
+    anew. budget: most tokens of a step.
     settings: in force, to be kept with the model. gpu: the name of the one that computes; none where the CPU does."""
 
     executor: Executor
@@ -143,13 +143,14 @@ class Rounds:
 
     def measure(self) -> Round:
         """One round. Raises StepModelError where a step fails."""
-        before, times = account(), [time.monotonic()]
+        now = self._measured.loop.clock.now
+        before, times = account(), [now()]
         designed = self._run(self._design())
-        times.append(time.monotonic())
+        times.append(now())
         learnt = self._traffic(LEARNT, self._size.learnt)
-        times.append(time.monotonic())
+        times.append(now())
         judged = self._traffic(JUDGED, self._size.judged)
-        times.append(time.monotonic())
+        times.append(now())
         self._runs += 1
         first, second, third = (later - one for one, later in itertools.pairwise(times))
         return Round(designed, learnt, judged, (first, second, third), others_share(before, account()))
@@ -162,6 +163,7 @@ class Rounds:
         found = []
         for plan in design.round(self._plans, self._left_behind):
             step = Step(features(plan), _seconds(self._measured.executor, plan))
+            self._measured.loop.clock.passed(step.seconds)
             self._plans += 1
             if not plan.new_rows:
                 found.append(step)
