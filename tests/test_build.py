@@ -7,9 +7,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from text_models import write_embedder
 
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
+from inflight.core.kv.cache_journal import CacheJournal
 
 
 def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,3 +39,11 @@ def test_the_collector_rests_while_a_model_is_loaded_and_only_then(enabled: bool
         gc.enable()
     assert seen and not any(seen)
     assert (after, after_fault) == (enabled, enabled)
+
+
+def test_a_cache_that_stays_empty_is_mirrored_nowhere(tmp_path: Path) -> None:
+    seen: list[int] = []
+    settings = EngineSettings(model=str(write_embedder(tmp_path / "model")), threads=1)
+    with pytest.raises(SettingsError, match="computes whole texts, of which none is cached"):
+        build_engine(settings, progress=lambda done, total: seen.append(done), cache_journal=CacheJournal())
+    assert not seen, "weights were loaded first"

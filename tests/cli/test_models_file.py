@@ -110,6 +110,7 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, told: str
         (["--served-model-name", "x"], "aliases"),
         (["--api-processes", "2"], "HTTP has a process of its own"),
         (["--record", "x"], "--record is said of each model"),
+        (["--kv-events-config", '{"enable_kv_cache_events": true}'], "its addresses are one engine's"),
     ],
 )
 def test_options_that_have_no_place(tmp_path: Path, options: list[str], told: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
+from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
 from inflight.core.policies import Ordered, Policy, Rank
@@ -146,6 +147,7 @@ class Setup:
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
     spacing: SnapshotSpacing = SPACING
     adapter_slots: int = 0
+    journal: CacheJournal | None = field(default=None, compare=False)  # of one scheduler
 
     @property
     def longest_chunk(self) -> int:
@@ -209,6 +211,7 @@ class Setup:
             speculation=speculation,
             longest_chunk=self.longest_chunk,
             spacing=self.spacing,
+            cache_journal=self.journal,
         )
 
     def drafts(self) -> Drafts:

@@ -15,6 +15,7 @@ from inflight.core.kv.prefix_sharing import Lookup
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.kv_groups import first_seen
 from inflight.core.types.plan import BatchPlan, Capacity, NewRow
 
@@ -51,6 +52,20 @@ def waiting(scheduler: Scheduler) -> set[int]:
 def held_back(scheduler: Scheduler) -> set[int]:
     """Numbers of the siblings that wait for their prompt to be computed."""
     return {one.number for queue in _queues(scheduler) for siblings in queue._held.values() for one in siblings}
+
+
+def findable(scheduler: Scheduler) -> list[tuple[SharedRoot, tuple[int, ...], bool]]:
+    """What a request to come could find in the prefix cache: its root, all tokens up to a block's end, and whether that
+    block is on the host."""
+    prefix, found = scheduler._memory.prefix, []
+    for place in prefix._nodes.values():
+        tokens, at = (), place
+        while at is not None and min(at.token_ids) >= 0:
+            tokens, before = at.token_ids + tokens, at.key[0]
+            if isinstance(before, SharedRoot):
+                found.append((before, tokens, place.block is None))
+            at = prefix._nodes.get(before) if isinstance(before, int) else None
+    return found
 
 
 def batches_together(scheduler: Scheduler) -> bool:

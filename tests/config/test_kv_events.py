@@ -1,0 +1,48 @@
+"""`--kv-events-config`: what may stand in its JSON, and what is told of a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.config.kv_events import read_kv_events
+from inflight.config.setting import SettingsError
+from inflight.engine.kv_events.options import KVEventOptions
+
+
+def test_vllms_own_form_is_read() -> None:
+    assert read_kv_events(
+        '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:7", "replay_endpoint": "tcp://*:8", '
+        '"buffer_steps": 10, "hwm": 20, "max_queue_size": 30, "topic": "kv@a@b"}'
+    ) == KVEventOptions(
+        endpoint="tcp://*:7", replay_endpoint="tcp://*:8", buffer_steps=10, hwm=20, max_queue_size=30, topic="kv@a@b"
+    )
+    assert read_kv_events('{"enable_kv_cache_events": true, "replay_endpoint": null}') == KVEventOptions()
+
+
+@pytest.mark.parametrize("text", ["{}", '{"enable_kv_cache_events": false}', '{"topic": "x"}'])
+def test_nothing_is_told_unless_it_is_wanted(text: str) -> None:
+    assert read_kv_events(text) is None
+    assert read_kv_events('{"enable_kv_cache_events": true, "publisher": "null"}') is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{enable", "is not JSON"),
+        ("[]", r"is \[\], which is no object"),
+        ('{"enable_kv_events": true}', "Did you mean enable_kv_cache_events"),
+        ('{"enable_kv_cache_events": "yes"}', 'is "yes"; give true or false'),
+        ('{"publisher": "nats"}', 'publisher is "nats"; known are "zmq"'),
+        ('{"publisher": "zmq"}', "enable_kv_cache_events is not true"),
+        ('{"endpoint": 5557}', "endpoint is 5557; give a text"),
+        ('{"endpoint": null}', "endpoint is null; give a text"),
+        ('{"replay_endpoint": ""}', "give an address like"),
+        ('{"hwm": true}', "hwm is true; give a whole number"),
+        ('{"buffer_steps": 0}', "buffer_steps is 0; give a whole number above 0"),
+        ('{"max_queue_size": 1.5}', "is 1.5; give a whole number"),
+        ('{"topic": ["a"]}', r'topic is \["a"\]; give a text'),
+    ],
+)
+def test_a_mistake_is_told_by_its_key(text: str, told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        read_kv_events(text)

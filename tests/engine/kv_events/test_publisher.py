@@ -1,0 +1,234 @@
+"""The publisher over real sockets: numbered messages, replay behind a gap, subscribers that fall behind, its end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.types.cache_changes import BlockDropped, BlockPublished, CacheChange, CacheCleared, SharedRoot
+from inflight.engine.kv_events import replay as replaying
+from inflight.engine.kv_events.observer import KVEventObserver
+from inflight.engine.kv_events.options import KVEventOptions
+from inflight.engine.kv_events.publisher import KVEventPublisher
+from inflight.engine.kv_events.sockets import KVEventAddressError
+
+from .subscriber import Mirror, Subscriber, decode
+
+ROOT = SharedRoot("", None)
+
+
+@pytest.fixture
+def open_publisher() -> Iterator[Callable[..., KVEventPublisher]]:
+    opened: list[KVEventPublisher] = []
+
+    def open_one(**options: object) -> KVEventPublisher:
+        given = {"endpoint": "tcp://*:*", "replay_endpoint": "tcp://127.0.0.1:*", **options}
+        opened.append(KVEventPublisher(KVEventOptions(**given)))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def subscribe() -> Iterator[Callable[..., Subscriber]]:
+    opened: list[Subscriber] = []
+
+    def subscribe_one(publisher: KVEventPublisher, topic: bytes = b"") -> Subscriber:
+        opened.append(Subscriber(publisher.published.replace("0.0.0.0", "127.0.0.1"), publisher.replayed, topic))
+        return opened[-1]
+
+    yield subscribe_one
+    for one in opened:
+        one.close()
+
+
+def block(node: int) -> list[CacheChange]:
+    """Of a chain of its own."""
+    return [BlockPublished(node, ROOT, (node, node))]
+
+
+def heard(subscriber: Subscriber, publisher: KVEventPublisher) -> None:
+    """What is published from now on is heard: subscribing takes a moment."""
+    for _ in range(100):
+        publisher.publish([CacheCleared()])
+        if subscriber.hear(0.1):
+            while subscriber.hear(0.2):
+                pass
+            return
+    raise AssertionError("nothing was heard")
+
+
+def test_messages_have_the_topic_and_rising_numbers(
+    open_publisher: Callable[..., KVEventPublisher], subscribe: Callable[..., Subscriber]
+) -> None:
+    publisher = open_publisher(topic="kv@10.0.0.1@model")
+    publisher.begin()
+    subscriber = subscribe(publisher, b"kv@")
+    heard(subscriber, publisher)
+    before = time.time()
+    for node in (1, 2, 3):
+        publisher.publish(block(node))
+    publisher.publish([BlockDropped(9)])  # of nothing that was told: no message
+    publisher.publish([BlockDropped(1)])
+    found = [subscriber.hear() for _ in range(4)]
+    messages = [one for one in found if one is not None]
+    first = messages[0][1]
+    assert [number for _, number, _ in messages] == list(range(first, first + 4))
+    assert {topic for topic, _, _ in messages} == {b"kv@10.0.0.1@model"}
+    assert all(before - 1 < decode(payload).ts < time.time() + 1 for _, _, payload in messages)
+    assert subscriber.ask(first) == [(number, payload) for _, number, payload in messages]
+
+
+def test_a_gap_is_closed_by_replay_and_what_is_kept_no_more_shows(
+    open_publisher: Callable[..., KVEventPublisher], subscribe: Callable[..., Subscriber]
+) -> None:
+    publisher = open_publisher(buffer_steps=200)
+    publisher.begin()
+    for node in range(1, 301):
+        publisher.publish(block(node))
+    publisher.publish([BlockDropped(300)])
+    subscriber = subscribe(publisher)
+    while len(found := subscriber.ask(0)) < 200 or found[-1][0] < 300:
+        pass
+    assert [number for number, _ in found] == list(range(101, 301))
+    assert subscriber.ask(299) == found[-2:] and subscriber.ask(301) == [] and subscriber.ask(2**64 - 2) == []
+    mirror = Mirror()
+    for _, payload in found:
+        mirror.hear(payload)
+    assert {tokens for (_, _, tokens), _ in mirror.contents} == {(node, node) for node in range(102, 300)}
+
+
+def test_a_request_is_understood_as_vllms_clients_send_it(open_publisher: Callable[..., KVEventPublisher]) -> None:
+    publisher = open_publisher()
+    publisher.begin()
+    publisher.publish(block(1))
+    context = zmq.Context()
+    try:
+        for kind in (zmq.REQ, zmq.DEALER):
+            asking = context.socket(kind)
+            asking.connect(publisher.replayed or "")
+            if kind == zmq.DEALER:  # nonsense is passed over
+                asking.send_multipart([b"", b"1"])
+                asking.send_multipart([b"x"])
+                asking.send_multipart([b"", bytes(8)])
+            else:
+                asking.send(bytes(8))
+            assert asking.poll(5000)
+            frames = asking.recv_multipart()
+            assert frames[-2] == bytes(8) and len(decode(frames[-1]).events) == 1
+    finally:
+        context.destroy(linger=0)
+
+
+def test_whoever_asks_and_does_not_read_holds_nobody_up(
+    open_publisher: Callable[..., KVEventPublisher],
+    subscribe: Callable[..., Subscriber],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replaying, "PATIENCE", 0.5)
+    publisher = open_publisher(buffer_steps=20_000)
+    publisher.begin()
+    for node in range(1, 201):
+        publisher.publish([BlockPublished(node, ROOT, tuple(range(node, node + 4096)))])
+    context = zmq.Context()
+    silent = context.socket(zmq.DEALER)
+    silent.setsockopt(zmq.RCVHWM, 1)
+    silent.connect(publisher.replayed or "")
+    for _ in range(20):
+        silent.send_multipart([b"", bytes(8)])
+    subscriber = subscribe(publisher)
+    while not (found := subscriber.ask(0)) or found[-1][0] < 199:
+        pass
+    assert [number for number, _ in found] == list(range(200))
+    publisher.publish(block(999))
+    assert subscriber.ask(200) and not context.destroy(linger=0)
+
+
+def test_a_subscriber_that_falls_behind_loses_messages_and_finds_them_again(
+    open_publisher: Callable[..., KVEventPublisher], subscribe: Callable[..., Subscriber]
+) -> None:
+    publisher = open_publisher(hwm=1)
+    publisher.begin()
+    subscriber = subscribe(publisher)
+    heard(subscriber, publisher)
+    size = 40_000  # tokens a message: more than the system keeps on its own
+    began = time.monotonic()
+    for node in range(1, 301):
+        publisher.publish([BlockPublished(node, ROOT, tuple(range(node, node + size)))])
+    assert time.monotonic() - began < 5, "steps waited for the subscriber"
+    numbers = []
+    while (message := subscriber.hear(0.5)) is not None:
+        numbers.append(message[1])
+    kept = [number for number, _ in subscriber.ask(numbers[0])]
+    assert len(numbers) < 300 and set(numbers) <= set(kept), "nothing was lost: no gap to close"
+    assert kept == list(range(numbers[0], kept[-1] + 1))
+
+
+def test_steps_share_a_message_where_too_many_wait(open_publisher: Callable[..., KVEventPublisher]) -> None:
+    publisher = open_publisher(max_queue_size=2)
+    for node in range(1, 6):
+        publisher.publish(block(node))
+    publisher.begin()
+    subscriber = Subscriber(publisher.published.replace("0.0.0.0", "127.0.0.1"), publisher.replayed)
+    try:
+        while len(found := subscriber.ask(0)) < 2:
+            pass
+        assert [len(decode(payload).events) for _, payload in found] == [1, 4]
+    finally:
+        subscriber.close()
+
+
+def test_addresses_that_cannot_be_used_are_told() -> None:
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        taken = f"tcp://*:{other.getsockname()[1]}"
+        with pytest.raises(KVEventAddressError, match=r"endpoint is tcp://.*something listens there already"):
+            KVEventPublisher(KVEventOptions(endpoint=taken))
+        with pytest.raises(KVEventAddressError, match=r": replay_endpoint is tcp://.*give another port"):
+            KVEventPublisher(KVEventOptions(endpoint="tcp://*:*", replay_endpoint=taken))
+    for nonsense in ("5557", "nats://*:1", "tcp://host", "tcp://*"):
+        with pytest.raises(KVEventAddressError, match=r"which cannot be used .*write it like"):
+            KVEventPublisher(KVEventOptions(endpoint=nonsense))
+
+
+def test_it_calls_where_the_router_listens() -> None:
+    """Without a mark of listening, as vLLM has it."""
+    context = zmq.Context()
+    router = context.socket(zmq.SUB)
+    router.setsockopt(zmq.SUBSCRIBE, b"")
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    publisher = KVEventPublisher(KVEventOptions(endpoint=f"tcp://127.0.0.1:{port}"))
+    publisher.begin()
+    try:
+        end = time.monotonic() + 10
+        while not router.poll(100) and time.monotonic() < end:
+            publisher.publish([CacheCleared()])
+        assert len(router.recv_multipart(zmq.NOBLOCK)) == 3
+    finally:
+        publisher.close()
+        context.destroy(linger=0)
+
+
+def test_the_end_sends_what_is_left_and_frees_the_addresses() -> None:
+    publisher = KVEventPublisher(KVEventOptions(endpoint="tcp://*:*", replay_endpoint="tcp://*:*"))
+    address = publisher.published
+    journal = CacheJournal()
+    observer = KVEventObserver(journal, publisher)
+    for change in block(1):
+        journal.note(change)
+    observer.close()
+    publisher.close()
+    publisher.publish(block(2))  # too late
+    assert not any(thread.name == "inflight-kv-events" for thread in threading.enumerate())
+    again = KVEventPublisher(KVEventOptions(endpoint=address.replace("0.0.0.0", "*")))
+    assert again.published == address
+    again.close()  # though it has not begun
