@@ -12,8 +12,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
-from inflight.simulate.executor import SimulatedExecutor
 from inflight.routing.registry import ROUTERS
+from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.simulation import Pool, Requests, Setup, simulate
 from inflight.workload.driving import Driver
 from inflight.workload.workload import Entry, Workload

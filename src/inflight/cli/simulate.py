@@ -42,9 +42,9 @@ from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.records.json_text import json_text
+from inflight.routing.registry import OPTIONS, ROUTERS
 from inflight.simulate.cluster import Link
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.routing.registry import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
 

@@ -14,7 +14,7 @@ class RoutedRequest:
     """prompt: token ids; bytes of text do as well, where nobody has tokenized it, as long as all requests are alike.
     salt: prefixes are shared under the same one only (cache salt, adapter). session: of one conversation, or "".
     tenant: whose share it is. handed_tokens: leading ones of the prompt that need not be computed, wherever it goes.
-    expected_tokens: of the answer."""
+    expected_tokens: of the answer. reuse: share of what is computed that others will find again, as things go."""
 
     request_id: str
     prompt: Sequence[int]
@@ -23,6 +23,7 @@ class RoutedRequest:
     tenant: str = ""
     handed_tokens: int = 0
     expected_tokens: float = 0.0
+    reuse: float = 0.0
     _hashes: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
     @classmethod

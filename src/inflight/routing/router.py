@@ -16,7 +16,7 @@ from inflight.routing.routed_request import RoutedRequest
 from inflight.routing.serving_costs import UNKNOWN, ServingCosts
 
 FIRST_EXPECTED = 128.0  # tokens of an answer, before any has ended
-_LATEST = 0.02  # weight of the last answer's length among all
+_LATEST = 0.02  # weight of the last one among all, of means that follow what comes
 
 
 class NoReplica(LookupError):
@@ -39,7 +39,8 @@ class Router:
         self._replicas: dict[str, ReplicaView] = {}
         self._free_slots: list[int] = []
         self._sent: dict[str, _Sent] = {}
-        self._expected = FIRST_EXPECTED
+        self._expected = FIRST_EXPECTED  # mean length of answers
+        self._reuse = 0.0  # mean share of prompts that is held where they go
 
     # -- replicas -----------------------------------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ class Router:
         asked = list(every) if among is None else [one for one in every if one.name in among]
         if not asked:
             raise NoReplica("No replica is there.")
-        request.expected_tokens = self._expected
+        request.expected_tokens, request.reuse = self._expected, self._reuse
         candidates = self._candidates(request, asked)
         return candidates[self._policy.choose(request, candidates)]
 
@@ -90,6 +91,7 @@ class Router:
         replica.queue(request.tenant, lacking)
         self._sent[request.request_id] = _Sent(request, replica, lacking)
         if self._policy.uses_prefixes:
+            self._reuse += _LATEST * (cached / len(request.prompt) - self._reuse)
             self._index.hold(replica.slot, request.block_hashes(self._block_size))
 
     def first_token(self, request_id: str) -> None:
