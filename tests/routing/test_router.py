@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inflight.routing.block_hashes import block_hashes
+from inflight.engine.kv_events.block_hashes import block_hash, root_hash
 from inflight.routing.prefix_index import PrefixIndex
 from inflight.routing.registry import make_router
 from inflight.routing.routed_request import RoutedRequest
@@ -18,18 +17,21 @@ from inflight.routing.routed_request import RoutedRequest
 BLOCK = 4
 
 
-def test_names_of_blocks_are_the_same_in_every_process() -> None:
-    here = block_hashes(range(40), 16, "salt")
-    program = "from inflight.routing.block_hashes import block_hashes; print(block_hashes(range(40), 16, 'salt'))"
-    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert there.strip() == str(here) and len(here) == 2
+def hashes(prompt: Sequence[int], block_size: int, salt: str = "", adapter: str | None = None) -> tuple[bytes, ...]:
+    return RoutedRequest("", prompt, salt, adapter).block_hashes(block_size)
 
 
-def test_names_hang_on_all_that_is_before_and_on_the_salt() -> None:
-    one, other = block_hashes((1, 2, 3, 4, 5, 6), 2), block_hashes((1, 2, 9, 4, 5, 6), 2)
+def test_names_of_blocks_hang_on_all_that_is_before_on_salt_and_adapter() -> None:
+    one, other = hashes((1, 2, 3, 4, 5, 6), 2), hashes((1, 2, 9, 4, 5, 6, 7), 2)
+    assert len(one) == len(other) == 3
     assert one[0] == other[0] and not set(one[1:]) & set(other[1:])
-    assert not set(block_hashes((1, 2), 2, "a")) & set(block_hashes((1, 2), 2))
-    assert block_hashes(b"text of four and", 4) and block_hashes((), 4) == () == block_hashes(b"", 4)
+    assert len({hashes((1, 2), 2, *under) for under in ((), ("a",), ("", "a"), ("a", "a"))}) == 4
+    assert hashes(b"text of four and", 4) and hashes((), 4) == () == hashes(b"", 4)
+
+
+def test_they_are_those_that_an_engine_tells_of() -> None:
+    first = block_hash(root_hash("salt", "sql"), (1, 2))
+    assert hashes((1, 2, 3, 4, 5), 2, "salt", "sql") == (first, block_hash(first, (3, 4)))
 
 
 class SlowIndex:
@@ -54,7 +56,7 @@ class SlowIndex:
 @given(st.data())
 def test_the_index_is_what_a_slow_one_is(data: st.DataObject) -> None:
     fast, slow = PrefixIndex(), SlowIndex()
-    prompts = st.lists(st.integers(0, 1), max_size=12).map(lambda tokens: block_hashes(tokens, 2))
+    prompts = st.lists(st.integers(0, 1), max_size=12).map(lambda tokens: hashes(tokens, 2))
     for _ in range(data.draw(st.integers(1, 30))):
         match data.draw(st.sampled_from(("join", "leave", "hold", "hold", "drop", "clear", "match"))):
             case "join":

@@ -1,7 +1,8 @@
 """Which replica holds which blocks of prompts: as far as is known by what was sent there, or as its engine tells it.
 
 What was sent is taken to be cached for as long as an engine's least-recently-used blocks would hold it; where engines
-tell of blocks that come and go (KV events), nothing need be presumed. Blocks are known by their names (`block_hashes`).
+tell of blocks that come and go (KV events), nothing need be presumed. Blocks are known by the same names as there
+(`engine.kv_events.block_hashes`).
 """
 
 from __future__ import annotations

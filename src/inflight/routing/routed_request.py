@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inflight.core.types.request import Request
-from inflight.routing.block_hashes import block_hashes
+from inflight.engine.kv_events.block_hashes import block_hash, root_hash
 
 
 @dataclass(slots=True)
 class RoutedRequest:
     """prompt: token ids; bytes of text do as well, where nobody has tokenized it, as long as all requests are alike.
-    salt: prefixes are shared under the same one only (cache salt, adapter). session: of one conversation, or "".
+    salt, adapter: prefixes are shared under the same ones only. session: of one conversation, or "".
     tenant: whose share it is. handed_tokens: leading ones of the prompt that need not be computed, wherever it goes.
     expected_tokens: of the answer. reuse: share of what is computed that others will find again, as things go."""
 
     request_id: str
     prompt: Sequence[int]
     salt: str = ""
+    adapter: str | None = None
     session: str = ""
     tenant: str = ""
     handed_tokens: int = 0
@@ -28,13 +29,22 @@ class RoutedRequest:
 
     @classmethod
     def of(cls, request: Request, session: str = "") -> RoutedRequest:
-        adapter = "" if request.adapter is None else request.adapter.name
-        salt = f"{adapter}\0{request.cache_salt}" if adapter or request.cache_salt else ""
-        handed = request.handed_tokens
-        return cls(request.request_id, request.prompt_token_ids, salt, session, request.tenant, handed)
+        return cls(
+            request.request_id,
+            request.prompt_token_ids,
+            request.cache_salt,
+            None if request.adapter is None else request.adapter.name,
+            session,
+            request.tenant,
+            request.handed_tokens,
+        )
 
     def block_hashes(self, block_size: int) -> tuple[bytes, ...]:
-        """Of the prompt's whole blocks, each with all that is before it."""
+        """Names of the prompt's whole blocks, as an engine with blocks of this size tells of them (KV events)."""
         if (known := self._hashes.get(block_size)) is None:
-            known = self._hashes[block_size] = block_hashes(self.prompt, block_size, self.salt)
+            before, hashes = root_hash(self.salt, self.adapter), []
+            for start in range(0, len(self.prompt) - block_size + 1, block_size):
+                before = block_hash(before, self.prompt[start : start + block_size])
+                hashes.append(before)
+            known = self._hashes[block_size] = tuple(hashes)
         return known

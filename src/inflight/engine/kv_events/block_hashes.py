@@ -8,6 +8,7 @@ two contents that shared a name would at worst send a request to the wrong repli
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hashlib import blake2b
 
 BYTES = 8  # what every router takes: an unsigned number of 64 bits
@@ -21,7 +22,7 @@ def root_hash(salt: str, adapter: str | None) -> bytes:
     return _digest(struct.pack("<Q", len(told)) + told + named)
 
 
-def block_hash(before: bytes, token_ids: tuple[int, ...]) -> bytes:
+def block_hash(before: bytes, token_ids: Sequence[int]) -> bytes:
     return _digest(before + struct.pack(f"<{len(token_ids)}I", *token_ids))
 
 
