@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         body = scale.report(asked.replicas or 64, asked.requests or 1_000_000)
     else:
         engine = Engine(FittedModel.load(asked.step_model), asked.rows, asked.budget, asked.kv_tokens)
-        body = goodput.report(engine, asked.replicas or 4, asked.requests or 1500, asked.seeds)
+        body = goodput.report(engine, asked.replicas or 4, asked.requests or 1000, asked.seeds)
     print(body)
     if asked.write:
         given = [one for one in (sys.argv[1:] if arguments is None else arguments) if one != "--write"]
@@ -37,13 +37,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=about)
     parser.add_argument("--part", choices=list(TITLES), default="goodput")
     parser.add_argument(
-        "--step-model", type=Path, default=Path("step-model.json"), help="of `inflight calibrate` on this machine"
+        "--step-model",
+        type=Path,
+        default=Path(__file__).parent / "step-model.json",
+        help="of `inflight calibrate`; else that of two cores and the shape of Qwen2.5-0.5B in int8",
     )
     parser.add_argument("--rows", type=int, default=16, help="that run at once (default 16)")
     parser.add_argument("--budget", type=int, default=256, help="tokens of a step (default 256)")
     parser.add_argument("--kv-tokens", type=int, default=32_768, help="that a replica's KV memory holds")
     parser.add_argument("--replicas", type=int, help="4, or 64 of scale")
-    parser.add_argument("--requests", type=int, help="of a run: 1,500; of all runs of scale: 1,000,000")
+    parser.add_argument("--requests", type=int, help="of a run: 1,000; of all runs of scale: 1,000,000")
     parser.add_argument("--seeds", type=int, default=3, help="of goodput (default 3)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     return parser

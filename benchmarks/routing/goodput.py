@@ -14,7 +14,8 @@ from inflight.simulate.simulation import simulate
 from inflight.workload.classes import TrafficClass
 
 KEPT = 0.9
-_TRIALS = 6  # of a bisection, after bounds are known
+_LOWEST = 0.25  # arrivals a second
+_TRIALS = 5  # of a bisection, after bounds are known
 ASKED = {"agents": "≥ 1.5", "nothing-shared": "≥ 0.97", "system-prompts": "-"}
 
 
@@ -84,9 +85,9 @@ def _found(
 
 def _highest(keeps: Callable[[float], float | None]) -> tuple[float, float]:
     """By doubling from a low rate, and bisection of the last one's logarithm."""
-    low, share = 0.02, keeps(0.02)
+    low, share = _LOWEST, keeps(_LOWEST)
     if share is None:
-        raise SystemExit("the targets are not kept even at 0.02 arrivals/s; this engine is too slow for these shapes")
+        raise SystemExit(f"the targets are not kept even at {_LOWEST} arrivals/s; this engine is too slow for them")
     high = low * 2
     while (told := keeps(high)) is not None:
         low, share, high = high, told, high * 2
