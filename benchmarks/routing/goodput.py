@@ -14,7 +14,7 @@ from inflight.simulate.simulation import simulate
 from inflight.workload.classes import TrafficClass
 
 KEPT = 0.9
-_LOWEST = 0.25  # arrivals a second
+_LOWEST = 0.08  # arrivals a second
 _TRIALS = 5  # of a bisection, after bounds are known
 ASKED = {"agents": "≥ 1.5", "nothing-shared": "≥ 0.97", "system-prompts": "-"}
 
