@@ -11,12 +11,17 @@ from .conftest import Server
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "What is a lane?"}]
 # What vllm-router adds to the bodies that it passes on.
-OF_ROUTERS = {
-    "echo": False,
-    "no_stop_trim": False,
-    "ignore_eos": False,
-    "skip_special_tokens": True,
-    "return_hidden_states": False,
+OF_ROUTERS = {"no_stop_trim": False, "ignore_eos": False, "skip_special_tokens": True, "return_hidden_states": False}
+OF_ROUTERS_BY_PATH: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {**OF_ROUTERS, "echo": False},
+    CHAT: {
+        **OF_ROUTERS,
+        "logprobs": False,
+        "continue_final_message": False,
+        "separate_reasoning": True,
+        "stream_reasoning": True,
+        "include_reasoning": True,
+    },
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     (COMPLETIONS, {"prompt": ""}),
@@ -88,7 +93,8 @@ def test_what_is_refused_is_refused_in_the_same_words(server: Server, path: str,
 def test_fields_that_routers_add_change_nothing(server: Server) -> None:
     for path, body in ((COMPLETIONS, {"prompt": "A block is"}), (CHAT, {"messages": HI})):
         plain = {**body, "max_tokens": 5, "temperature": 0}
-        alone, routed = server.post(path, plain), server.post(path, {**plain, **OF_ROUTERS})
+        added = OF_ROUTERS_BY_PATH[path]
+        alone, routed = server.post(path, plain), server.post(path, {**plain, **added})
         assert routed.status_code == 200, routed.text
         assert routed.json()["choices"] == alone.json()["choices"]
-        assert server.post(f"{path}/render", {**plain, **OF_ROUTERS}).status_code == 200
+        assert server.post(f"{path}/render", {**plain, **added}).status_code == 200

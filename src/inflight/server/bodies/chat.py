@@ -93,6 +93,9 @@ CHAT = BodyDecoder(
         "documents": (([],), "give them as chat_template_kwargs, if the model's template reads them."),
         "chat_template": ((), "the model's own template is used."),
         "chat_template_content_format": (("auto",), "the form is read from the template."),
+        # SGLang's, which vllm-router writes into every conversation that it passes on.
+        "separate_reasoning": ((True,), "reasoning is never part of the content; include_reasoning leaves it out."),
+        "stream_reasoning": ((True,), "reasoning is streamed as it comes; include_reasoning leaves it out."),
     },
     hints=COMMON_HINTS | {"verbosity"},
 )
