@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from models import write_model
 
 # Triton looks when it is imported, which others' libraries do, too: kernels run in its interpreter, without a GPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Tests start more than a hundred servers. Where no bytecode may be written beside sources, each would compile all that
+# it imports: half of what it does until it is ready. Workers and servers write it elsewhere.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # What a busy machine takes long for is no failure; what hangs, pytest's own limit ends.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from breadth import first_of
 
 try:
     import triton
@@ -36,8 +37,8 @@ def act(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
-@pytest.fixture(scope="session")
-def compiler() -> Iterator[Compiler]:
-    started = Compiler()
+@pytest.fixture(scope="session", params=first_of([90, 80, 100]), ids="sm_{}".format)
+def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
+    started = Compiler(request.param)
     yield started
     started.close()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from breadth import first_of, usual_of
 from torch import Tensor
 
 from inflight.execution.backends.torch import eager
@@ -71,13 +73,13 @@ def test_decodes(act: torch.dtype, device: torch.device) -> None:
     close(case, [*((i, n - 1, 1) for i, n in enumerate(lengths)), PADDING], 8)
 
 
-@pytest.mark.parametrize(("kv_heads", "heads"), [(1, 1), (1, 7), (2, 16), (1, 40)])
+@pytest.mark.parametrize(("kv_heads", "heads"), first_of([(1, 7), (2, 16), (1, 1), (1, 40)], 2))
 def test_heads_of_decodes(small_splits: None, device: torch.device, kv_heads: int, heads: int) -> None:
     case = CachedTensors([17, 40], kv_heads, device=device)
     close(case, [(1, 39, 1), (0, 16, 1)], heads)
 
 
-@pytest.mark.parametrize("window", [1, 7, 16, 100])
+@pytest.mark.parametrize("window", first_of([7, 16, 1, 100]))
 def test_a_window_hides_what_lies_before_it_and_blocks_that_are_given_up(
     small_splits: None, device: torch.device, window: int
 ) -> None:
@@ -101,7 +103,7 @@ def test_widths(device: torch.device, dims: tuple[int, int]) -> None:
     close(case, [(1, 39, 1), (0, 0, 17)], 3)
 
 
-@pytest.mark.parametrize(("soft_cap", "sinks"), [(2.0, False), (0.0, True), (2.0, True)])
+@pytest.mark.parametrize(("soft_cap", "sinks"), first_of([(2.0, True), (2.0, False), (0.0, True)]))
 def test_scores_are_capped_and_sinks_take_their_share(
     small_splits: None, device: torch.device, soft_cap: float, sinks: bool
 ) -> None:
@@ -114,7 +116,7 @@ def test_prompts_and_decodes_in_one_pass(act: torch.dtype, device: torch.device)
     close(case, [(2, 69, 1), (3, 100, 50), (0, 0, 1), (1, 0, 17), (2, 60, 3), PADDING], 4)
 
 
-@pytest.mark.parametrize(("kv_heads", "heads"), [(1, 2), (2, 16), (1, 7), (1, 24)])
+@pytest.mark.parametrize(("kv_heads", "heads"), first_of([(1, 7), (1, 2), (2, 16), (1, 24)]))
 def test_heads_of_prompts(device: torch.device, kv_heads: int, heads: int) -> None:
     case = CachedTensors([17, 40], kv_heads, device=device)
     close(case, [(1, 39, 1), (0, 0, 17)], heads)
@@ -129,8 +131,10 @@ def test_more_chunks_than_are_looked_at_together(
     close(case, [*((i, 2, 1) for i in range(together)), (together, 0, 18), (together + 1, 2, 17), (0, 19, 1)], 1)
 
 
-@pytest.mark.parametrize("distances", [False, True])
-@pytest.mark.parametrize("window", [0, 1, 7, 64])
+@pytest.mark.parametrize(
+    ("window", "distances"),
+    first_of([(7, True), (0, False), *product([0, 1, 64], [True]), *product([1, 7, 64], [False])]),
+)
 def test_both_sides_of_whole_texts(act: torch.dtype, device: torch.device, window: int, distances: bool) -> None:
     """Texts of one token, of a tile's and of several tiles', a window on each side; with numbers for distances."""
     lengths = [1, 17, 70, 128, 150]
@@ -151,7 +155,7 @@ def test_who_else_is_there_changes_no_bit_of_a_decode(
     assert torch.equal(attended(case, [(1, 199, 1)], 4), alone)
 
 
-@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("window", first_of([20, 0]))
 def test_drafts_have_the_bits_of_decodes(small_splits: None, device: torch.device, window: int) -> None:
     """Over a block's border, and a split's."""
     case = CachedTensors([70, 70], 1, device=device)
@@ -159,7 +163,7 @@ def test_drafts_have_the_bits_of_decodes(small_splits: None, device: torch.devic
     assert torch.equal(attended(case, [(1, 3, 1), (0, 62, 5)], 2, window=window)[1:], torch.cat(one_by_one))
 
 
-@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("window", first_of([20, 0]))
 def test_neither_company_nor_cuts_change_a_bit_of_a_prompt(device: torch.device, window: int) -> None:
     case = CachedTensors([60, 40], 1, device=device)
     whole = attended(case, [(0, 0, 60)], 4, window=window)
@@ -240,17 +244,16 @@ MODELS = {
     "Llama, int8": ((8, 32), (128, 128), "int8", 0, 0.0, False, 168, 73_000, 100_000, ARCHS[1:]),
     "Llama, fp8": ((8, 32), (128, 128), "fp8", 0, 0.0, False, 168, 73_000, 100_000, ARCHS[1:]),
 }
-USUAL = "Llama", "DeepSeek"
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in USUAL else pytest.mark.wide) for one in MODELS])
+@pytest.mark.parametrize("name", usual_of(MODELS, "Llama", "DeepSeek"))
 def test_what_they_take_of_a_gpu(compiler: Compiler, name: str) -> None:
     *model, registers, of_decode, of_prompt, archs = MODELS[name]
     compiler.fits(call_of(32, *model), registers, of_decode, archs)
     compiler.fits(call_of(2048, *model), 255, of_prompt, archs, spilled=64)  # on sm_80, which has no warp groups
 
 
-@pytest.mark.parametrize("window", [0, 64])
+@pytest.mark.parametrize("window", first_of([64, 0]))
 def test_what_whole_texts_take_of_a_gpu(compiler: Compiler, window: int) -> None:
     call = call_of(2048, (12, 12), (64, 64), "act", window, 0.0, False, 16, causal=False)
     compiler.fits(call, 255, 68_000)

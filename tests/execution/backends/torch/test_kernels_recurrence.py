@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from breadth import first_of
 
 from inflight.execution.backends.protocol import LayerState
 from inflight.execution.backends.torch.eager import recurrence as eager
@@ -25,7 +26,13 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("operation", "state"), CASES)
+@pytest.mark.parametrize(
+    ("operation", "state", "act"),
+    [
+        *[(*CASES[0], torch.float16), *[(*one, torch.float32) for one in CASES[:3]]],
+        *first_of([*[(*one, torch.float16) for one in CASES[1:]], *[(*one, torch.float32) for one in CASES[3:]]], 0),
+    ],
+)
 def test_the_twins_agree(operation: str, state: LayerState, act: torch.dtype, device: torch.device) -> None:
     ours, theirs = (TensorLayer(one, state, act, device) for one in (kernels, eager))
     tolerance = 1e-5 if act == torch.float32 else 1e-3
@@ -37,7 +44,10 @@ def test_the_twins_agree(operation: str, state: LayerState, act: torch.dtype, de
             torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-@pytest.mark.parametrize(("operation", "state"), CASES[:3])
+@pytest.mark.parametrize(
+    ("operation", "state", "act"),
+    first_of([(*one, act) for act in (torch.float32, torch.float16) for one in CASES[:3]], 3),
+)
 def test_bits_do_not_depend_on_chunks_company_or_snapshots(
     operation: str, state: LayerState, act: torch.dtype, device: torch.device
 ) -> None:
@@ -60,7 +70,7 @@ def test_no_token_is_no_work(device: torch.device) -> None:
         assert not getattr(TensorLayer(kernels, state, torch.float32, device), operation)([(0, 0, 0)], x).size
 
 
-@pytest.mark.parametrize("tokens", [8, 200], ids=["decode", "chunks"])
+@pytest.mark.parametrize("tokens", first_of([8, 200]), ids=["decode", "chunks"])
 def test_what_they_take_of_a_gpu(compiler: Compiler, tokens: int) -> None:
     """Of Qwen3-Next: 16 heads of keys, 32 of values, 128 numbers each, a convolution of 4."""
     heads, channels, inner = 32, 2 * 16 * 128 + 32 * 128, 32 * 128
