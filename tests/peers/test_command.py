@@ -8,6 +8,7 @@ import pytest
 
 import benchmarks.peers.__main__ as command
 import benchmarks.results as results
+from benchmarks.peers.checkpoints import Checkpoints
 from benchmarks.peers.trials import measures
 from benchmarks.shapes import QWEN25_05B
 
@@ -15,20 +16,33 @@ from .builders import SMALL
 from .test_checkpoints import SMALL as SMALL_SHAPE
 
 
+SHAPE = {**QWEN25_05B, **SMALL_SHAPE, "vocab_size": 32000}
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(command, "SHAPES", {"qwen2.5-0.5b": {**QWEN25_05B, **SMALL_SHAPE, "vocab_size": 32000}})
+    monkeypatch.setattr(command, "SHAPES", {"qwen2.5-0.5b": SHAPE})
     monkeypatch.setattr(command, "QUICK", SMALL)
+    monkeypatch.setattr(command, "_PEAK_PROBES", 1)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which they are made already."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("made")
+    Checkpoints(folder / "models/qwen2.5-0.5b", SHAPE).plain()
+    return folder
 
 
 @pytest.mark.usefixtures("small")
 def test_peers_that_are_not_installed_are_left_out_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
     record = tmp_path / "figures.jsonl"
-    given = ["--folder", str(tmp_path / "own"), "--quick", "--precisions", "bf16", "--threads", "1", "--alike", "1"]
+    given = ["--folder", str(checkpoints), "--quick", "--precisions", "bf16", "--threads", "1", "--alike", "1"]
     command.main([*given, "--set", "max_num_batched_tokens=96", "--record", str(record), "--write"])
     printed = capsys.readouterr().out
     assert "vLLM is left out: there is no environment of it; benchmarks/peers/setup.sh makes one." in printed
@@ -37,7 +51,7 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
     assert "| bf16 | inflight | ratio to the best peer |" in printed
     written = results.RESULTS.read_text()
     assert printed.strip() in written
-    assert str(tmp_path) not in written, "whose folder it was is nobody's concern"
+    assert str(checkpoints) not in written and str(tmp_path) not in written, "whose folder it was is nobody's concern"
     assert (
         "python -m benchmarks.peers --folder FOLDER --model qwen2.5-0.5b --precisions bf16 --quick --rounds 1"
         in written
@@ -61,8 +75,10 @@ def test_no_round_makes_the_checkpoints(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("small")
-def test_when_the_time_is_over_a_first_round_is_still_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--folder", str(tmp_path / "own"), "--quick", "--precisions", "bf16,int8", "--threads", "1"]
+def test_when_the_time_is_over_a_first_round_is_still_whole(
+    checkpoints: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--folder", str(checkpoints), "--quick", "--precisions", "bf16,int8", "--threads", "1"]
     command.main([*given, "--rounds", "9", "--minutes", "0"])
     printed = capsys.readouterr().out
     assert "Medians of 1 round;" in printed
@@ -72,9 +88,9 @@ def test_when_the_time_is_over_a_first_round_is_still_whole(tmp_path: Path, caps
 
 @pytest.mark.usefixtures("small")
 def test_a_setting_that_inflight_does_not_have_leaves_it_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoints: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--folder", str(tmp_path), "--quick", "--precisions", "bf16", "--threads", "1"]
+    given = ["--folder", str(checkpoints), "--quick", "--precisions", "bf16", "--threads", "1"]
     command.main([*given, "--set", "max_num_seats=4"])
     assert "inflight is left out of bf16: exit status 1: TypeError" in capsys.readouterr().out
 
