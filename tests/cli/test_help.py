@@ -39,7 +39,7 @@ def test_a_verb_has_the_options_that_it_hands_on(verb: str) -> None:
     [
         ("serve", ["Engine", "Scheduling", "Server", "Keys and tenants", "Files and batch jobs", "Stored responses",
                    "Limits of calls",
-                   "Connections", "Log", "Options"]),
+                   "Connections", "Log and traces", "Replicas", "Options"]),
         ("bench", ["Server", "Load", "Workload", "Search and output", "Options"]),
         ("compare", ["What is compared", "Engine", "Scheduling", "Load", "Workload", "Options"]),
         ("simulate", ["Machine", "Engine", "Scheduling", "Load", "Workload", "Replicas and pools", "Options"]),

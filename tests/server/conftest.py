@@ -27,10 +27,14 @@ class Server:
     """One process. `url` when it is ready; `log` holds its lines. program: what stands for the command line."""
 
     def __init__(
-        self, *arguments: str, env: dict[str, str] | None = None, program: Sequence[str] = ("-m", "inflight.cli")
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "inflight.cli"),
+        python: str = sys.executable,
     ):
         self.process = subprocess.Popen(
-            [sys.executable, *program, "serve", "--port", "0", *arguments],
+            [python, *program, "serve", "--port", "0", *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -51,8 +55,8 @@ class Server:
                 self._told.set()
         self._told.set()
 
-    def ready(self) -> Server:
-        assert self._told.wait(60) and self.url, "".join(self.log)
+    def ready(self, seconds: float = 60) -> Server:
+        assert self._told.wait(seconds) and self.url, "".join(self.log)
         return self
 
     def client(self, key: str = "none", **settings: Any) -> openai.OpenAI:
@@ -142,8 +146,21 @@ def client(server: Server) -> openai.OpenAI:
     return server.client()
 
 
+KEYS = '[acme]\nkey = "sk-acme"\nmax_concurrent = 2\n[umbrella]\nkey = "sk-umbrella"\n'
+
+
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
     path = tmp_path / "keys.toml"
-    path.write_text('[acme]\nkey = "sk-acme"\nmax_concurrent = 2\n[umbrella]\nkey = "sk-umbrella"\n', encoding="utf-8")
+    path.write_text(KEYS, encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With the keys of `keys_file`, shared by all tests that set nothing else."""
+    path = tmp_path_factory.mktemp("keyed") / "keys.toml"
+    path.write_text(KEYS, encoding="utf-8")
+    running = Server("--api-keys-file", str(path)).ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)

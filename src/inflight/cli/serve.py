@@ -16,6 +16,7 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
+from inflight.cli.replica_options import replica_options, replicas_of
 from inflight.cli.server_options import server_options
 from inflight.cli.verb import Verb
 from inflight.server.settings import ServerSettings
@@ -29,6 +30,7 @@ _NOT_OF_MODELS = {
     "--kv-events-config": "{given} has no place with --models: its addresses are one engine's, and each model has one "
     "of its own; serve the model that routers are to hear of by itself.",
     "--api-processes": "{given} has no place with --models: HTTP has a process of its own already; leave it out.",
+    "--replicas": "{given} has no place with --models: replicas are of one model; serve it by itself.",
 }
 DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits must be bounded
 
@@ -38,6 +40,7 @@ DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits 
 @engine_options
 @scheduling_options
 @server_options
+@replica_options
 @record_option
 @click.option("--verbose", is_flag=True, help="Show every setting in force, with its reason.")
 def command(name: str | None, **values: Any) -> int:
@@ -49,6 +52,7 @@ def command(name: str | None, **values: Any) -> int:
     if name is not None and values["model"] is not None:
         raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both say what to serve; give one.")
     values["model"] = name if name is not None else values["model"]
+    replicas = replicas_of(values)
     record, verbose = values.pop("record"), values.pop("verbose")
     api_keys, keys_file = values.pop("api_key"), values.pop("api_keys_file")
     settings = _server_settings(values)
@@ -61,6 +65,21 @@ def command(name: str | None, **values: Any) -> int:
 
     tenants = load_tenants(api_keys, keys_file)
     preprocessing = None if settings.api_processes else PreprocessingPool()
+    if replicas is not None:
+        from inflight.cli.serving_replicas import serve_replicas
+
+        assert preprocessing is not None, "checked"
+        return serve_replicas(
+            settings,
+            engine,
+            scheduling,
+            tenants,
+            preprocessing,
+            replicas=replicas,
+            verbose=verbose,
+            started=started,
+            **values,
+        )
     from inflight.cli.serving import serve
 
     return serve(
@@ -92,6 +111,7 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
         ("--kv-events-config", values["kv_events_config"] is not None),
         ("--record", values["record"] is not None),
         ("--api-processes", values["api_processes"] != 0),
+        ("--replicas", values["replicas"] is not None),
     ):
         if is_given:
             raise click.UsageError(_NOT_OF_MODELS[given].format(given=given))

@@ -62,7 +62,7 @@ def serve_models(
     logs.configure(worker_logs.log_format, worker_logs.log_level)
     models = tuple(replace(one, scheduling=with_weights(one.scheduling, tenants)) for one in file.models)
     tls, bound = tls_context(settings), listen(settings)
-    metrics = PoolMetrics(settings.metrics_names, version=__version__)
+    metrics = PoolMetrics(version=__version__)
     tracer = open_tracer(settings, __version__)
     service = Service(settings, lambda ended: log_call(ended, metrics.refused))
     jobs = make_jobs(service, tenants)

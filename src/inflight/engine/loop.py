@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
@@ -83,6 +84,11 @@ class EngineLoop:
     @property
     def idle(self) -> bool:
         return self._scheduler.idle and not self._flights and not self._untold
+
+    @property
+    def latency(self) -> LatencyModel:
+        """What steps take, as the scheduler has learnt; to be read in any thread."""
+        return self._scheduler.latency
 
     def snapshot(self) -> Snapshot:
         snapshot = self._scheduler.snapshot()

@@ -23,6 +23,10 @@ class PrefixIndex:
         """most_blocks: that its memory has; those used longest ago are taken to be gone beyond."""
         self._held[slot], self._most[slot] = OrderedDict(), most_blocks
 
+    def resize(self, slot: int, most_blocks: int) -> None:
+        self._most[slot] = most_blocks
+        self._shrink(slot)
+
     def leave(self, slot: int) -> None:
         self.clear(slot)
         del self._held[slot], self._most[slot]
@@ -53,8 +57,7 @@ class PrefixIndex:
             else:
                 held[block] = None
                 self._holders[block] = self._holders.get(block, 0) | bit
-        while len(held) > self._most[slot]:
-            self._forget(held.popitem(last=False)[0], bit)
+        self._shrink(slot)
 
     def drop(self, slot: int, blocks: Iterable[bytes]) -> None:
         """It has them no more."""
@@ -70,6 +73,11 @@ class PrefixIndex:
     def __len__(self) -> int:
         """Blocks that somebody holds."""
         return len(self._holders)
+
+    def _shrink(self, slot: int) -> None:
+        held, most, bit = self._held[slot], self._most[slot], 1 << slot
+        while len(held) > most:
+            self._forget(held.popitem(last=False)[0], bit)
 
     def _forget(self, block: bytes, bit: int) -> None:
         left = self._holders[block] & ~bit

@@ -57,6 +57,12 @@ class Router:
         replica = self._replicas[name] = ReplicaView(name, slot, costs, fair=fair)
         return replica
 
+    def reckon(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
+        """With this from now on: what a replica tells of itself, when it does."""
+        replica = self._replicas[name]
+        replica.costs, replica.fair = costs, fair
+        self._index.resize(replica.slot, max(1, kv_tokens // self._block_size))
+
     def leave(self, name: str) -> list[str]:
         """It is gone. Ids of requests that were sent there and had no token yet: they may be sent elsewhere."""
         replica = self._replicas.pop(name)

@@ -28,7 +28,7 @@ def engine_page(name: str) -> bytes:
 
 
 def test_the_manual_lists_every_name_of_a_pool() -> None:
-    metrics, counts = PoolMetrics("inflight", version="3"), PoolCounts(["a"])
+    metrics, counts = PoolMetrics(version="3"), PoolCounts(["a"])
     metrics.pool = Pool()
     metrics.refused("model_not_found")
     status = ModelStatus("a", "loaded", 5, False, 0, 0, 0.0)
@@ -53,7 +53,7 @@ class Pool:
 
 
 def test_a_page_of_all() -> None:
-    metrics = PoolMetrics("inflight", version="3")
+    metrics = PoolMetrics(version="3")
     metrics.pool = Pool()
     metrics.observe_http("/v1/models", 200, 0.01)
     metrics.refused("model_not_found")
@@ -73,7 +73,7 @@ def test_a_page_of_all() -> None:
 
 
 def test_histograms_and_counters_keep_their_forms() -> None:
-    families = {one.name: one for one in merged({"a": engine_page("a"), "b": engine_page("b")})}
+    families = {one.name: one for one in merged({"a": engine_page("a"), "b": engine_page("b")}, "model_name")}
     refused = families["inflight_requests_refused"]
     assert refused.type == "counter" and {one.labels["model_name"] for one in refused.samples} == {"a", "b"}
     histogram = next(one for one in families.values() if one.type == "histogram")

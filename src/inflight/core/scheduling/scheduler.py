@@ -262,6 +262,11 @@ class Scheduler:
         return events
 
     @property
+    def latency(self) -> LatencyModel:
+        """What steps take, as learnt from them."""
+        return self._latency
+
+    @property
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and no transfer is out."""
         return not self._samples and not self._planned and not self.transfers_out

@@ -1,7 +1,7 @@
-"""The page that Prometheus reads of a server with several models: what it counts itself, and the pages of its engines.
+"""The page that Prometheus reads of a server with several engines: what it counts itself, and the engines' own pages.
 
-Each engine counts in its own process; here every sample of its page gets the model's name, and families of the same
-name become one. Knows families; not what is counted in them.
+Each engine counts in its own process; here every sample of its page gets the name of its model, or of its replica, and
+families of the same name become one. Knows families; not what is counted in them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.metrics.families import labelled
 from inflight.server.metrics.http import HttpCounts
-from inflight.server.metrics.page import CONTENT_TYPE, Names
+from inflight.server.metrics.page import CONTENT_TYPE
 from inflight.server.metrics.tally import Tally
 from inflight.server.offload import offload
 
 # Counted here, and by engines in vain.
 _OF_SERVER = ("inflight_http", "inflight_batch", "inflight_build_info")
-_LABEL = "model_name"
 
 
-class ModelMetrics(Protocol):
-    """Whoever has the models."""
+class EngineMetrics(Protocol):
+    """Whoever has the engines."""
 
     async def metrics(self) -> Mapping[str, bytes]:
-        """Pages of the engines that work, by model."""
+        """Pages of the engines that work, by name."""
 
     def collect(self) -> Iterable[Metric]:
         """What it counts itself."""
@@ -39,9 +38,11 @@ class ModelMetrics(Protocol):
 class PoolMetrics:
     """batch: to be told of batch jobs. pool: None until there is one."""
 
-    def __init__(self, names: Names, *, version: str):
+    def __init__(self, *, version: str, label: str = "model_name"):
+        """label: of what engines' names are."""
+        self._label = label
         self.batch = BatchCounts()
-        self.pool: ModelMetrics | None = None
+        self.pool: EngineMetrics | None = None
         self._version = version
         self._http = HttpCounts()
         self._refusals = Tally(
@@ -63,7 +64,7 @@ class PoolMetrics:
         return await offload(partial(self._render, pages)), CONTENT_TYPE
 
     def _render(self, pages: Mapping[str, bytes]) -> bytes:
-        return generate_latest(_Families([*self._own(), *merged(pages)]))
+        return generate_latest(_Families([*self._own(), *merged(pages, self._label)]))
 
     def _own(self) -> Iterator[Metric]:
         assert self.pool is not None
@@ -75,18 +76,19 @@ class PoolMetrics:
         yield from self._registry.collect()
 
 
-def merged(pages: Mapping[str, bytes]) -> list[Metric]:
-    """Families of all pages, each sample with the name of its model."""
+def merged(pages: Mapping[str, bytes], label: str) -> list[Metric]:
+    """Families of all pages, each sample with the name of its engine."""
     families: dict[str, Metric] = {}
-    for model, page in pages.items():
+    process = f"inflight_{label.removesuffix('_name')}_"
+    for engine, page in pages.items():
         for family in text_string_to_metric_families(page.decode()):
             if family.name.startswith(_OF_SERVER):
                 continue
-            name = f"inflight_model_{family.name}" if family.name.startswith("process_") else family.name
+            name = f"{process}{family.name}" if family.name.startswith("process_") else family.name
             into = families.setdefault(name, Metric(name, family.documentation, family.type))
             for sample in family.samples:
                 renamed = sample.name.replace(family.name, name, 1)
-                into.add_sample(renamed, {**sample.labels, _LABEL: model}, sample.value)
+                into.add_sample(renamed, {**sample.labels, label: engine}, sample.value)
     return list(families.values())
 
 

@@ -1,0 +1,113 @@
+"""The body of a Ray Serve replica: one engine, asked by the messages that engines in other processes are asked by.
+
+Knows an engine and its messages; that it is one of several, only Ray and the router know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from inflight.cli.engine_loading import load_engine
+from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
+from inflight.cli.replicas.routing_board import ReplicaStats
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.request import RequestRefused
+from inflight.engine.event_stream import EngineStopped
+from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
+from inflight.routing.serving_costs import ServingCosts
+from inflight.server.heap import share_one_heap
+from inflight.server.settings import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSetup:
+    """What every replica is made of."""
+
+    server: ServerSettings
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    verbose: bool
+
+
+class EngineReplica:
+    def __init__(self, setup: ReplicaSetup):
+        """Raises what loading a model raises; Ray tells it and tries again."""
+        share_one_heap()
+        self._fair = setup.scheduling.policy == "fair"
+        self._queued_tokens = 0  # of prompts whose first token has not come
+        self._engine, self._loaded = load_engine(
+            setup.server, setup.engine, setup.scheduling, None, setup.verbose, lambda doing: None, lambda folder: None
+        )
+
+    async def generate(self, data: bytes) -> AsyncIterator[bytes]:
+        """data: `Open`, its requests' arrivals as seconds before now, since clocks of machines differ. Yields
+        `Accepted` and then what happens, or `Refused`; `Stopped` where the engine works no more."""
+        message = decode_to_engine(data)
+        assert isinstance(message, Open), "nothing else is sent"
+        now = self._engine.loop.clock.now()
+        requests = [replace(one, arrival=now + one.arrival) for one in message.requests]
+        try:
+            stream = await self._loaded.bridge.open(*requests)
+        except RequestRefused as refusal:
+            told = Refused(message.stream, str(refusal), refusal.retry_after, refusal.field, refusal.code)
+            yield encode(told)
+            return
+        except EngineStopped as fault:
+            yield encode(Stopped(str(fault)))
+            return
+        queued = {one.request_id: len(one.prompt_token_ids) for one in requests}
+        self._queued_tokens += sum(queued.values())
+        try:
+            yield encode(Accepted(message.stream))
+            async for events in stream:
+                for event in events:
+                    self._queued_tokens -= queued.pop(event.request_id, 0)
+                yield encode(Happened.of(events))
+        except EngineStopped as fault:
+            yield encode(Stopped(str(fault)))
+        finally:
+            self._queued_tokens -= sum(queued.values())
+            await stream.aclose()
+
+    async def describe(self) -> bytes:
+        """`Described`."""
+        return msgspec.msgpack.encode(self._loaded.described)
+
+    async def page(self) -> tuple[str, bytes]:
+        """Its name, and the metrics of its engine."""
+        from ray import serve
+
+        return serve.get_replica_context().replica_id.unique_id, (await self._loaded.page())[0]
+
+    def check_health(self) -> None:
+        """Ray's question; one that raises is replaced."""
+        if (why := self._loaded.bridge.stopped) is not None:
+            raise RuntimeError(why)
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """What Ray carries to the routers."""
+        capacity = self._engine.capacity
+        stats = ReplicaStats(capacity.num_blocks * capacity.block_size, self._fair, self._costs())
+        told: dict[str, Any] = msgspec.to_builtins(stats)
+        return told
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray scales by (`autoscaling`): seconds of prompts that wait or are being computed here."""
+        costs = self._costs()
+        return {QUEUED_SECONDS: 0.0 if costs is None else costs.prefill(self._queued_tokens)}
+
+    def _costs(self) -> ServingCosts | None:
+        """By the engine's own model of its steps, once it has seen enough of them."""
+        latency = self._engine.loop.latency
+        return ServingCosts.probed(latency.seconds, self._engine.capacity.max_rows) if latency.ready else None
+
+    async def __del__(self) -> None:
+        """Ray calls it when what was under way has ended."""
+        if (loaded := getattr(self, "_loaded", None)) is not None:
+            await asyncio.to_thread(loaded.bridge.close)

@@ -1,0 +1,13 @@
+"""How many replicas there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """replicas: at the start, and always, unless `most` says more; then as many as queues need (`autoscaling`)."""
+
+    replicas: int
+    most: int | None = None

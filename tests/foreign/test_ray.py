@@ -1,0 +1,148 @@
+"""`inflight serve --replicas` on a Ray of this machine: the tokens of one engine, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from server.conftest import Server
+
+from .environments import Environment
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(900)]
+CLIENT = "ray"
+READY_SECONDS = 240.0  # Ray and two engines on a machine that does other things, too
+
+
+@pytest.fixture(scope="module")
+def python(environment: Environment) -> str:
+    """Ray's, with this checkout beside it."""
+    [packages] = (environment.root / "lib").glob("python*/site-packages")
+    here = sysconfig.get_paths()["purelib"]
+    (packages / "zz_checkout.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    return environment.program("python")
+
+
+@pytest.fixture(scope="module")
+def replicated(python: str) -> Iterator[Server]:
+    running = Server("--replicas", "2", "--max-num-seqs", "8", python=python).ready(READY_SECONDS)
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Server]:
+    running = Server("--max-num-seqs", "8").ready()
+    yield running
+    assert running.stop() == 0
+
+
+def body(number: int, **more: Any) -> dict[str, Any]:
+    prompt = f"Request {number}. Once upon a time there was a batch of {number + 2} rows"
+    return {"prompt": prompt, "max_tokens": 60, "ignore_eos": True, "temperature": 0.8, "seed": number, **more}
+
+
+def answer(server: Server, number: int) -> dict[str, Any]:
+    """Text, log-probabilities and usage."""
+    got = httpx.post(f"{server.url}/v1/completions", json=body(number, logprobs=2), timeout=120)
+    assert got.status_code == 200, got.text
+    told = got.json()
+    return {"choices": told["choices"], "usage": {**told["usage"], "prompt_tokens_details": None}}
+
+
+def replicas_up(server: Server) -> list[str]:
+    page = server.get("/metrics").text
+    return [line.split('"')[1] for line in page.splitlines() if line.startswith("inflight_engine_up{")]
+
+
+def test_answers_are_those_of_one_engine(replicated: Server, single: Server) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        there = list(pool.map(lambda number: answer(replicated, number), range(16)))
+        here = list(pool.map(lambda number: answer(single, number), range(16)))
+    assert there == here
+    page = replicated.get("/metrics").text.splitlines()
+    finished = [line for line in page if line.startswith("inflight_requests_finished_total{") and line[-4:] != " 0.0"]
+    assert len({line.partition('replica="')[2][:8] for line in finished}) == 2, "both had work"
+
+
+def test_bad_requests_are_told_as_by_one_engine(replicated: Server, single: Server) -> None:
+    for wrong in (body(0, n=10**6), body(0, temperature=-1), {"prompt": "x" * 20_000}, {"model": "no"}):
+        told = [httpx.post(f"{one.url}/v1/completions", json=wrong, timeout=60) for one in (replicated, single)]
+        assert told[0].status_code == told[1].status_code == told[0].status_code >= 400
+        assert told[0].json()["error"]["message"] == told[1].json()["error"]["message"]
+
+
+def test_a_killed_replica_takes_what_it_had_begun_and_nothing_else(replicated: Server, single: Server) -> None:
+    assert len(replicas_up(replicated)) == 2
+    with ThreadPoolExecutor(24) as pool:
+        streams = [pool.submit(_streamed, replicated, number) for number in range(8)]
+        time.sleep(1.5)
+        os.kill(_replica_pids(replicated.process.pid)[0], signal.SIGKILL)
+        later = [pool.submit(answer, replicated, number) for number in range(8, 16)]
+        ended = [one.result() for one in streams]
+        assert [one.result() for one in later] == [answer(single, number) for number in range(8, 16)]
+    lost = [error for _, error in ended if error is not None]
+    assert all("A replica was lost while it answered" in error for error in lost)
+    whole = [number for number, (_, error) in enumerate(ended) if error is None]
+    for number in whole:
+        assert ended[number][0] == _streamed(single, number)[0]
+    deadline = time.monotonic() + 120
+    while len(replicas_up(replicated)) != 2:
+        assert time.monotonic() < deadline, "the lost one was not replaced"
+        time.sleep(1)
+    assert replicated.get("/health").status_code == 200
+
+
+def test_what_cannot_be_served_so_is_refused_in_words(python: str, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--replicas", "0"), "--replicas is 0; give a number from 1"),
+        (("--replicas", "2", "--max-replicas", "1"), "--max-replicas is 1"),
+        (("--router", "round-robin"), "--router has no effect without --replicas"),
+        (("--replicas", "2", "--router", "sometimes"), "known are round-robin"),
+        (("--replicas", "2", "--record", str(tmp_path / "r")), "--record is one engine's"),
+        (("--replicas", "1", "--model", str(tmp_path / "nowhere")), "nowhere"),
+    ):
+        command = [python, "-m", "inflight.cli", "serve", "--port", "0", *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert ended.returncode != 0 and said in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+
+
+def _streamed(server: Server, number: int) -> tuple[str, str | None]:
+    """The text, and what broke it off."""
+    text, asked = "", body(number, max_tokens=400, stream=True)
+    with server.client(timeout=120) as client:
+        try:
+            for chunk in client.completions.create(model="built-in", extra_body={"ignore_eos": True}, **_plain(asked)):
+                text += chunk.choices[0].text if chunk.choices else ""
+        except Exception as error:
+            return text, str(error)
+    return text, None
+
+
+def _plain(asked: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if name != "ignore_eos"}
+
+
+def _replica_pids(server: int) -> list[int]:
+    """Processes of replicas, which Ray names so, below this one."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
+    parents = {int(pid): int(parent) for pid, parent, *_ in rows}
+
+    def is_below(pid: int) -> bool:
+        while pid in parents:
+            if pid == server:
+                return True
+            pid = parents[pid]
+        return False
+
+    return [int(row[0]) for row in rows if "ServeReplica" in row[-1] and is_below(int(row[0]))]
