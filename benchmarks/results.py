@@ -49,7 +49,9 @@ _ORDER: Mapping[str, Sequence[str]] = {
         *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
         *("kv_allocation", "kv_windows", "prefix_cache", "preemption", "speculation"),
     ),
-    "What the server bears": ("body_validation", "attack", "serve_overload", "soak", "kill_loop", "http_cost"),
+    "What the server bears": (
+        *("body_validation", "attack", "serve_overload", "soak", "kill_loop", "http_cost", "router_cost"),
+    ),
     "How true the simulator is": ("simulation_accuracy", "decision", "simulator"),
     "How good the instruments are": ("bench_client", "trace_loading"),
 }

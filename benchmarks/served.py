@@ -37,6 +37,11 @@ def _seconds(stat: Path) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def process_seconds(number: int) -> float:
+    """CPU of a process, by its id, all threads together."""
+    return _seconds(Path(f"/proc/{number}/stat"))
+
+
 class Server:
     """`inflight serve` on a free port; `port` is known once it is ready. Use it in `with`.
 
