@@ -27,13 +27,18 @@ def test_it_answers_as_the_folder_does(tiny: Path, file: Path, capfd: pytest.Cap
 
 
 def test_it_is_planned_with(
-    tiny: Path, file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trials of few requests and one setting: what is looked at is that the models are the same to it."""
-    monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(30, 60, 120)))
+    """Trials of few requests and one setting, on a GPU that does not hold millions of blocks: what is looked at is that
+    the models are the same to it."""
+    gpu = tmp_path / "small.toml"
+    gpu.write_text("[gpus.small]\nmemory-gb = 4\nbandwidth-gb-per-s = 300\nbf16-tflops = 121\n")
+    monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(10, 20, 40)))
     asked = (
         "--hardware",
-        "l4",
+        "small",
+        "--hardware-file",
+        str(gpu),
         "--rate",
         "1",
         "--input-tokens",

@@ -44,7 +44,9 @@ def step_model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_configuration_comes_with_its_reasons(tune, step_model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_configuration_comes_with_its_reasons_and_is_served(  # type: ignore[no-untyped-def]
+    tune, step_model: Path, tmp_path: Path, tiny: Path
+) -> None:
     output = tmp_path / "engine.toml"
     told = tune("--step-model", step_model, *DEMAND, "--output", output, "--json")
     assert told.code == 0, told.err
@@ -56,6 +58,7 @@ def test_a_configuration_comes_with_its_reasons(tune, step_model: Path, tmp_path
     assert found["best"]["goodput"] >= found["start"]["goodput"]
     assert "not calibrated" not in output.read_text()
     assert "an engine on cpu with 1 step in flight" in output.read_text()
+    assert call(["run", "--model", str(tiny), "--config", str(output), "--max-tokens", "2", "hello"]) == 0
 
 
 def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
@@ -65,12 +68,6 @@ def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: 
     assert len(found["verified"]) == 2
     assert all(one["measured_goodput"] > 0 for one in found["verified"])
     assert "On the real engine" in told.err
-
-
-def test_serve_takes_what_tune_writes(tune, step_model: Path, tmp_path: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
-    output = tmp_path / "engine.toml"
-    tune("--step-model", step_model, *DEMAND, "--output", output)
-    assert call(["run", "--model", str(tiny), "--config", str(output), "--max-tokens", "2", "hello"]) == 0
 
 
 def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-untyped-def]

@@ -15,7 +15,6 @@ from benchmarks.shapes import QWEN25_05B
 from .builders import SMALL
 from .test_checkpoints import SMALL as SMALL_SHAPE
 
-
 SHAPE = {**QWEN25_05B, **SMALL_SHAPE, "vocab_size": 32000}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,7 +25,13 @@ SLOS = parse_slos(["ttft=6000(p99),itl=900(p99)"])
 def tuned(rate: float = 4.0, **more: Any) -> Tuning:
     demand = drawn(rate)
     on = more.pop("on", None) or machine()
-    return tune(on, demand, traffic_of(demand), SLOS, requests=120, **more)
+    return tune(on, demand, traffic_of(demand), SLOS, requests=more.pop("requests", 120), **more)
+
+
+@cache
+def usual(rate: float = 4.0) -> Tuning:
+    """What several tests look at, tuned once."""
+    return tuned(rate)
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +71,18 @@ def test_a_load_that_any_setting_serves_is_told_apart() -> None:
     demand = drawn(0.2)
     easy = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, progress=told.append)
     assert easy.indifferent and easy.alike >= 0.8 * len(easy.tried)
-    assert not tuned(40.0).indifferent
+    assert not usual(40.0).indifferent
     trials = [line for line in told if " of about " in line]
     assert len(trials) == len(easy.tried) and trials[0].startswith("1 of about ")
     assert any(line.startswith("About ") and "settings are tried" in line for line in told)
 
 
 def test_too_much_demand_is_said() -> None:
-    assert tuned(40.0).saturated
+    assert usual(40.0).saturated
 
 
 def test_little_memory_makes_preemption_worth_trying() -> None:
-    found = tuned(4.0, on=machine(blocks=40, host_blocks=100, block_bytes=2.0**20, copy_seconds=1e-4))
+    found = tuned(4.0, on=machine(blocks=40, host_blocks=100, block_bytes=2.0**20, copy_seconds=1e-4), requests=60)
     kinds = {one.config.scheduling.preemption for one in found.tried}
     assert kinds == {"recompute"} or "swap" in kinds
     if any(one.trial.preemptions for one in found.tried if one.config.max_num_seqs == found.start.config.max_num_seqs):
@@ -84,7 +91,7 @@ def test_little_memory_makes_preemption_worth_trying() -> None:
 
 def test_the_real_engine_has_the_last_word() -> None:
     """An "engine" on which the third best of the simulation is the only one that keeps its SLOs."""
-    simulated = tuned()
+    simulated = usual()
     favourite = simulated.tried[2].config
     ran: list[EngineConfig] = []
 
@@ -102,7 +109,7 @@ def test_the_real_engine_has_the_last_word() -> None:
 
 
 def test_the_simulators_choice_stays_where_it_measures_as_well() -> None:
-    simulated = tuned()
+    simulated = usual()
     found = tuned(check=Check(lambda config: summarize([_answered(1, 0.1)]), settings=3))
     assert found.best.config == simulated.best.config and found.decision is not None
     assert found.decision.loss == 0.0 and found.decision.rank_correlation is None
@@ -124,7 +131,7 @@ def _answered(number: int, ttft: float) -> Observation:
 
 def test_swapping_runs_in_the_simulator() -> None:
     on = machine(blocks=64, host_blocks=200, block_bytes=2.0**20, copy_seconds=1e-4)
-    scheduling = tuned().best.config.scheduling
+    scheduling = usual().best.config.scheduling
     config = EngineConfig(
         max_num_seqs=32,
         max_num_batched_tokens=256,

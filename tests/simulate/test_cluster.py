@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def driven(workload: Workload, of: Pool, seed: int = 0) -> list[Observation]:
     concurrency=st.sampled_from([None, 3]),
     num_blocks=st.sampled_from([30, 400]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(examples(15), deadline=None)
 def test_one_replica_is_one_engine(
     seed: int, rate: float, strategy: str, policy: str, concurrency: int | None, num_blocks: int
 ) -> None:

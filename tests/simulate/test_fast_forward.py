@@ -9,6 +9,7 @@ from unittest import mock
 
 import hypothesis.strategies as st
 import pytest
+from drawn import examples
 from hypothesis import given, settings
 
 from inflight.config.scheduling import SchedulingSettings
@@ -103,7 +104,7 @@ def assert_same(workload: Workload, setup: Setup) -> float:
     least=st.sampled_from([16, 48]),
     depth=st.sampled_from([1, 2]),
 )
-@settings(deadline=None)
+@settings(examples(50), deadline=None)
 def test_skipping_is_stepping(
     seed: int,
     rate: float,

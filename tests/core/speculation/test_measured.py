@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import pytest
+from breadth import usual_of
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
@@ -121,14 +123,20 @@ def test_what_was_refused_for_long_is_tried_again() -> None:
 # -- it costs nothing -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("seconds", [memory_bound, between, compute_bound])
+LOADS: dict[str, Load] = {"one": answers(1, 3000), "many": answers(16, 1500), "swinging": swinging}
+
+
 @pytest.mark.parametrize(
-    ("load", "name"), [(answers(1, 3000), "one"), (answers(16, 1500), "many"), (swinging, "swinging")]
+    ("name", "seconds", "depth"),
+    usual_of(
+        product(LOADS, (memory_bound, between, compute_bound), (1, 2)),
+        *[("one", memory_bound, 1), ("many", between, 2), ("swinging", compute_bound, 1), ("swinging", between, 2)],
+    ),
 )
 def test_drafts_that_are_never_right_cost_less_than_a_hundredth(
-    load: Load, name: str, seconds: Callable[[int], float], depth: int
+    name: str, seconds: Callable[[int], float], depth: int
 ) -> None:
+    load = LOADS[name]
     share, rig = both(load, Device(seconds), Foreseeing(never, sure=0.9), depth)
     assert share < 1.01
     stats = rig.scheduler.snapshot().speculation

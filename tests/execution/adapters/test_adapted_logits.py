@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adapters import TARGETS
+from breadth import usual_of
 
 from inflight.models.errors import ModelError
 
@@ -63,8 +64,14 @@ def logits(driver: Driver, prompt: np.ndarray, slot: int, chunk: int = 64) -> np
     return found
 
 
-@pytest.mark.parametrize("isa", BACKENDS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "isa"),
+    [
+        pytest.param(variant, isa, marks=() if isa in BACKENDS[:2] or variant == "llama2" else pytest.mark.wide)
+        for variant in VARIANTS
+        for isa in BACKENDS
+    ],
+)
 def test_logits_are_those_of_peft(oracle_of: OracleOf, tmp_path: Path, variant: str, isa: str) -> None:
     oracle = oracle_of(variant)
     targets = {} if variant not in MIXTURES else {"target_modules": MIXTURES[variant]}
@@ -97,7 +104,7 @@ def test_ranks_factors_and_targets_are_pefts(oracle_of: OracleOf, tmp_path: Path
         np.testing.assert_allclose(logits(driver, oracle.prompt, 0), wanted, atol=1e-4 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("isa", BACKENDS)
+@pytest.mark.parametrize("isa", usual_of(BACKENDS, *BACKENDS[:2], "torch"))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_row_does_not_notice_its_neighbours_adapters(
     oracle_of: OracleOf, tmp_path: Path, isa: str, dtype: str

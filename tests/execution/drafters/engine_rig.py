@@ -114,7 +114,7 @@ class Rig:
         logit_rows: int = 3,
     ) -> None:
         self.spec, self.draft_spec = read_folder(model, to_run=True), read_folder(draft, to_run=True)
-        self.backend = backend = open_backend(dtype, 2, isa) if isinstance(isa, str) else isa
+        self.backend = backend = open_backend(dtype, 1 if isa == "torch" else 2, isa) if isinstance(isa, str) else isa
         groups = kv_groups(self.spec, BLOCK, LENGTH)
         self.capacity = Capacity(
             blocks, BLOCK, ROWS, LENGTH, self.spec.vocab_size, host_blocks=host_blocks, windows=groups.windows

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from breadth import first_of
 from models import write_model
 
 from inflight.core.types.request import Request
@@ -43,7 +45,10 @@ def requests(**changes: Any) -> list[Request]:
     ]
 
 
-@pytest.fixture(params=backends()[:2])
+ISAS, TYPES = backends()[:2], ("float32", "bfloat16")
+
+
+@pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -58,7 +63,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CROWDED: dict[str, Any] = {"max_tokens": 23, "blocks": 22}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("isa", "dtype"), [*product(ISAS[1:], TYPES), *first_of(product(ISAS[:1], TYPES))])
 def test_tokens_and_logprobs_are_those_without_drafts(tiny: Path, other: Path, isa: str, dtype: str) -> None:
     for shape in ({}, CROWDED):
         rig = Rig(tiny, other, isa, dtype, **shape)

@@ -23,7 +23,7 @@ _FRAGMENTS = (
     *("<tool_", "_call>", "</", "<|", "|>", "[TOOL", "_CALLS]", "functools[", "é😀", "\x00", "\x1c", "NaN", "1e999"),
 )
 _TEXTS = st.lists(st.sampled_from([*_ALL_MARKS, *_FRAGMENTS]) | st.text(max_size=5), max_size=30).map("".join)
-_LONG = 40_000
+_LONG = 100 * settings.default.max_examples  # ten times as long with ./check --all
 _MOST_WORK = 40  # characters that are copied, searched or looked at, for one of the text
 
 
