@@ -78,7 +78,7 @@ class Driver:
 
     @classmethod
     def of(cls, folder: Path, dtype: str, isa: str, quantization: Quantization = "none") -> Driver:
-        backend = open_backend(dtype, threads=2, isa=isa)  # type: ignore[arg-type]
+        backend = open_backend(dtype, threads=1 if isa == "torch" else 2, isa=isa)  # type: ignore[arg-type]
         return cls(folder, backend, quantization=quantization)
 
     def start(self, tokens: Sequence[int] | np.ndarray) -> Tracked:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from breadth import first_of
 
+torch.set_num_threads(1)  # many tests share the cores, and threads that wait for one another spin
+
 try:
     import triton
 except ImportError:  # there are no wheels for every machine

@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 from adapters import write_adapter
+from models import write_model
 from triton.errors import TritonError
 
 from inflight.build import build_engine
@@ -26,8 +27,8 @@ from inflight.execution.backends.torch.invariant import InvariantOperations
 from .opened import on_device
 from .test_engine import opened
 
-OWN = tuple(range(3, 40))
-BESIDE = [(5, 9, 30), tuple(range(20, 50)), (7,), tuple(range(60, 77))]
+OWN = tuple(range(3, 24))
+BESIDE = [(5, 9, 30), tuple(range(20, 40)), (7,), tuple(range(60, 69))]
 
 
 def answer(
@@ -38,7 +39,7 @@ def answer(
     backend = TorchBackend("float32", device, InvariantOperations(kernels), depth=2, batch_invariant=True)
     engine = opened(folder, backend, **shape)
     assert engine.settings["batch_invariant"].value is True
-    params, said = SamplingParams(max_tokens=4, temperature=0.7, logprobs=1), []
+    params, said = SamplingParams(max_tokens=3, temperature=0.7, logprobs=1), []
     for place, prompt in enumerate([OWN, *BESIDE[:beside]]):
         adapter = engine.adapters.named(names[place % len(names)])
         engine.loop.add(
@@ -54,6 +55,12 @@ def answer(
 
 
 @pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one layer: Triton's interpreter takes seconds for a step."""
+    return write_model(tmp_path_factory.mktemp("one layer"), num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
 def alone(tiny: Path, device: torch.device) -> list[tuple[int, float]]:
     return answer(tiny, device, 0)
 
@@ -64,7 +71,7 @@ def alone(tiny: Path, device: torch.device) -> list[tuple[int, float]]:
 def test_an_answer_has_the_same_bits(
     tiny: Path, device: torch.device, alone: list[tuple[int, float]], beside: int, shape: dict[str, Any]
 ) -> None:
-    assert len(alone) == 4
+    assert len(alone) == 3
     assert answer(tiny, device, beside, **shape) == alone
 
 

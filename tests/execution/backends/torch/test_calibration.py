@@ -15,7 +15,9 @@ from inflight.simulate.measuring import Measured
 
 def test_steps_of_a_device_are_measured_and_fitted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "torch")
-    engine = build_engine(EngineSettings(model=str(tiny), max_num_seqs=4, max_num_batched_tokens=64, num_blocks=200))
+    engine = build_engine(
+        EngineSettings(model=str(tiny), threads=1, max_num_seqs=4, max_num_batched_tokens=64, num_blocks=200)
+    )
     settings = {name: entry.value for name, entry in engine.settings.items()}
     try:
         model = calibrate(Measured(engine.executor, engine.loop, 64, settings, gpu="a GPU's name"), 1.0)
