@@ -28,7 +28,8 @@ SHORT = {"model": MODEL, "prompt": "A lane is", "temperature": 0, "max_tokens": 
 # So many samples that their steps take seconds, and that two runs of them are still the same.
 LONG = {**SHORT, "n": 48, "seed": 7, "temperature": 1, "max_tokens": 400, "ignore_eos": True}
 CAREFUL = ("--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1")
-CAREFUL += ("--cb-timeout-duration-secs", "2")
+# A request is tried five times: a server must be given up before that, though a policy would choose it each time.
+CAREFUL += ("--cb-failure-threshold", "2", "--cb-timeout-duration-secs", "2")
 
 
 @pytest.fixture
