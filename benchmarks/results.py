@@ -50,7 +50,16 @@ _ORDER: Mapping[str, Sequence[str]] = {
         *("kv_allocation", "kv_windows", "prefix_cache", "preemption", "speculation"),
     ),
     "What the server bears": (
-        *("body_validation", "attack", "serve_overload", "soak", "kill_loop", "http_cost", "router_cost"),
+        *(
+            "body_validation",
+            "attack",
+            "serve_overload",
+            "soak",
+            "kill_loop",
+            "replica_kills",
+            "http_cost",
+            "router_cost",
+        ),
     ),
     "How true the simulator is": ("simulation_accuracy", "decision", "simulator"),
     "How good the instruments are": ("bench_client", "trace_loading"),
