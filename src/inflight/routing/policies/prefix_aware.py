@@ -7,9 +7,9 @@ For a prompt of which a replica lacks u tokens, on top of n requests under way t
 that is: what is computed before it, its own prompt, and L steps of an answer, each of which it waits for and which it
 makes longer for n others. What is computed takes the place of something else in the cache, of which the share `reuse`
 would have been found again and must be computed anew, which takes the place of something else: 1 + reuse + reuse² + …
-So a prefix is worth the seconds that it saves, now and later;
-where the line before the replica that has it is longer by more, the request goes elsewhere and takes the prefix along.
-The load bound is no number that somebody must set, it is the saving itself.
+So a prefix is worth the seconds that it saves, now and later; where the line before the replica that has it is longer
+by more, the request goes elsewhere and takes the prefix along. The load bound is no number that somebody must set, it
+is the saving itself.
 """
 
 from __future__ import annotations
