@@ -138,9 +138,14 @@ def measure(port: int, router: Router, requests: Sequence[bytes], clients: int, 
     return Found(firsts, len(requests) * tokens, seconds, router.cpu() - cpu)
 
 
+def request_count(clients: int) -> int:
+    """Of a run."""
+    return max(60, 12 * clients)
+
+
 def pairs_of(server: Server, router: Router, clients: int, repeats: int, tokens: int) -> list[tuple[Found, Found]]:
     """Direct and routed. Which goes first changes from pair to pair; the first pair warms up."""
-    count, pairs = max(60, 12 * clients), []
+    count, pairs = request_count(clients), []
     for repeat in range(-1, repeats):
         rng, found = random.Random(1000 * clients + repeat), {}
         for port in (server.port, router.port)[:: 1 if repeat % 2 else -1]:
@@ -198,11 +203,12 @@ def main() -> None:
                 for clients in asked.clients:
                     pairs = pairs_of(server, router, clients, asked.repeats, asked.tokens)
                     rows.append(row(clients, policy, pairs))
+    counts = " and ".join(str(request_count(clients)) for clients in asked.clients)
     intro = (
         f"vllm-router 0.1.17 before one server of the built-in model; {PROMPT_WORDS} words of prompt, {asked.tokens} "
-        f"tokens of answer, streamed, a connection each. Medians of {asked.repeats} pairs (least to greatest). With "
-        "`cache_aware` and `kv_aware` the router has each prompt rendered by the server before it sends it there. The "
-        "router's CPU is per token of an answer. Client, router and server share the cores."
+        f"tokens of answer, streamed, a connection each; {counts} requests a run. Medians of {asked.repeats} pairs "
+        "(least to greatest). With `cache_aware` and `kv_aware` the router has each prompt rendered by the server "
+        "before it sends it there. The router's CPU is per token of an answer. Client, router and server share the cores."
     )
     publish("router_cost", "What a router costs", f"{intro}\n\n{table(HEAD, rows)}", asked.write)
 
