@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sysconfig
 import time
@@ -14,12 +15,14 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from server.conftest import Server
 
 from .environments import Environment
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(900)]
 CLIENT = "ray"
+SERVICE = Path(__file__).parents[2] / "deploy/ray/service.yaml"
 READY_SECONDS = 240.0  # Ray and two engines on a machine that does other things, too
 
 
@@ -146,3 +149,43 @@ def _replica_pids(server: int) -> list[int]:
         return False
 
     return [int(row[0]) for row in rows if "ServeReplica" in row[-1] and is_below(int(row[0]))]
+
+
+def test_the_same_is_an_application_of_rays(python: str, single: Server, tmp_path: Path) -> None:
+    """What deploy/ray tells KubeRay, with a port and sizes for this machine."""
+    config = yaml.safe_load(yaml.safe_load(SERVICE.read_text())["spec"]["serveConfigV2"])
+    port = _free_port()
+    config["http_options"] = {"host": "127.0.0.1", "port": port}
+    config["applications"][0]["args"] |= {"threads": "1", "max-num-seqs": "8"}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    log = (tmp_path / "log").open("w")
+    command = [str(Path(python).parent / "serve"), "run", str(file)]
+    running = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + READY_SECONDS
+        while not _is_ready(url):
+            assert running.poll() is None and time.monotonic() < deadline, Path(log.name).read_text()
+            time.sleep(1)
+        for number in range(3):
+            got = httpx.post(f"{url}/v1/completions", json=body(number, logprobs=2), timeout=120).json()
+            assert got["choices"] == answer(single, number)["choices"]
+        wrong = httpx.post(f"{url}/v1/completions", json=body(0, temperature=-1), timeout=60)
+        assert wrong.status_code == 400 and "temperature" in wrong.json()["error"]["message"]
+    finally:
+        os.killpg(running.pid, signal.SIGTERM)
+        running.wait(120)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])

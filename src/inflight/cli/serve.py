@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.cli.replica_options import replica_options, replicas_of
+from inflight.cli.replica_options import Replicas, replica_options, replicas_of
 from inflight.cli.server_options import server_options
 from inflight.cli.verb import Verb
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.server.settings import ServerSettings
 
 _IN_TABLE = "{given} is said of each model with --models; write it into the model's table."
@@ -49,50 +51,70 @@ def command(name: str | None, **values: Any) -> int:
     models = values.pop("models")
     if models is not None:
         return _serve_models(models, name, values, started)
-    if name is not None and values["model"] is not None:
-        raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both say what to serve; give one.")
-    values["model"] = name if name is not None else values["model"]
-    replicas = replicas_of(values)
-    record, verbose = values.pop("record"), values.pop("verbose")
-    api_keys, keys_file = values.pop("api_key"), values.pop("api_keys_file")
-    settings = _server_settings(values)
-    engine, scheduling = engine_settings(values), scheduling_settings(values)
-
+    asked = settings_of(name, values)
     # Loaded only now, so that a mistake above is told at once. The process that reads bodies is started first: it takes
     # as long as the web's modules and the model's, and loads beside them.
     from inflight.server.preprocessing.pool import PreprocessingPool
     from inflight.server.tenants import load_tenants
 
-    tenants = load_tenants(api_keys, keys_file)
-    preprocessing = None if settings.api_processes else PreprocessingPool()
-    if replicas is not None:
+    tenants = load_tenants(asked.api_keys, asked.keys_file)
+    preprocessing = None if asked.server.api_processes else PreprocessingPool()
+    if asked.replicas is not None:
         from inflight.cli.serving_replicas import serve_replicas
 
         assert preprocessing is not None, "checked"
         return serve_replicas(
-            settings,
-            engine,
-            scheduling,
+            asked.server,
+            asked.engine,
+            asked.scheduling,
             tenants,
             preprocessing,
-            replicas=replicas,
-            verbose=verbose,
+            replicas=asked.replicas,
+            verbose=asked.verbose,
             started=started,
             **values,
         )
     from inflight.cli.serving import serve
 
     return serve(
-        settings,
-        engine,
-        scheduling,
+        asked.server,
+        asked.engine,
+        asked.scheduling,
         tenants,
         preprocessing,
-        record=record,
-        verbose=verbose,
+        record=asked.record,
+        verbose=asked.verbose,
         started=started,
         **values,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one model is served with."""
+
+    server: ServerSettings
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    replicas: Replicas | None
+    record: Path | None
+    verbose: bool
+    api_keys: tuple[str, ...]
+    keys_file: Path | None
+
+
+def settings_of(name: str | None, values: dict[str, Any]) -> Asked:
+    """Takes them out of the verb's arguments; what is left is the log's. Raises click.UsageError, SettingsError."""
+    if name is not None and values["model"] is not None:
+        raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both say what to serve; give one.")
+    values["model"] = name if name is not None else values["model"]
+    values.pop("models", None)
+    replicas = replicas_of(values)
+    record, verbose = values.pop("record"), values.pop("verbose")
+    api_keys, keys_file = values.pop("api_key"), values.pop("api_keys_file")
+    server = _server_settings(values)
+    engine, scheduling = engine_settings(values), scheduling_settings(values)
+    return Asked(server, engine, scheduling, replicas, record, verbose, api_keys, keys_file)
 
 
 def _server_settings(values: dict[str, Any]) -> ServerSettings:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,7 @@ from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
 from inflight.server.loading import make_jobs, make_prompts, make_served
 from inflight.server.metrics.pool_page import PoolMetrics
+from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded as loaded_text
 from inflight.server.process import Process, listen
@@ -31,6 +33,9 @@ from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.opening import check_tracing, close_tracer, open_tracer
+
+if TYPE_CHECKING:
+    from inflight.cli.replicas.replica_handle import ReplicaHandle
 
 SERIAL = 1  # of the one process that makes requests
 
@@ -70,24 +75,10 @@ def serve_replicas(
             doing("checking the data directory")
             jobs.open()
         doing("starting Ray and the replicas")
-        from inflight.build import model_folder
-        from inflight.cli.replicas.deployment import ReplicaDeployment, sharing_this_machine
-        from inflight.cli.replicas.engine_replica import ReplicaSetup
-
-        folder = model_folder(engine)
-        preprocessing.load(folder)
-        setup = ReplicaSetup(settings, engine, scheduling, verbose)
-        if replicas.address is None:
-            setup = sharing_this_machine(setup, replicas.scale)
-        deployment = ReplicaDeployment(replicas.address, replicas.router, replicas.scale, settings.drain_timeout)
-        described = deployment.start(setup)
-        zero = time.monotonic()
-        described = msgspec.structs.replace(described, clock_zero=zero)  # replicas' clocks are elsewhere
-        client = asyncio.run_coroutine_threadsafe(deployment.client(zero), process.loop).result()
-        metrics.pool = deployment
-        text = loaded_text(folder)
-        prompts = make_prompts(*text, described, SERIAL)
-        return OneModel(make_served(settings, described, client, preprocessing, prompts, text[0]))
+        handle = _started(settings, engine, scheduling, replicas, verbose)
+        metrics.pool = handle
+        served = served_by(handle, settings, engine, preprocessing)
+        return asyncio.run_coroutine_threadsafe(served, process.loop).result()
 
     async def begin() -> None:
         if jobs is not None:
@@ -102,3 +93,34 @@ def serve_replicas(
     process = Process(service, load, begin, end)
     app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer)
     return process.run(app, bound, tls)
+
+
+def _started(
+    settings: ServerSettings, engine: EngineSettings, scheduling: SchedulingSettings, replicas: Replicas, verbose: bool
+) -> ReplicaHandle:
+    """Raises SettingsError, ModelError."""
+    from inflight.build import model_folder
+    from inflight.cli.replicas.deployment import OwnRay, engines, sharing_this_machine
+    from inflight.cli.replicas.engine_replica import ReplicaSetup
+
+    model_folder(engine)  # what is wrong with it is told before Ray is started
+    setup, scale = ReplicaSetup(settings, engine, scheduling, verbose), replicas.scale
+    if replicas.address is None:
+        setup = sharing_this_machine(setup, scale)
+    own_ray = OwnRay(replicas.address, scale.most or scale.replicas)
+    return own_ray.run(engines(setup, replicas.router, scale))
+
+
+async def served_by(
+    handle: ReplicaHandle, settings: ServerSettings, engine: EngineSettings, preprocessing: PreprocessingPool
+) -> OneModel:
+    """The replicas' model, to those who have HTTP. Raises PreprocessingError."""
+    from inflight.build import model_folder
+
+    folder = await offload(lambda: model_folder(engine))
+    preprocessing.load(folder)
+    zero = time.monotonic()  # replicas' clocks are elsewhere
+    described = msgspec.structs.replace(await handle.describe(), clock_zero=zero)
+    text = await offload(lambda: loaded_text(folder))
+    prompts, client = make_prompts(*text, described, SERIAL), handle.client(zero)
+    return OneModel(await offload(lambda: make_served(settings, described, client, preprocessing, prompts, text[0])))

@@ -1,0 +1,107 @@
+"""The same server as an application of Ray Serve's, for `serve run` and for a RayService on Kubernetes:
+
+    serve run inflight.cli.replicas.application:app model=DIR replicas=4 max-num-seqs=64
+
+HTTP is a deployment of its own, of one replica, since keys, limits, files and batch jobs are in one place; Ray's proxy
+stands before it. Arguments are the options of `inflight serve`, by their long names; those of the address, of
+connections and of logs are Ray's here. Knows the parts; Ray starts and ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from inflight import __version__
+from inflight.cli.replica_options import Replicas
+from inflight.cli.replicas.deployment import MOST_ONGOING, engines
+from inflight.cli.replicas.engine_replica import ReplicaSetup
+from inflight.cli.replicas.replica_handle import ReplicaHandle
+from inflight.cli.serve import command, settings_of
+from inflight.cli.serving import with_weights
+from inflight.cli.serving_replicas import served_by
+from inflight.server.access_log import log_call
+from inflight.server.app import make_app
+from inflight.server.loading import make_jobs
+from inflight.server.metrics.pool_page import PoolMetrics
+from inflight.server.preprocessing.pool import PreprocessingPool
+from inflight.server.service import Service
+from inflight.server.tenants import Tenants, load_tenants
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Where the tenants' keys are said."""
+
+    keys: tuple[str, ...]
+    file: Any
+
+    def load(self) -> Tenants:
+        return load_tenants(self.keys, self.file)
+
+
+class HttpReplica:
+    """The process that has HTTP."""
+
+    app: FastAPI
+
+    def __init__(self, handle: DeploymentHandle[Any], setup: ReplicaSetup, keys: Keys):
+        self._handle, self._setup, self._tenants = handle, setup, keys.load()
+        self._metrics = PoolMetrics(version=__version__, label="replica")
+        self._service = Service(setup.server, lambda ended: log_call(ended, self._metrics.refused))
+        self._jobs = make_jobs(self._service, self._tenants)
+        self._preprocessing = PreprocessingPool()
+        HttpReplica.app = make_app(
+            self._service, self._tenants, self._page, __version__, self._metrics.observe_http, self._jobs
+        )
+        HttpReplica.app.router.on_startup.append(self._begin)
+
+    async def _begin(self) -> None:
+        """Ray asks nothing before it has ended."""
+        if self._jobs is not None:
+            self._jobs.open()
+        handle = ReplicaHandle(self._handle, lambda: None)
+        self._metrics.pool = handle
+        self._service.ready(await served_by(handle, self._setup.server, self._setup.engine, self._preprocessing))
+        if self._jobs is not None:
+            self._jobs.start(self._metrics.batch)
+
+    async def _page(self) -> tuple[bytes, str]:
+        return await self._metrics.page()
+
+    async def __del__(self) -> None:
+        """Ray calls it when what was under way has ended."""
+        if self._jobs is not None:
+            await self._jobs.stop()
+        if self._service.loaded is not None:
+            await self._service.loaded.close()
+
+
+def current_app() -> FastAPI:
+    """Of this process."""
+    return HttpReplica.app
+
+
+def app(arguments: Mapping[str, Any]) -> serve.Application:
+    """Raises click.UsageError, SettingsError."""
+    given = {"replicas": 1, **arguments}
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    values = command.make_context("serve", words).params
+    asked = settings_of(values.pop("name"), values)
+    assert isinstance(asked.replicas, Replicas), "given"
+    scheduling = with_weights(asked.scheduling, load_tenants(asked.api_keys, asked.keys_file))
+    setup = ReplicaSetup(asked.server, asked.engine, scheduling, asked.verbose)
+    http = serve.deployment(
+        serve.ingress(current_app)(HttpReplica),
+        name="http",
+        num_replicas=1,
+        max_ongoing_requests=MOST_ONGOING,
+        ray_actor_options={"num_cpus": 0},  # the places are the engines'
+    )
+    keys = Keys(asked.api_keys, asked.keys_file)
+    return http.bind(engines(setup, asked.replicas.router, asked.replicas.scale), setup, keys)
