@@ -208,7 +208,7 @@ def main() -> None:
         f"vllm-router 0.1.17 before one server of the built-in model; {PROMPT_WORDS} words of prompt, {asked.tokens} "
         f"tokens of answer, streamed, a connection each; {counts} requests a run. Medians of {asked.repeats} pairs "
         "(least to greatest). With `cache_aware` and `kv_aware` the router has each prompt rendered by the server "
-        "before it sends it there. The router's CPU is per token of an answer. Client, router and server share the cores."
+        "before it sends it there. The router's CPU is per token of an answer. Client, router and server share cores."
     )
     publish("router_cost", "What a router costs", f"{intro}\n\n{table(HEAD, rows)}", asked.write)
 
