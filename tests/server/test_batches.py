@@ -8,7 +8,7 @@ import json
 import signal
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,17 @@ def answers(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in client.files.content(file_id or "").text.splitlines()]
 
 
-@pytest.fixture
-def jobs(start: Callable[..., Server], tmp_path: Path) -> Server:
-    return start("--data-dir", str(tmp_path / "data"))
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server("--data-dir", str(tmp_path_factory.mktemp("jobs"))).ready()
+    yield running
+    running.process.kill()
+    running.process.wait(30)
 
 
 def test_a_job_is_answered_line_by_line(jobs: Server) -> None:
     client = jobs.client()
+    lines_before, jobs_before = jobs.metric("inflight_batch_lines_total"), [one.id for one in client.batches.list()]
     alone = client.chat.completions.create(
         model="built-in", messages=[{"role": "user", "content": "What is a KV block?"}], max_tokens=12
     )
@@ -58,8 +62,8 @@ def test_a_job_is_answered_line_by_line(jobs: Server) -> None:
         body = line["response"]["body"]
         assert body["choices"][0]["message"]["content"] == alone.choices[0].message.content
         assert body["service_tier"] == "flex" and line["response"]["status_code"] == 200
-    assert jobs.metric("inflight_batch_lines_total") == 40
-    assert [one.id for one in client.batches.list(limit=5)] == [job.id]
+    assert jobs.metric("inflight_batch_lines_total") == lines_before + 40
+    assert [one.id for one in client.batches.list(limit=5)] == [job.id, *jobs_before]
 
 
 def test_lines_that_cannot_be_served_stand_in_the_error_file(jobs: Server) -> None:
@@ -80,16 +84,16 @@ def test_a_killed_server_goes_on_where_it_was(start: Callable[..., Server], tmp_
     arguments = ("--data-dir", str(tmp_path / "data"), "--batch-concurrency", "4")
     first = start(*arguments)
     client = first.client()
-    content = lines_of(150, "/v1/completions", max_tokens=40, ignore_eos=True, temperature=1.0, seed=1)
+    content = lines_of(60, "/v1/completions", max_tokens=40, ignore_eos=True, temperature=1.0, seed=1)
     job = hand_in(client, content, "/v1/completions")
     assert first.settled(lambda: (client.batches.retrieve(job.id).request_counts.completed) > 5)
     first.process.send_signal(signal.SIGKILL)
     first.process.wait(30)
     second = start(*arguments)
     done = ended(second, second.client(), job.id)
-    assert done.status == "completed" and done.request_counts.completed == 150
+    assert done.status == "completed" and done.request_counts.completed == 60
     lines = answers(second.client(), done.output_file_id)
-    assert [line["custom_id"] for line in lines] == [f"line-{n}" for n in range(150)]
+    assert [line["custom_id"] for line in lines] == [f"line-{n}" for n in range(60)]
     assert len({line["response"]["body"]["choices"][0]["text"] for line in lines}) == 1, "the seed is the same"
 
 
@@ -106,13 +110,15 @@ def test_a_cancelled_job_keeps_what_is_answered(jobs: Server) -> None:
 
 def test_people_go_before_jobs(jobs: Server) -> None:
     client = jobs.client()
-    hand_in(client, lines_of(300, "/v1/completions", max_tokens=300, ignore_eos=True), "/v1/completions")
+    job = hand_in(client, lines_of(300, "/v1/completions", max_tokens=300, ignore_eos=True), "/v1/completions")
     assert jobs.settled(lambda: jobs.metric("inflight_sequences_running", lane="batch") > 8)
     answer = client.completions.create(
         model="built-in", prompt="What is", max_tokens=4, extra_body={"timings": True}
     ).model_dump()
     assert answer["timings"]["lane"] == "interactive"
     assert answer["timings"]["queue_ms"] < 1000
+    client.batches.cancel(job.id)
+    ended(jobs, client, job.id)
 
 
 def test_tenants_do_not_see_each_others_jobs(start: Callable[..., Server], tmp_path: Path, keys_file: Path) -> None:

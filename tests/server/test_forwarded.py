@@ -130,7 +130,7 @@ def test_jobs_go_on_when_the_process_that_has_them_is_killed(start: Callable[...
     data = tmp_path / "data"
     server = start("--api-processes", "2", "--data-dir", str(data), "--batch-concurrency", "4")
     client = server.client()
-    content = lines_of(150, "/v1/completions", max_tokens=40, ignore_eos=True, temperature=1.0, seed=1)
+    content = lines_of(60, "/v1/completions", max_tokens=40, ignore_eos=True, temperature=1.0, seed=1)
     job = hand_in(client, content, "/v1/completions")
     assert server.settled(lambda: client.batches.retrieve(job.id).request_counts.completed > 5)
     client.close()
@@ -143,9 +143,9 @@ def test_jobs_go_on_when_the_process_that_has_them_is_killed(start: Callable[...
     assert server.settled(lambda: server.get(f"/v1/batches/{job.id}").status_code == 200)
     client = server.client()
     done = ended(server, client, job.id)
-    assert done.status == "completed" and done.request_counts.completed == 150 and keeper(data) != killed
+    assert done.status == "completed" and done.request_counts.completed == 60 and keeper(data) != killed
     lines = answers(client, done.output_file_id)
-    assert [line["custom_id"] for line in lines] == [f"line-{n}" for n in range(150)]
+    assert [line["custom_id"] for line in lines] == [f"line-{n}" for n in range(60)]
     assert len({line["response"]["body"]["choices"][0]["text"] for line in lines}) == 1, "the seed is the same"
     assert server.stop() == 0 and "Traceback" not in "".join(server.log)
 

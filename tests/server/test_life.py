@@ -163,7 +163,7 @@ def large(tmp_path: Path) -> Path:
         "model_type": "qwen2",
         "hidden_size": 896,
         "intermediate_size": 4864,
-        "num_hidden_layers": 24,
+        "num_hidden_layers": 12,
         "num_attention_heads": 14,
         "num_key_value_heads": 2,
         "vocab_size": 60000,

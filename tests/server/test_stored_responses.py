@@ -108,7 +108,7 @@ def test_it_is_its_tenants_and_survives_the_server(
     arguments += ("--api-processes", str(processes)) if processes else ()
     server = start(*arguments)
     acme, umbrella = server.client("sk-acme"), server.client("sk-umbrella")
-    stored = [create(acme) for _ in range(4)]  # of all processes, one of which has the store
+    stored = [create(acme) for _ in range(2 * processes or 1)]  # of all processes, one of which has the store
     for one in stored:
         named: Any = [{"type": "item_reference", "id": one.output[0].id}, {"role": "user", "content": NEXT}]
         with pytest.raises(openai.NotFoundError):

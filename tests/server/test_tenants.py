@@ -62,8 +62,8 @@ def test_what_is_wrong_with_a_keys_file(tmp_path: Path, text: str, said: str) ->
         load_tenants((), written(tmp_path, text))
 
 
-def test_keys_are_asked_for(start: Callable[..., Server], keys_file: Path) -> None:
-    server = start("--api-keys-file", str(keys_file))
+def test_keys_are_asked_for(keyed: Server) -> None:
+    server = keyed
     assert server.client("sk-acme").chat.completions.create(model="built-in", messages=HELLO, max_tokens=2).choices
     for key in ("sk-other", "sk-acm", ""):
         with pytest.raises(openai.AuthenticationError if key else openai.APIError):
@@ -73,8 +73,8 @@ def test_keys_are_asked_for(start: Callable[..., Server], keys_file: Path) -> No
     assert not any("sk-" in line for line in server.log)
 
 
-def test_a_tenant_has_no_more_streams_than_it_may(start: Callable[..., Server], keys_file: Path) -> None:
-    server = start("--api-keys-file", str(keys_file))
+def test_a_tenant_has_no_more_streams_than_it_may(keyed: Server) -> None:
+    server = keyed
     body = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
     client = httpx.Client(timeout=60, headers={"Authorization": "Bearer sk-acme"})
     opened = [
@@ -86,9 +86,14 @@ def test_a_tenant_has_no_more_streams_than_it_may(start: Callable[..., Server], 
     assert server.client("sk-umbrella").completions.create(model="built-in", prompt="x", max_tokens=1).choices
     for one in opened:
         one.close()
+    again = {"prompt": "x", "max_tokens": 1}
+    headers = {"Authorization": "Bearer sk-acme"}
+    assert server.settled(lambda: server.post("/v1/completions", again, headers=headers).status_code == 200)
 
 
-def test_isolated_tenants_do_not_see_each_others_prefixes(start: Callable[..., Server], keys_file: Path) -> None:
+def test_isolated_tenants_do_not_see_each_others_prefixes(
+    keyed: Server, start: Callable[..., Server], keys_file: Path
+) -> None:
     prompt = "A long and private prompt. " * 10
 
     def cached(server: Server, key: str, **extra: Any) -> int:
@@ -98,8 +103,7 @@ def test_isolated_tenants_do_not_see_each_others_prefixes(start: Callable[..., S
         assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
         return answer.usage.prompt_tokens_details.cached_tokens or 0
 
-    shared = start("--api-keys-file", str(keys_file))
-    assert cached(shared, "sk-acme") == 0 and cached(shared, "sk-umbrella") > 0
+    assert cached(keyed, "sk-acme") == 0 and cached(keyed, "sk-umbrella") > 0
     apart = start("--api-keys-file", str(keys_file), "--isolate-tenants")
     assert cached(apart, "sk-acme") == 0 and cached(apart, "sk-umbrella") == 0
     assert cached(apart, "sk-acme") > 0

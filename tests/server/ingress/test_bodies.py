@@ -26,8 +26,8 @@ def resident(server: Server) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
-def test_keys_are_told_from_the_headers_before_the_body(start: Callable[..., Server], keys_file: Path) -> None:
-    server = start("--api-keys-file", str(keys_file))
+def test_keys_are_told_from_the_headers_before_the_body(keyed: Server) -> None:
+    server = keyed
     for headers, code in (((), "missing_api_key"), (("Authorization: Bearer no",), "invalid_api_key")):
         with Raw(server) as raw:  # not one byte of the body is there
             answer = raw.send(head("POST", COMPLETIONS, *headers, length=7 * MEBIBYTE)).answer()

@@ -95,10 +95,9 @@ def test_origins_that_are_named_may(start: Callable[..., Server], keys_file: Pat
     assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "*", "and may be read"
 
 
-def test_with_keys_names_and_origins_do_not_matter(start: Callable[..., Server], keys_file: Path) -> None:
-    server = start("--api-keys-file", str(keys_file))
+def test_with_keys_names_and_origins_do_not_matter(keyed: Server) -> None:
     headers = {"Host": "llm.example", "Origin": "https://x.example", "Authorization": "Bearer sk-acme"}
-    assert server.post(COMPLETIONS, BODY, headers=headers).status_code == 200
+    assert keyed.post(COMPLETIONS, BODY, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
