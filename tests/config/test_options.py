@@ -16,8 +16,8 @@ from inflight.config.setting import SettingsError
 from inflight.core.estimation.output_length import PREDICTORS
 from inflight.core.options import BadOption, OptionValues, count, seconds
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
-from inflight.simulate.routers import OPTIONS as ROUTER_OPTIONS
-from inflight.simulate.routers import ROUTERS
+from inflight.routing.registry import OPTIONS as ROUTER_OPTIONS
+from inflight.routing.registry import ROUTERS
 
 DOCS = Path(__file__).parents[2] / "docs" / "strategies.md"
 ENTRIES = [  # of registries that the command line shows by name
@@ -50,7 +50,7 @@ def test_entries_are_known_to_the_command_line(verb: click.Command, flag: str, e
 def test_an_option_of_a_router_is_known_to_the_command_line_and_the_documentation(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     assert option_of(simulate, flag).help == ROUTER_OPTIONS[name].help
-    assert flag in (DOCS.parent / "simulation.md").read_text(encoding="utf-8")
+    assert flag in (DOCS.parent / "scaling.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
