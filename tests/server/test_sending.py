@@ -94,7 +94,7 @@ class Bench:
         return receive
 
 
-async def _stream(*_: Any) -> Any:
+async def _stream(*_: Any, hints: Any) -> Any:
     return SimpleNamespace(stream=True)
 
 

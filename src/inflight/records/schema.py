@@ -193,6 +193,7 @@ class TimingsRecord(TypedDict):
     lane: str
     queued_by: NotRequired[dict[str, Time]]
     queued_behind: NotRequired[dict[str, Time]]
+    started_ms: NotRequired[Time | None]
 
 
 class RequestRecord(TypedDict):
