@@ -91,8 +91,9 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
     """Raises click.UsageError, SettingsError."""
     given = {"replicas": 1, **arguments}
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    values = command.make_context("serve", words).params
-    asked = settings_of(values.pop("name"), values)
+    with command.make_context("serve", words) as context:  # which some settings ask what was given
+        values = context.params
+        asked = settings_of(values.pop("name"), values)
     assert isinstance(asked.replicas, Replicas), "given"
     scheduling = with_weights(asked.scheduling, load_tenants(asked.api_keys, asked.keys_file))
     setup = ReplicaSetup(asked.server, asked.engine, scheduling, asked.verbose)
