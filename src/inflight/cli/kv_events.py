@@ -34,7 +34,9 @@ def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KV
         ) from None
     publisher = KVEventPublisher(options)
     missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"
-    tell(f"KV events: published at {publisher.published}{missed}.")
-    if any(mark in options.endpoint for mark in ("*", "::")):
+    listens = any(mark in options.endpoint for mark in ("*", "::"))
+    how = "published at" if listens else "sent to whoever listens at"
+    tell(f"KV events: {how} {publisher.published}{missed}.")
+    if listens:
         tell("Whoever reaches that address hears the tokens of all prompts and answers; keep it within your network.")
     return publisher

@@ -1,8 +1,7 @@
-"""Which replica holds which blocks of prompts: as far as is known by what was sent there, or as its engine tells it.
+"""Which replica holds which blocks of prompts, as far as is known by what was sent there.
 
-What was sent is taken to be cached for as long as an engine's least-recently-used blocks would hold it; where engines
-tell of blocks that come and go (KV events), nothing need be presumed. Blocks are known by the same names as there
-(`engine.kv_events.block_hashes`).
+What was sent is taken to be cached for as long as an engine's least-recently-used blocks would hold it. Blocks have the
+names by which engines tell of them (`engine.kv_events.block_hashes`).
 """
 
 from __future__ import annotations

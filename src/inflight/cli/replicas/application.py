@@ -10,7 +10,6 @@ connections and of logs are Ray's here. Knows the parts; Ray starts and ends the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
@@ -32,17 +31,7 @@ from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants, load_tenants
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Where the tenants' keys are said."""
-
-    keys: tuple[str, ...]
-    file: Any
-
-    def load(self) -> Tenants:
-        return load_tenants(self.keys, self.file)
+from inflight.server.tracing.opening import close_tracer, open_tracer
 
 
 class HttpReplica:
@@ -50,14 +39,16 @@ class HttpReplica:
 
     app: FastAPI
 
-    def __init__(self, handle: DeploymentHandle[Any], setup: ReplicaSetup, keys: Keys):
-        self._handle, self._setup, self._tenants = handle, setup, keys.load()
+    def __init__(self, handle: DeploymentHandle[Any], setup: ReplicaSetup, tenants: Tenants):
+        self._handle, self._setup = handle, setup
         self._metrics = PoolMetrics(version=__version__, label="replica")
         self._service = Service(setup.server, lambda ended: log_call(ended, self._metrics.refused))
-        self._jobs = make_jobs(self._service, self._tenants)
+        self._jobs = make_jobs(self._service, tenants)
+        self._tracer = open_tracer(setup.server, __version__)
         self._preprocessing = PreprocessingPool()
+        observe = self._metrics.observe_http
         HttpReplica.app = make_app(
-            self._service, self._tenants, self._page, __version__, self._metrics.observe_http, self._jobs
+            self._service, tenants, self._page, __version__, observe, self._jobs, spans=self._tracer
         )
         HttpReplica.app.router.on_startup.append(self._begin)
 
@@ -78,6 +69,7 @@ class HttpReplica:
         """Ray calls it when what was under way has ended."""
         if self._jobs is not None:
             await self._jobs.stop()
+        await close_tracer(self._tracer)
         if self._service.loaded is not None:
             await self._service.loaded.close()
 
@@ -95,8 +87,8 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         values = context.params
         asked = settings_of(values.pop("name"), values)
     assert isinstance(asked.replicas, Replicas), "given"
-    scheduling = with_weights(asked.scheduling, load_tenants(asked.api_keys, asked.keys_file))
-    setup = ReplicaSetup(asked.server, asked.engine, scheduling, asked.verbose)
+    tenants = load_tenants(asked.api_keys, asked.keys_file)
+    setup = ReplicaSetup(asked.server, asked.engine, with_weights(asked.scheduling, tenants), asked.verbose)
     http = serve.deployment(
         serve.ingress(current_app)(HttpReplica),
         name="http",
@@ -104,5 +96,4 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         max_ongoing_requests=MOST_ONGOING,
         ray_actor_options={"num_cpus": 0},  # the places are the engines'
     )
-    keys = Keys(asked.api_keys, asked.keys_file)
-    return http.bind(engines(setup, asked.replicas.router, asked.replicas.scale), setup, keys)
+    return http.bind(engines(setup, asked.replicas.router, asked.replicas.scale), setup, tenants)

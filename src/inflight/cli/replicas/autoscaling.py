@@ -19,7 +19,7 @@ IDLE_SHARE = 0.25  # of the target, below which one replica less would do
 
 def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     """Ray's form of a policy: how many, and what it wants to be reminded of."""
-    queues = [seconds for seconds in (context.aggregated_metrics or {}).get(QUEUED_SECONDS, {}).values()]
+    queues = list((context.aggregated_metrics or {}).get(QUEUED_SECONDS, {}).values())
     return target_replicas(context.current_num_replicas, queues), {}
 
 

@@ -95,7 +95,7 @@ class ReplicatedEngine:
                 try:
                     return await self._ask_once(following)
                 except (ReplicaLost, MessageError) as fault:
-                    if following.tokens or not left:
+                    if following.begun or not left:
                         return following.lost(fault)
                     await asyncio.sleep(PAUSE_SECONDS)
         except Exception as fault:  # a mistake here; nobody may wait for ever
@@ -143,12 +143,12 @@ class _Accepted:
 
 
 class _Following:
-    """How far a request is. tokens: that have come."""
+    """How far a request is. tokens: that have come. begun: something was told, which must not be told again."""
 
     def __init__(self, stream: EventStream, accepted: _Accepted, request: Request):
         self.stream, self.request = stream, request
         self.tokens = 0
-        self.ended = False
+        self.begun = self.ended = False
         self._accepted: _Accepted | None = accepted
 
     def taken_in(self) -> None:
@@ -159,6 +159,7 @@ class _Following:
 
     def happened(self, message: Happened) -> None:
         events = message.events()
+        self.begun = self.begun or bool(events)
         self.tokens += sum(len(one.token_ids) for one in events if isinstance(one, TokensEvent))
         self.ended = self.ended or bool(message.finished)
         self.stream.put(events)
@@ -168,7 +169,7 @@ class _Following:
         self._fail(RequestRefused(message.sentence, message.retry_after, field=message.field, code=message.code))
 
     def lost(self, fault: Exception) -> None:
-        begun = "while it answered" if self.tokens else f"{TRIES} times before a token had come"
+        begun = "while it answered" if self.begun else f"{TRIES} times before a token had come"
         self._fail(EngineStopped(f"A replica was lost {begun} ({fault}); ask again, others are there."))
 
     def _fail(self, fault: Exception) -> None:
