@@ -85,14 +85,14 @@ def test_the_form_of_text_embeddings_inference(embedder: Server) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
 def test_reranking(reranker: Server, path: str) -> None:
-    body = {"query": "who waits?", "documents": [*TEXTS[:2], {"text": TEXTS[2]}], "model": None}
+    body = {"query": "who waits?", "documents": [*TEXTS[:2], {"text": TEXTS[2]}], "model": None, "top_k": None}
     answer = reranker.post(path, body).json()
     scores = [one["relevance_score"] for one in answer["results"]]
     assert scores == sorted(scores, reverse=True) and all(0 < one < 1 for one in scores)
     assert {one["index"]: one["document"]["text"] for one in answer["results"]} == dict(enumerate(TEXTS))
     few = reranker.post(path, {**body, "top_n": 2, "return_documents": False}).json()["results"]
     assert few == [{"index": one["index"], "relevance_score": one["relevance_score"]} for one in answer["results"][:2]]
-    told = reranker.post("/score", {"text_1": "who waits?", "text_2": TEXTS}).json()["data"]
+    told = reranker.post("/v1/score", {"text_1": "who waits?", "text_2": TEXTS}).json()["data"]
     assert {one["index"]: one["score"] for one in told} == {
         one["index"]: one["relevance_score"] for one in answer["results"]
     }

@@ -411,6 +411,7 @@ ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "detokenize": Detokenized,
     "embeddings": Embeddings,
     "score": Scores,
+    "score_v1": Scores,
     "rerank": Ranking,
     "rerank_v2": Ranking,
     "classify": Classes,

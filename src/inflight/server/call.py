@@ -15,7 +15,7 @@ from inflight.server.tenants import Tenant
 
 Generating = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
 Rendering = Literal["completion_render", "chat_render"]
-OfTexts = Literal["embeddings", "score", "rerank", "rerank_v2", "classify", "embed", "text_rerank"]
+OfTexts = Literal["embeddings", "score", "score_v1", "rerank", "rerank_v2", "classify", "embed", "text_rerank"]
 EndpointName = Generating | Rendering | OfTexts
 
 

@@ -1,5 +1,5 @@
-"""Bodies about whole texts: /v1/embeddings as OpenAI has it, /score and /classify as vLLM, /v1/rerank and /v2/rerank as
-Cohere and Jina, /embed and /rerank as text-embeddings-inference.
+"""Bodies about whole texts: /v1/embeddings as OpenAI has it, /score, /v1/score and /classify as vLLM, /v1/rerank and
+/v2/rerank as Cohere and Jina, /embed and /rerank as text-embeddings-inference.
 
 Knows names of fields, and what they are in the words of `as_texts`.
 """
@@ -197,7 +197,10 @@ EMBED = BodyDecoder(EmbedBody, neutral={"truncation_direction": (("Right", "righ
 SCORE = BodyDecoder(ScoreBody, hints=_HINTS)
 RERANK = BodyDecoder(
     RerankBody,
-    neutral={"max_tokens_per_doc": ((), "texts are cut to what the model takes, with truncate.")},
+    neutral={
+        "max_tokens_per_doc": ((), "texts are cut to what the model takes, with truncate."),
+        "top_k": ((), "top_n says how many documents are told."),  # a router's, always null
+    },
     hints=_HINTS,
 )
 TEXT_RERANK = BodyDecoder(

@@ -84,6 +84,19 @@ def _reranking(path: str) -> Endpoint:
     )
 
 
+def _scoring(path: str) -> Endpoint:
+    return Endpoint(
+        path=path,
+        body=texts.SCORE,
+        route=path.strip("/").replace("/", "_"),
+        about="How well pairs of texts belong together. vLLM's endpoint.",
+        prompt_field="text_2",
+        call_prefix="score-",
+        serializer=ScoreSerializer,
+        as_texts=texts.score,
+    )
+
+
 ENDPOINTS: dict[EndpointName, Endpoint] = {
     "completion": Endpoint(
         path="/v1/completions",
@@ -165,16 +178,8 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         serializer=EmbeddingsSerializer,
         as_texts=texts.embeddings,
     ),
-    "score": Endpoint(
-        path="/score",
-        body=texts.SCORE,
-        route="score",
-        about="How well pairs of texts belong together. vLLM's endpoint.",
-        prompt_field="text_2",
-        call_prefix="score-",
-        serializer=ScoreSerializer,
-        as_texts=texts.score,
-    ),
+    "score": _scoring("/score"),
+    "score_v1": _scoring("/v1/score"),
     "rerank": _reranking("/v1/rerank"),
     "rerank_v2": _reranking("/v2/rerank"),
     "classify": Endpoint(
