@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from inflight import __version__
+from inflight.cli.first_steps import first_steps
 
 VERBS = {
     "serve": "Serve a model to OpenAI's clients.",
@@ -54,10 +55,13 @@ class _Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))  # from the table above: help imports no verb
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def app() -> None:
+@click.pass_context
+def app(ctx: click.Context) -> None:
     """inflight: an LLM inference server whose subject is batching."""
+    if ctx.invoked_subcommand is None:
+        click.echo(first_steps())
 
 
 def main() -> None:
