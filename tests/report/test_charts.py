@@ -12,13 +12,14 @@ from hypothesis import given
 
 from inflight.metrics.definitions import percentiles
 from inflight.metrics.summary import Window
+from inflight.records.computed import Work
 from inflight.report.charts.batch import MOST_CELLS, batch_picture
 from inflight.report.charts.distribution import percentile_bars
 from inflight.report.charts.frame import Axis, from_zero, text_width
 from inflight.report.charts.lines import over_time
 from inflight.report.charts.palette import _DARK, _LIGHT
 from inflight.report.charts.quantity import quantity, shortened
-from inflight.report.steps.rows import RowRun, State
+from inflight.report.steps.rows import RowRun
 from inflight.report.steps.series import StepFunction
 
 
@@ -87,8 +88,8 @@ def test_many_runs_are_merged_to_what_a_row_did_most() -> None:
     """Ten thousand alternating runs: three quarters decode."""
     runs = []
     for index in range(10_000):
-        runs.append(RowRun(0, index, State.PREFILL, float(index), index + 0.25))
-        runs.append(RowRun(0, index, State.DECODE, index + 0.25, index + 1.0))
+        runs.append(RowRun(0, index, Work.PREFILL, float(index), index + 0.25))
+        runs.append(RowRun(0, index, Work.DECODE, index + 0.25, index + 1.0))
     drawing = batch_picture("t", runs, [(0.0, 0.0)], Window(0.0, 10_000.0))
     assert drawing is not None and "Merged: each stretch of" in drawing.description
     body = ElementTree.fromstring(drawing.inline())

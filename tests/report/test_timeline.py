@@ -14,11 +14,11 @@ import pytest
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static
+from inflight.records.computed import Work
 from inflight.report.engine_figures import engine_figures
 from inflight.report.pictures import batch_over_time
 from inflight.report.run import Run
 from inflight.report.steps.over_time import block_owners, phases, running, service, waiting
-from inflight.report.steps.rows import State
 
 from .recorded import Engine, engine_of, lines, short_of_blocks, workload
 
@@ -45,7 +45,7 @@ def test_tokens_of_rows_are_those_of_the_steps(run: Run, tmp_path: Path) -> None
     runs = engine.rows.runs
     assert sum(one.tokens + one.padded for one in runs) == sum(planned)
     assert sum(one.padded for one in runs) == sum(engine.steps.padding)
-    assert sum(one.tokens for one in runs if one.state is State.DECODE) <= sum(engine.steps.decode)
+    assert sum(one.tokens for one in runs if one.state is Work.DECODE) <= sum(engine.steps.decode)
 
 
 def test_runs_on_a_row_never_overlap_and_are_as_long_as_they_can_be(run: Run) -> None:
@@ -126,8 +126,8 @@ def test_service_is_what_tenants_were_given(tmp_path: Path) -> None:
 def test_static_batching_shows_its_padding(tmp_path: Path) -> None:
     engine = engine_of(Engine(Static(4, 0.1), max_rows=4).run(tmp_path, workload(4, gap=0.0, seed=1)))
     states = Counter(one.state for one in engine.rows.runs)
-    assert states[State.PADDING] > 0, "rows that ended go on as padding"
-    prefills = [one for one in engine.rows.runs if one.state is State.PREFILL]
+    assert states[Work.PADDING] > 0, "rows that ended go on as padding"
+    prefills = [one for one in engine.rows.runs if one.state is Work.PREFILL]
     assert len({one.tokens + one.padded for one in prefills}) == 1, "prompts are padded to the longest"
     assert engine_figures(engine).padding_waste > 0.2
 
@@ -145,14 +145,14 @@ def test_a_close_up_shows_no_pause(tmp_path: Path) -> None:
 
 def test_a_thousand_decodes_are_one_run(tmp_path: Path) -> None:
     engine = engine_of(Engine(Continuous(512)).run(tmp_path, workload(1, outputs=(60,))))
-    assert [(one.state, one.steps) for one in engine.rows.runs] == [(State.PREFILL, 1), (State.DECODE, 59)]
+    assert [(one.state, one.steps) for one in engine.rows.runs] == [(Work.PREFILL, 1), (Work.DECODE, 59)]
 
 
 def test_rows_that_are_held_without_being_computed_are_seen(tmp_path: Path) -> None:
     """A foreground prompt that takes the whole budget leaves nothing to the decodes of a background lane."""
     mixed = workload(12, gap=0.1, lanes=("batch", "interactive"), prompts=(300,), outputs=(30,))
     engine = engine_of(Engine(Chunked(38), max_rows=12, num_blocks=400).run(tmp_path, mixed))
-    assert any(one.state is State.IDLE for one in engine.rows.runs)
+    assert any(one.state is Work.IDLE for one in engine.rows.runs)
 
 
 def test_preempted_sequences_are_seen_to_come_back(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ def test_preempted_sequences_are_seen_to_come_back(tmp_path: Path) -> None:
     told = sum(one.timings["preempted_ms"] for one in engine.requests) / 1e3
     assert len(away) == engine.preemptions > 0
     assert 0 < sum(phase.end - phase.start for phase in away) <= told
-    assert any(one.state is State.RECOMPUTE for one in engine.rows.runs)
+    assert any(one.state is Work.RECOMPUTE for one in engine.rows.runs)

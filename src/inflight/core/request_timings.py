@@ -41,6 +41,11 @@ class QueueWaitMeter:
         """What the queue stands still for now."""
         return self._holds[0]
 
+    @property
+    def behind(self) -> str:
+        """The lane that has most of it."""
+        return self._holds[1]
+
     def charge(self, now: float, reason: str, behind: str) -> None:
         """Charge the time since the last call to what held then; from now on this reason holds, and this lane has most
         of what lacks."""

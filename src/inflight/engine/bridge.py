@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent
@@ -36,6 +36,7 @@ COMMAND_SECONDS = 0.005  # for commands at a time; what is left waits for the ne
 
 log = logging.getLogger(__name__)
 Command = Callable[[], None]
+T = TypeVar("T")
 
 
 class Consumer(Protocol):
@@ -132,14 +133,18 @@ class AsyncBridge:
 
     async def snapshot(self) -> Snapshot:
         """Counts as they are while no plan is being made. Raises EngineStopped."""
+        return await self.ask(lambda: self._with_compiling(self._loop.snapshot()))
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        """What it says of the engine's loop while no plan is being made; it must be quick. Raises EngineStopped."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Snapshot] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
 
         def answer() -> None:
             try:
                 if self._stopped is not None:
                     raise EngineStopped(self._stopped)
-                outcome: Snapshot | Exception = self._with_compiling(self._loop.snapshot())
+                outcome: T | Exception = question()
             except Exception as fault:  # a mistake in counting is no reason to stop
                 outcome = fault
             _call(loop, partial(settle, future, outcome))

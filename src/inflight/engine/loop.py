@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from inflight.core.estimation.latency import LatencyModel
+from inflight.core.scheduling.census import Census
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
@@ -93,6 +94,9 @@ class EngineLoop:
     def snapshot(self) -> Snapshot:
         snapshot = self._scheduler.snapshot()
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
+
+    def census(self, whole: bool = False) -> Census:
+        return self._scheduler.census(whole)
 
     def watch(self, observer: EngineObserver) -> None:
         """Tell one more, from now on."""

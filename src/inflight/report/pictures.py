@@ -13,6 +13,7 @@ from itertools import pairwise
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window
+from inflight.records.computed import Work
 from inflight.records.timings import QUEUE_REASONS
 from inflight.report.charts.bars import Part, Segment, part_bars, request_timelines
 from inflight.report.charts.batch import CLASSES, batch_picture
@@ -301,7 +302,7 @@ def _changes(queue: StepFunction, span: Window, most: int = 400) -> list[tuple[f
 def _liveliest(engine: EngineRun) -> tuple[int, int]:
     """First and last of up to CLOSE_UP steps, with no pause between them, in which most runs of rows began."""
     steps = engine.steps
-    begun = StepFunction.of_changes((run.start, 1) for run in engine.rows.runs if run.state is not State.IDLE)
+    begun = StepFunction.of_changes((run.start, 1) for run in engine.rows.runs if run.state is not Work.IDLE)
     spans = [
         (first, min(first + CLOSE_UP, end) - 1)
         for start, end in _without_pauses(steps)

@@ -40,6 +40,14 @@ class BlockPool:
         """Blocks that `allocate` can give now."""
         return len(self._free) + len(self._evictable)
 
+    def ref_counts(self) -> tuple[int, ...]:
+        """Of all blocks, as they are now."""
+        return tuple(self._ref_counts)
+
+    def evictable_blocks(self) -> tuple[int, ...]:
+        """In the order in which they are taken."""
+        return tuple(self._evictable)
+
     def ref_count(self, block: int) -> int:
         return self._ref_counts[block]
 

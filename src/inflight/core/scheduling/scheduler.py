@@ -1,5 +1,5 @@
-"""The scheduler: the one owner of sequences and blocks. Eight verbs: add, abort, plan, commit, transferred, recover,
-idle, snapshot.
+"""The scheduler: the one owner of sequences and blocks. Nine verbs: add, abort, plan, commit, transferred, recover,
+idle, snapshot, census.
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -25,6 +25,7 @@ from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.queueing.validation import RequestValidator
 from inflight.core.scheduling.output_buffer import OutputBuffer
 from inflight.core.scheduling.preemption import Mode, Preemption
+from inflight.core.scheduling.census import Census, take_census
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
@@ -293,6 +294,10 @@ class Scheduler:
         return Load(
             ahead=len(waiting),
             prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in running if one.num_uncomputed > 1),
+    def census(self, whole: bool = False) -> Census:
+        """Who runs, waits and holds what. whole: name all that wait."""
+        return take_census(self._next_number, self._memory, self._lanes, self._running, whole)
+
             remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
             remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
             free_rows=self._capacity.max_rows - len(running),

@@ -11,31 +11,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inflight.metrics.summary import Window
+from inflight.records.computed import Work
 from inflight.report.charts.frame import Axis, Frame, Key
 from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import Drawing, number, rectangle, tag, text
-from inflight.report.steps.rows import RowRun, State
+from inflight.report.steps.rows import RowRun
 
 WIDE = 940
 MOST_CELLS = 12_000
 MOST_ROWS = 96
 _STEP_SPACE = 6  # pixels that a step must have on average, to be drawn
 _QUEUE = 46  # height of the queue's strip
-_TALL = (State.PREFILL, State.RECOMPUTE)
+_TALL = (Work.PREFILL, Work.RECOMPUTE)
 _LOW = 0.72  # of a lane's height: single tokens
 CLASSES = {
-    State.PREFILL: "prefill",
-    State.RECOMPUTE: "recomputed",
-    State.DECODE: "decode",
-    State.PADDING: "padding",
-    State.IDLE: "idle",
+    Work.PREFILL: "prefill",
+    Work.RECOMPUTE: "recomputed",
+    Work.DECODE: "decode",
+    Work.PADDING: "padding",
+    Work.IDLE: "idle",
 }
 _NAMES = {
-    State.PREFILL: "prefill",
-    State.RECOMPUTE: "recomputed after a preemption",
-    State.DECODE: "decode",
-    State.PADDING: "padding",
-    State.IDLE: "has its row, nothing computed",
+    Work.PREFILL: "prefill",
+    Work.RECOMPUTE: "recomputed after a preemption",
+    Work.DECODE: "decode",
+    Work.PADDING: "padding",
+    Work.IDLE: "has its row, nothing computed",
 }
 
 
@@ -44,7 +45,7 @@ class Cell:
     """A stretch of a row, seconds after the picture's beginning. padded: share of its token slots that are padding."""
 
     row: int
-    state: State
+    state: Work
     start: float
     end: float
     padded: float = 0.0
@@ -70,7 +71,7 @@ def batch_picture(
     height_of_row = max(5.0, min(22.0, 380.0 / len(rows)))
     cells, merged = _cells([run for run in shown if run.row <= rows[-1]], span, len(rows))
     has_queue = any(count for _, count in waiting)
-    states = [state for state in State if any(c.state is state or (state is State.PADDING and c.padded) for c in cells)]
+    states = [state for state in Work if any(c.state is state or (state is Work.PADDING and c.padded) for c in cells)]
     keys = [Key(_NAMES[state], CLASSES[state], "area") for state in states]
     keys += [Key("waiting (sequences)", "waiting", "area")] if has_queue else []
     strip = _QUEUE if has_queue else 0
@@ -127,7 +128,7 @@ def _cell(begun: tuple[RowRun, bool], span: Window) -> Cell:
 
 def _merged(runs: Sequence[RowRun], span: Window, columns: int) -> list[Cell]:
     width = span.seconds / columns
-    spent: dict[tuple[int, int], dict[State, float]] = defaultdict(lambda: defaultdict(float))
+    spent: dict[tuple[int, int], dict[Work, float]] = defaultdict(lambda: defaultdict(float))
     for run in runs:
         start, end = max(run.start, span.start) - span.start, min(run.end, span.end) - span.start
         for column in range(int(start / width), min(columns - 1, int(end / width)) + 1):
@@ -135,7 +136,7 @@ def _merged(runs: Sequence[RowRun], span: Window, columns: int) -> list[Cell]:
             if inside > 0:
                 spent[run.row, column][run.state] += inside
     cells: list[Cell] = []
-    last: tuple[int, int, State] | None = None
+    last: tuple[int, int, Work] | None = None
     for (row, column), states in sorted(spent.items(), key=lambda one: one[0]):
         if sum(states.values()) < width / 2:
             continue  # empty for most of it

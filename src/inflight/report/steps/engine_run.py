@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inflight.records.block_owners import BlockOwners
 from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
 from inflight.report.steps.drafts import DraftHistory
 from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
@@ -48,7 +49,8 @@ class EngineRun:
 
     def __post_init__(self) -> None:
         size, windows = self.capacity["block_size"], self.capacity.get("windows", (0,))
-        self.blocks = BlockHistory(size, self.keeps_content, windows, self.capacity["num_blocks"])
+        owners = BlockOwners(size, self.keeps_content, windows, self.capacity["num_blocks"])
+        self.blocks = BlockHistory(owners)
 
     def step(self, record: StepRecord) -> None:
         """Take in one line of a record. Raises KeyError or TypeError, where it is not whole."""

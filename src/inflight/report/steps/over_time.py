@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from inflight.records.block_owners import CACHED, SHARED
 from inflight.report.steps.engine_run import EngineRun
-from inflight.report.steps.rows import CACHED, SHARED
 from inflight.report.steps.series import StepFunction
 
 

@@ -1,0 +1,132 @@
+"""Who holds the KV blocks, from tables as a record's plans extend them.
+
+Every block has one owner at a time: a sequence, several (SHARED), nobody but with content (CACHED), or nobody at all.
+Whether the content of a block that was given up is still findable, a record does not say: full blocks count as cached
+until somebody takes them, which is the most that can be. Nor does it say when a table of a KV group with a window has
+given up what is behind that: as soon as it could.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from inflight.records.drafts import rejected
+from inflight.records.schema import StepRecord
+
+SHARED = -1  # owner of blocks that several sequences hold
+CACHED = -2  # of full blocks that nobody holds
+Moved = Counter[int]  # owner → blocks more (or fewer)
+
+
+class BlockOwners:
+    def __init__(self, block_size: int, keeps_content: bool, windows: Sequence[int] = (0,), nothing: int | None = None):
+        """keeps_content: whether full blocks stay findable when their holder is gone (prefix caching). windows: of each
+        KV group, in tokens; 0: none. nothing: what stands in a table in the place of a block that is not held."""
+        self.owner: dict[int, int] = {}  # block → sequence, SHARED or CACHED
+        self.allocated = 0  # blocks held, shared ones once
+        self._size = block_size
+        self._keeps_content = keeps_content
+        self._windows = windows
+        self._nothing = nothing if any(windows) else None
+        self._tables: dict[int, list[list[int]]] = {}  # row → block table of each group
+        self._passed: dict[int, list[int]] = {}  # row → leading entries of each that are not held
+        self._computed: dict[int, int] = {}  # row → tokens with keys and values
+        self._rows_of: dict[int, list[int]] = {}  # block → rows
+        self._sequences: dict[int, int] = {}  # row → sequence
+
+    @property
+    def used_slots(self) -> int:
+        """Token slots with keys and values, shared ones once: what several hold is full."""
+        held = used = 0
+        for row, tables in self._tables.items():
+            for table, passed in zip(tables, self._passed[row], strict=True):
+                held += len(table) - passed
+                used += self._computed.get(row, 0) - passed * self._size
+        return used - (held - self.allocated) * self._size
+
+    @property
+    def sequences(self) -> dict[int, int]:
+        """Row → the sequence that holds blocks there."""
+        return dict(self._sequences)
+
+    def held(self, row: int) -> list[int]:
+        """Blocks of a row, of all groups."""
+        tables, passed = self._tables.get(row, ()), self._passed.get(row, ())
+        return [block for table, first in zip(tables, passed, strict=True) for block in table[first:]]
+
+    def computed(self, row: int) -> int:
+        """Tokens of a row with keys and values."""
+        return self._computed.get(row, 0)
+
+    def freed(self, record: StepRecord) -> Moved:
+        """What is given up before a step."""
+        moved: Moved = Counter()
+        for row in record["freed_rows"]:
+            self.give_up(row, moved)
+        if any(self._windows):
+            for row in self._tables:
+                self._slide(row, moved)
+        return moved
+
+    def taken(self, record: StepRecord) -> Moved:
+        """What its chunks take; behind `freed`."""
+        moved: Moved = Counter()
+        wrong = rejected(record)
+        for chunk in record["chunks"]:
+            row = chunk["row"]
+            self._sequences[row] = chunk["sequence"]
+            self._computed[row] = chunk["start"] + chunk["length"] - wrong.get(chunk["sequence"], 0)
+            self._extend(row, (chunk["new_blocks"], *chunk.get("window_blocks", ())), moved)
+        return moved
+
+    def give_up(self, row: int, moved: Moved) -> None:
+        full = self._computed.pop(row, 0) // self._size
+        self._sequences.pop(row, None)
+        for table, passed in zip(self._tables.pop(row, ()), self._passed.pop(row, ()), strict=True):
+            for place, block in enumerate(table[passed:], passed):
+                self._release(block, row, self._keeps_content and place < full, moved)
+
+    def _extend(self, row: int, told: Sequence[Sequence[int]], moved: Moved) -> None:
+        """By what a chunk told of each group."""
+        tables = self._tables.setdefault(row, [[] for _ in self._windows])
+        passed = self._passed.setdefault(row, [0] * len(tables))
+        for group, (table, blocks) in enumerate(zip(tables, told, strict=False)):
+            table.extend(blocks)
+            for block in blocks:
+                if block == self._nothing:
+                    passed[group] += 1
+                else:
+                    self._take(block, row, moved)
+
+    def _slide(self, row: int, moved: Moved) -> None:
+        for group, window in enumerate(self._windows):
+            table, passed = self._tables[row][group], self._passed[row][group]
+            first = min(len(table), max(0, self._computed.get(row, 0) - window + 1) // self._size) if window else 0
+            for block in table[passed:first]:
+                self._release(block, row, self._keeps_content, moved)
+            self._passed[row][group] = max(passed, first)
+
+    def _take(self, block: int, row: int, moved: Moved) -> None:
+        rows = self._rows_of.setdefault(block, [])
+        rows.append(row)
+        if len(rows) == 1:
+            self.allocated += 1
+        self._own(block, self._sequences[row] if len(rows) == 1 else SHARED, moved)
+
+    def _release(self, block: int, row: int, keeps_content: bool, moved: Moved) -> None:
+        rows = self._rows_of[block]
+        rows.remove(row)
+        if len(rows) == 1:
+            self._own(block, self._sequences.get(rows[0]), moved)  # a damaged record gives a row a block twice
+        elif not rows:
+            self.allocated -= 1
+            self._own(block, CACHED if keeps_content else None, moved)
+
+    def _own(self, block: int, owner: int | None, moved: Moved) -> None:
+        before = self.owner.pop(block, None)
+        if before is not None:
+            moved[before] -= 1
+        if owner is not None:
+            self.owner[block] = owner
+            moved[owner] += 1
