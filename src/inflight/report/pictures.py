@@ -36,7 +36,6 @@ from inflight.report.steps.over_time import (
     service,
     waiting,
 )
-from inflight.report.steps.rows import State
 from inflight.report.steps.series import StepFunction, StepSeries
 
 CLOSE_UP = 120  # steps
