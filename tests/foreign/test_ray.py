@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sysconfig
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,43 @@ def test_a_killed_replica_takes_what_it_had_begun_and_nothing_else(replicated: S
     whole = [number for number, (_, error) in enumerate(ended) if error is None]
     for number in whole:
         assert ended[number][0] == _streamed(single, number)[0]
-    deadline = time.monotonic() + 120
-    while len(replicas_up(replicated)) != 2:
-        assert time.monotonic() < deadline, "the lost one was not replaced"
-        time.sleep(1)
+    _until(lambda: len(replicas_up(replicated)) == 2, 120, "the lost one was not replaced")
     assert replicated.get("/health").status_code == 200
+
+
+def test_long_queues_make_a_replica_more_and_short_ones_take_it_away(python: str) -> None:
+    """Nobody's answer breaks off meanwhile: the one that leaves is drained."""
+    server = Server("--replicas", "1", "--max-replicas", "2", "--max-num-seqs", "2", "--threads", "1", python=python)
+    server.ready(READY_SECONDS)
+    asking, ended = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(24) as pool:
+        few = [pool.submit(_stream_until, server, ended, number) for number in range(2)]
+        many = [pool.submit(_stream_until, server, asking, number) for number in range(2, 24)]
+        try:
+            _until(lambda: len(replicas_up(server)) == 2, 150, "no replica was added under load")
+            asking.set()
+            _until(lambda: len(replicas_up(server)) == 1, 150, "the one that nobody needs was not taken away")
+        finally:
+            asking.set()
+            ended.set()
+        errors = [error for one in (*few, *many) for error in one.result()]
+    assert not errors
+    assert server.stop() == 0, "".join(server.log)
+
+
+def _stream_until(server: Server, end: threading.Event, number: int) -> list[str]:
+    """One after the other; what broke some of them off."""
+    ended = []
+    while not end.is_set():
+        ended.append(_streamed(server, number)[1])
+    return [error for error in ended if error is not None]
+
+
+def _until(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(1)
 
 
 def test_what_cannot_be_served_so_is_refused_in_words(python: str, tmp_path: Path) -> None:

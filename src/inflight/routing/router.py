@@ -57,6 +57,11 @@ class Router:
         replica = self._replicas[name] = ReplicaView(name, slot, costs, fair=fair)
         return replica
 
+    @property
+    def expected_tokens(self) -> float:
+        """Of an answer: the running mean."""
+        return self._expected
+
     def reckon(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
         """With this from now on: what a replica tells of itself, when it does."""
         replica = self._replicas[name]

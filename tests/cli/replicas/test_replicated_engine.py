@@ -10,7 +10,6 @@ import pytest
 from core.builders import request
 
 from inflight.cli.replicas import replicated_engine
-from inflight.cli.replicas.autoscaling import target_replicas
 from inflight.cli.replicas.replicated_engine import TRIES, ReplicaLost, ReplicatedEngine
 from inflight.cli.replicas.routed_frame import RoutedFrame
 from inflight.cli.replicas.routing_board import RoutingBoard
@@ -190,11 +189,3 @@ def test_a_closed_engine_tells_those_that_wait() -> None:
             await engine.open(request())
 
     run({"a": Replica()}, use)
-
-
-def test_queues_in_seconds_say_how_many_replicas_there_should_be() -> None:
-    assert target_replicas(2, [0.5, 0.9]) == 2, "each has less than its second"
-    assert target_replicas(2, [3.0, 1.5]) == 5
-    assert target_replicas(3, [0.1, 0.1, 0.1]) == 2, "one at a time"
-    assert target_replicas(1, [0.0]) == 1 and target_replicas(2, []) == 2, "nothing is known"
-    assert target_replicas(3, [0.3, 0.3, 0.3]) == 3, "what two would hardly bear, three keep"

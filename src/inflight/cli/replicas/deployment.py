@@ -15,6 +15,7 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
+from inflight.cli.replicas.autoscaling import DOWN_SECONDS, TELL_SECONDS, UP_SECONDS, WINDOW_SECONDS
 from inflight.cli.replicas.engine_replica import EngineReplica, ReplicaSetup
 from inflight.cli.replicas.replica_handle import ReplicaHandle, first_sentence
 from inflight.cli.replicas.scale import Scale
@@ -31,8 +32,17 @@ def engines(setup: ReplicaSetup, router: str, scale: Scale) -> serve.Application
     size: dict[str, Any] = {"num_replicas": scale.replicas}
     if scale.most is not None:
         policy = AutoscalingPolicy(policy_function="inflight.cli.replicas.autoscaling:wanted_replicas")
-        numbers = {"min_replicas": scale.replicas, "initial_replicas": scale.replicas, "max_replicas": scale.most}
-        size = {"autoscaling_config": AutoscalingConfig(**numbers, policy=policy)}
+        config = AutoscalingConfig(
+            min_replicas=scale.replicas,
+            initial_replicas=scale.replicas,
+            max_replicas=scale.most,
+            metrics_interval_s=TELL_SECONDS,
+            look_back_period_s=WINDOW_SECONDS,
+            upscale_delay_s=UP_SECONDS,
+            downscale_delay_s=DOWN_SECONDS,
+            policy=policy,
+        )
+        size = {"autoscaling_config": config}
     deployment = serve.deployment(
         EngineReplica,
         name="engine",

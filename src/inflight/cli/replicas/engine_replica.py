@@ -14,9 +14,11 @@ import msgspec
 
 from inflight.cli.engine_loading import load_engine
 from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
+from inflight.cli.replicas.replica_queue import ReplicaQueue
 from inflight.cli.replicas.routing_board import ReplicaStats
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
@@ -40,7 +42,7 @@ class EngineReplica:
         """Raises what loading a model raises; Ray tells it and tries again."""
         share_one_heap()
         self._fair = setup.scheduling.policy == "fair"
-        self._queued_tokens = 0  # of prompts whose first token has not come
+        self._queue = ReplicaQueue(setup.scheduling)
         self._engine, self._loaded = load_engine(
             setup.server, setup.engine, setup.scheduling, None, setup.verbose, lambda doing: None, lambda folder: None
         )
@@ -61,19 +63,29 @@ class EngineReplica:
         except EngineStopped as fault:
             yield encode(Stopped(str(fault)))
             return
-        queued = {one.request_id: len(one.prompt_token_ids) for one in requests}
-        self._queued_tokens += sum(queued.values())
+        tokens = dict.fromkeys((one.request_id for one in requests), 0)
+        for one in requests:
+            self._queue.came(one)
         try:
             yield encode(Accepted(message.stream))
             async for events in stream:
-                for event in events:
-                    self._queued_tokens -= queued.pop(event.request_id, 0)
+                self._count(events, tokens)
                 yield encode(Happened.of(events))
         except EngineStopped as fault:
             yield encode(Stopped(str(fault)))
         finally:
-            self._queued_tokens -= sum(queued.values())
+            for request_id in tokens:  # that came to no end
+                self._queue.ended(request_id, None)
             await stream.aclose()
+
+    def _count(self, events: list[Event], tokens: dict[str, int]) -> None:
+        """tokens: that each request has had, until it ends."""
+        for event in events:
+            self._queue.first_token(event.request_id)
+            if isinstance(event, TokensEvent):
+                tokens[event.request_id] += len(event.token_ids)
+            elif isinstance(event, FinishedEvent):
+                self._queue.ended(event.request_id, tokens.pop(event.request_id))
 
     async def describe(self) -> bytes:
         """`Described`."""
@@ -97,10 +109,9 @@ class EngineReplica:
         told: dict[str, Any] = msgspec.to_builtins(stats)
         return told
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Ray scales by (`autoscaling`): seconds of prompts that wait or are being computed here."""
-        costs = self._costs()
-        return {QUEUED_SECONDS: 0.0 if costs is None else costs.prefill(self._queued_tokens)}
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray scales by (`autoscaling`). A coroutine, so that it runs where requests come and go."""
+        return {QUEUED_SECONDS: self._queue.seconds(self._costs())}
 
     def _costs(self) -> ServingCosts | None:
         """By the engine's own model of its steps, once it has seen enough of them."""

@@ -1,0 +1,64 @@
+"""How many replicas queues make: the rule, and what a replica tells of its queue."""
+
+from __future__ import annotations
+
+import pytest
+from core.builders import request
+
+from inflight.cli.replicas.autoscaling import target_replicas
+from inflight.cli.replicas.replica_queue import ReplicaQueue, background_lanes
+from inflight.config.scheduling import SchedulingSettings
+from inflight.routing.serving_costs import ServingCosts
+
+COSTS = ServingCosts(prompt_token=0.01, step=0.1, row=0.0, max_num_seqs=2)
+
+
+def test_queues_in_seconds_say_how_many_replicas_there_should_be() -> None:
+    assert target_replicas(2, [0.5, 0.9]) == 2, "each has less than its second"
+    assert target_replicas(2, [3.0, 1.5]) == 5
+    assert target_replicas(3, [0.1, 0.1, 0.1]) == 2, "one at a time"
+    assert target_replicas(1, [0.0]) == 1 and target_replicas(2, []) == 2, "nothing is known"
+    assert target_replicas(3, [0.3, 0.3, 0.3]) == 3, "what two would hardly bear, three keep"
+
+
+def test_those_that_are_loading_stay_wanted() -> None:
+    assert target_replicas(4, [1.5, 1.5]) == 4, "two run, and two are loading"
+
+
+def test_a_queue_is_prompts_that_wait_and_rows_that_are_taken() -> None:
+    queue = ReplicaQueue(SchedulingSettings())
+    assert queue.seconds(COSTS) == 0.0
+    queue.came(request("a", prompt=range(50)))
+    assert queue.seconds(COSTS) == pytest.approx(0.5)
+    queue.first_token("a")
+    assert queue.seconds(COSTS) == 0.0, "it is computed, and a row is free"
+    for number in range(3):
+        queue.came(request(str(number), prompt=[1]))
+        queue.first_token(str(number))
+    assert queue.seconds(COSTS) > 1.0, "two rows, four answers, and each step takes a tenth of a second"
+    for request_id in ("a", "0", "1", "2"):
+        queue.ended(request_id, 8)
+    assert queue.seconds(COSTS) == 0.0
+    assert queue.seconds(None) == 0.0, "what nobody knows the length of adds no replica"
+
+
+def test_short_answers_make_short_queues() -> None:
+    queue = ReplicaQueue(SchedulingSettings())
+    for number in range(300):
+        queue.came(request(str(number), prompt=[1]))
+        queue.ended(str(number), 2)
+    for number in range(3):
+        queue.came(request(str(number), prompt=[1]))
+        queue.first_token(str(number))
+    assert queue.seconds(COSTS) < 1.0
+
+
+def test_work_in_the_background_adds_no_replica() -> None:
+    assert background_lanes(SchedulingSettings()) == {"batch"}
+    lanes = {"night": {"background": True}, "batch": {"background": False}}
+    assert background_lanes(SchedulingSettings(lanes=lanes)) == {"night"}
+    queue = ReplicaQueue(SchedulingSettings())
+    queue.came(request("a", prompt=range(500), lane="batch"))
+    queue.first_token("a")
+    queue.ended("a", 5)
+    assert queue.seconds(COSTS) == 0.0
