@@ -1,0 +1,21 @@
+"""KV exchange: keys and values of a prompt that one engine has computed, taken over by another beside its steps.
+
+One engine hands over (prefill), the other pulls (decode); either may be both. How a prompt's blocks travel:
+
+    the engine that computes it                               the engine that goes on with it
+    plan: send, under a ticket    ─▶ exports                  plan: receive, under a ticket ─▶ pulls
+                                       │  names ─▶ blocks       a thread, with a connection that it keeps
+                                     provider ◀── handshake: secret, then description ──┘
+                                       │  a thread for each connection
+                                       └── blocks, in the order of names, by one of the ways ──▶ its own blocks
+    poll: the ticket has ended    ◀── taken, or too late       poll: the ticket has ended, or failed
+
+Blocks are asked for by names that are made of salt, adapter and tokens: who does not have the same request does not
+know them, and an id alone opens nothing. A peer pulls from its first missing block on. What is not computed yet is
+waited for, so that blocks of finished chunks travel while the next chunk is computed. Whatever goes wrong fails the
+ticket alone, and the engine that pulled computes the rest itself.
+
+`exchange` joins it to an executor; `exports` is what is held for others; `provider` and `pulls` are the two sides of a
+connection; `handshake`, `description` and `wire` what is said on one; `ways` how blocks travel: in the `stream` itself,
+through `shared_memory` on one host, or by `nixl`.
+"""

@@ -1,0 +1,21 @@
+"""The bytes of a KV cache's blocks, where they lie in this machine's memory. Knows sizes; not what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMemory:
+    """memory: of all blocks, one behind the other, to be read and written."""
+
+    memory: memoryview
+    block_bytes: int
+
+    def views(self, blocks: Sequence[int]) -> list[memoryview]:
+        """Of each. Raises IndexError for a block that is not there."""
+        size = self.block_bytes
+        if any(not 0 <= block < len(self.memory) // size for block in blocks):
+            raise IndexError(f"blocks are 0 to {len(self.memory) // size - 1}, and one of {list(blocks)[:8]} is not")
+        return [self.memory[block * size : (block + 1) * size] for block in blocks]

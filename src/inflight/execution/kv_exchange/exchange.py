@@ -1,0 +1,117 @@
+"""The exchange of one engine: sends and receives of its plans, carried out beside the steps.
+
+Joins what is held for others, who gives it to them, and what is pulled from others; one place of transfers for the
+executor. Knows how the places of transfers are written; whose blocks they are, nobody here does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inflight.core.types.peers import export_of, is_of_peers, peer_of
+from inflight.core.types.plan import Transfer, Transferred
+from inflight.execution.kv_exchange import nixl
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv_exchange.description import KVDescription
+from inflight.execution.kv_exchange.exports import Exports
+from inflight.execution.kv_exchange.nixl import NixlAgent, NixlUnusable
+from inflight.execution.kv_exchange.options import KVExchangeOptions
+from inflight.execution.kv_exchange.provider import Provider
+from inflight.execution.kv_exchange.pulls import Pulls
+from inflight.peer_secret import PeerSecret
+
+log = logging.getLogger(__name__)
+
+HELD_SHARE = 0.5  # of all blocks, for others; the oldest give way
+
+
+class ExchangeError(RuntimeError):
+    """The exchange cannot be opened as it is asked for; the sentence says why."""
+
+
+class KVExchange:
+    """A `PlaceTransfers` of an executor."""
+
+    def __init__(
+        self,
+        options: KVExchangeOptions,
+        secret: PeerSecret,
+        describe: Callable[[], KVDescription],
+        memory: BlockMemory,
+    ):
+        """describe: what this engine is now: adapters come and go. memory: of its blocks. Raises ExchangeError."""
+        self._exports = Exports(options.hold, int(HELD_SHARE * (len(memory.memory) // memory.block_bytes)))
+        agent = _agent(options, memory)
+        self._pulls = Pulls(secret, describe, memory, timeout=options.timeout, way=options.way, agent=agent)
+        self._provider = Provider(secret, describe, self._exports, memory, agent)
+        if options.role != "decode":
+            try:
+                self._provider.listen(options.host, options.port)
+            except OSError as error:
+                raise ExchangeError(
+                    f"Peers cannot connect to {options.host}:{options.port} ({error.strerror or error}); give another "
+                    "--kv-transfer-host or --kv-transfer-port."
+                ) from None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where peers connect; ("", 0): nowhere."""
+        return self._provider.address
+
+    @property
+    def counts(self) -> ExchangeCounts:
+        pulled, given = self._pulls.counts, self._provider.counts
+        return ExchangeCounts(pulled.blocks, pulled.pulls, pulled.failed, pulled.seconds, given.blocks, given.failed)
+
+    def serves(self, place: str) -> bool:
+        return is_of_peers(place)
+
+    def begin(self, transfer: Transfer) -> None:
+        if transfer.kind == "send":
+            export_id = export_of(transfer.place)
+            assert export_id is not None, "core writes these places"
+            self._exports.add(transfer.ticket, export_id, transfer.remote_blocks, transfer.blocks)
+        else:
+            place = peer_of(transfer.place)
+            self._pulls.begin(transfer.ticket, place, transfer.remote_blocks, transfer.blocks)
+
+    def poll(self) -> tuple[Transferred, ...] | None:
+        given, pulled = self._exports.poll(), self._pulls.poll()
+        if given is None and pulled is None:
+            return None
+        return (*(Transferred(ticket) for ticket in given or ()), *(pulled or ()))
+
+    def close(self) -> None:
+        self._provider.close()
+        self._exports.close()
+        self._pulls.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCounts:
+    """Blocks and pulls so far, this engine's own and those of its peers. pulled_seconds: of its own that ended well."""
+
+    pulled_blocks: int
+    pulls: int
+    failed_pulls: int
+    pulled_seconds: float
+    given_blocks: int
+    failed_gives: int
+
+
+def _agent(options: KVExchangeOptions, memory: BlockMemory) -> NixlAgent | None:
+    """NIXL's, where it is asked for, or is there. Raises ExchangeError where it was asked for and is not."""
+    package = nixl.installed() if options.way in ("auto", "nixl") else None
+    if options.way == "nixl" and package is None:
+        raise ExchangeError(
+            "--kv-transport nixl needs NIXL, which is not installed; install inflight[nixl], or leave the option out."
+        )
+    try:
+        return None if package is None else NixlAgent(package, memory)
+    except NixlUnusable as error:
+        if options.way == "nixl":
+            raise ExchangeError(f"{error} --kv-transport auto does without.") from error
+        log.warning("%s Blocks come through shared memory on one host, and by TCP between hosts.", error)
+        return None

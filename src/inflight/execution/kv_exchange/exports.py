@@ -1,0 +1,160 @@
+"""Exports: blocks that this engine holds for others, by the id of the request that they were computed for.
+
+An export grows by a ticket with each chunk that is computed, until its prompt is whole. It ends when a peer has taken
+it, when nobody has come in time, or when too much is held and it is the oldest; then its tickets end. As long as
+somebody reads from it, nothing ends: blocks must not be written anew under a reader. Knows names and numbers of blocks,
+no sockets. Used by the engine's thread and by those of the provider.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+_REMEMBERED = 4096  # exports that are over, so that who comes late is told at once
+
+
+class NotHeld(RuntimeError):
+    """What is asked for is not to be had; the sentence says why."""
+
+
+@dataclass(slots=True)
+class _Export:
+    """blocks: by their names. is_whole: no more will come. expires: on the clock, without a reader."""
+
+    expires: float
+    blocks: dict[int, int] = field(default_factory=dict)
+    tickets: list[int] = field(default_factory=list)
+    readers: int = 0
+    is_whole: bool = False
+    is_over: bool = False
+
+
+class Exports:
+    def __init__(self, hold: float, most_blocks: int, clock: Callable[[], float] = time.monotonic):
+        """hold: seconds for which one stays after its last block. most_blocks: of all of them together."""
+        self._hold, self._most, self._clock = hold, most_blocks, clock
+        self._changed = threading.Condition()
+        self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
+        self._over: OrderedDict[str, None] = OrderedDict()
+        self._ended: list[int] = []  # tickets
+        self._is_closed = False
+
+    # -- the engine's side ----------------------------------------------------------------------------------------
+    def add(self, ticket: int, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> None:
+        """Computed blocks, which the ticket holds. None at all: the prompt is whole, or nothing more will come."""
+        with self._changed:
+            if self._is_closed or export_id in self._over:
+                self._ended.append(ticket)
+                return
+            export = self._exports.setdefault(export_id, _Export(0.0))
+            export.expires = self._clock() + self._hold
+            export.blocks.update(zip(names, blocks, strict=True))
+            if blocks:
+                export.tickets.append(ticket)
+            else:
+                export.is_whole = True
+                self._ended.append(ticket)
+            held = sum(len(one.blocks) for one in self._exports.values())
+            for other_id, other in tuple(self._exports.items()):
+                if held <= self._most or other is export:
+                    break
+                held -= len(other.blocks)
+                self._end(other_id, other)
+            self._changed.notify_all()
+
+    def poll(self) -> tuple[int, ...] | None:
+        """Tickets that have ended since the last call; None: none is out."""
+        with self._changed:
+            now = self._clock()
+            for export_id, export in tuple(self._exports.items()):
+                if export.expires <= now and not export.readers:
+                    self._end(export_id, export)
+            if not self._ended and not any(one.tickets for one in self._exports.values()):
+                return None
+            ended, self._ended = tuple(self._ended), []
+            return ended
+
+    def close(self) -> None:
+        """Everything ends, once nobody reads any more."""
+        with self._changed:
+            self._is_closed = True
+            for export_id, export in tuple(self._exports.items()):
+                self._end(export_id, export)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._exports, timeout=30.0)
+
+    # -- the readers' side ----------------------------------------------------------------------------------------
+    @contextmanager
+    def reading(self, export_id: str, seconds: float) -> Iterator[Reading]:
+        """Waits for its beginning, if it has not begun. Raises NotHeld."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_not_come(export_id) or export_id in self._exports, seconds)
+            export = self._exports.get(export_id)
+            if export is None or export.is_over:
+                raise NotHeld(self._absence(export_id))
+            export.readers += 1
+        try:
+            yield Reading(self, export_id, export)
+        finally:
+            with self._changed:
+                export.readers -= 1
+                if export.is_over and not export.readers:
+                    self._end(export_id, export)
+                self._changed.notify_all()
+
+    def _may_not_come(self, export_id: str) -> bool:
+        return self._is_closed or export_id in self._over
+
+    def _absence(self, export_id: str) -> str:
+        if export_id in self._over:
+            return f"The blocks of {export_id!r} are held no more: they were taken, or nobody came for them in time."
+        return f"Nothing is held for {export_id!r}."
+
+    def _end(self, export_id: str, export: _Export) -> None:
+        """At once, or when its last reader has left."""
+        export.is_over = True
+        self._over[export_id] = None
+        while len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
+        if not export.readers and self._exports.pop(export_id, None) is not None:
+            self._ended += export.tickets
+
+
+class Reading:
+    """One peer's look at one export, whose blocks stay as they are meanwhile."""
+
+    def __init__(self, exports: Exports, export_id: str, export: _Export):
+        self._exports, self._id, self._export = exports, export_id, export
+
+    def next(self, names: Sequence[int], seconds: float) -> list[int]:
+        """Blocks of the first of these names, as many as are there; waits for one. Raises NotHeld."""
+        exports, export = self._exports, self._export
+        with exports._changed:
+            exports._changed.wait_for(lambda: names[0] in export.blocks or export.is_whole or export.is_over, seconds)
+            if export.is_over:
+                raise NotHeld(exports._absence(self._id))
+            found: list[int] = []
+            for name in names:
+                if name not in export.blocks:
+                    break
+                found.append(export.blocks[name])
+            if found:
+                return found
+            if export.is_whole:
+                raise NotHeld(
+                    f"No block of {self._id!r} has the name that was asked for: salt, adapter or tokens are others."
+                )
+            raise NotHeld(f"The next block of {self._id!r} was not computed within {seconds:.0f} s.")
+
+    def taken(self) -> bool:
+        """The peer has what it wants; whether all of it was held until now."""
+        exports = self._exports
+        with exports._changed:
+            held = not self._export.is_over
+            exports._end(self._id, self._export)
+            return held

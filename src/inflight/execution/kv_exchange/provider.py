@@ -1,0 +1,196 @@
+"""The provider: gives peers the blocks that are held for them. Listens; a thread for each connection.
+
+Knows the order of what is said after the handshake. A peer that stops half-way, sends nonsense or nothing costs a
+thread until its time is over, and the engine nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inflight.execution.kv_exchange import nixl, shared_memory, stream
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv_exchange.description import KVDescription
+from inflight.execution.kv_exchange.exports import Exports, NotHeld, Reading
+from inflight.execution.kv_exchange.handshake import SECONDS, answer
+from inflight.execution.kv_exchange.nixl import NixlAgent, NixlSender
+from inflight.execution.kv_exchange.shared_memory import SharedSender
+from inflight.execution.kv_exchange.stream import StreamSender
+from inflight.execution.kv_exchange.this_host import this_host
+from inflight.execution.kv_exchange.ways import PROGRESS, Sender
+from inflight.execution.kv_exchange.wire import (
+    Channel,
+    Copied,
+    Introduction,
+    PeerError,
+    Pull,
+    Refused,
+    Released,
+    Taken,
+    Welcome,
+)
+from inflight.peer_secret import PeerSecret
+
+MOST_CONNECTIONS = 64
+_IDLE = 300.0  # seconds after which a connection that asks nothing is closed
+_LONGEST_PATIENCE = 600.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ProvidedCounts:
+    """Blocks that were given to peers, and pulls that came to no good end. Written by the provider's threads, under its
+    lock."""
+
+    blocks: int = 0
+    pulls: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class Provider:
+    """describe: what this engine is now: adapters come and go. agent: NIXL's, if there is one."""
+
+    secret: PeerSecret
+    describe: Callable[[], KVDescription]
+    exports: Exports
+    memory: BlockMemory
+    agent: NixlAgent | None = None
+    counts: ProvidedCounts = field(default_factory=ProvidedCounts)
+    address: tuple[str, int] = ("", 0)  # where it listens
+    _local: str = ""
+    _listeners: list[socket.socket] = field(default_factory=list)
+    _channels: set[Channel] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_closed: bool = False
+
+    def listen(self, host: str, port: int) -> None:
+        """Raises OSError for an address that cannot be had."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        by_network = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        self._listeners.append(by_network)
+        self.address = by_network.getsockname()[:2]
+        if hasattr(socket, "AF_UNIX") and hasattr(os, "memfd_create"):
+            self._listen_here()
+        for listener in self._listeners:
+            threading.Thread(target=self._accept, args=(listener,), name="inflight-kv-listen", daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            channels = tuple(self._channels)
+        for listener in self._listeners:
+            _shut(listener)
+        for channel in channels:
+            channel.close()
+
+    def _listen_here(self) -> None:
+        """For peers on this host: by a name that is in no folder, and goes with the process."""
+        name = f"inflight-kv-{os.urandom(16).hex()}"
+        here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            here.bind(f"\0{name}")
+            here.listen(MOST_CONNECTIONS)
+        except OSError:
+            here.close()  # this system has no such names; peers come by the network
+            return
+        self._listeners.append(here)
+        self._local = name
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connected, address = listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                time.sleep(0.1)  # too many open files, perhaps
+                continue
+            if connected.family != socket.AF_UNIX:
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer = "The peer on this host" if not address else f"The peer at {address[0]}:{address[1]}"
+            channel = Channel(connected, peer)
+            with self._lock:
+                is_full = self._is_closed or len(self._channels) >= MOST_CONNECTIONS
+                if not is_full:
+                    self._channels.add(channel)
+            if is_full:
+                channel.close()
+                continue
+            threading.Thread(target=self._serve, args=(channel,), name="inflight-kv-give", daemon=True).start()
+
+    def _serve(self, channel: Channel) -> None:
+        sender: Sender | None = None
+        try:
+            sender = self._introduced(channel)
+            while isinstance(pull := channel.receive(_IDLE), Pull):
+                self._give(channel, sender, pull)
+        except PeerError as error:
+            log.debug("a peer's connection has ended: %s", error)
+        except Exception:
+            log.exception("a peer's connection ends by a fault")
+        finally:
+            if sender is not None:
+                sender.close()
+            with self._lock:
+                self._channels.discard(channel)
+            channel.close()
+
+    def _introduced(self, channel: Channel) -> Sender:
+        introduction = answer(channel, self.secret, self.describe())
+        data = b"" if self.agent is None else self.agent.told
+        channel.send(Welcome(this_host(), self._local, data), SECONDS)
+        return self._sender(channel, introduction)
+
+    def _sender(self, channel: Channel, introduction: Introduction) -> Sender:
+        if introduction.way == shared_memory.NAME:
+            return SharedSender(channel, self.memory)
+        if introduction.way == nixl.NAME and self.agent is not None:
+            return NixlSender(channel, self.memory.block_bytes)
+        if introduction.way == stream.NAME:
+            return StreamSender(channel, self.memory)
+        raise PeerError(f"{channel.peer} asks for the way {introduction.way!r}, which is not to be had here.")
+
+    def _give(self, channel: Channel, sender: Sender, pull: Pull) -> None:
+        """Everything that is asked for, or why not."""
+        deadline = time.monotonic() + min(pull.patience / 1e3, _LONGEST_PATIENCE)
+        done = False
+        try:
+            with self.exports.reading(pull.export, deadline - time.monotonic()) as reading:
+                self._send_all(sender, reading, pull, deadline)
+                while isinstance(message := channel.receive(PROGRESS), Copied):
+                    sender.copied(message)
+                if not isinstance(message, Taken):
+                    raise PeerError(f"{channel.peer} did not say that it has the blocks.")
+                done = reading.taken()
+            channel.send(Released(done), SECONDS)
+        except NotHeld as error:
+            channel.send(Refused(str(error)), SECONDS)
+        finally:
+            with self._lock:
+                self.counts.pulls += 1
+                self.counts.failed += not done
+                self.counts.blocks += len(pull.names) if done else 0
+
+    def _send_all(self, sender: Sender, reading: Reading, pull: Pull, deadline: float) -> None:
+        names = [int.from_bytes(name, "big") for name in pull.names]
+        at = 0
+        while at < len(names):
+            blocks = reading.next(names[at:], deadline - time.monotonic())
+            sender.send(blocks)
+            at += len(blocks)
+
+
+def _shut(listener: socket.socket) -> None:
+    """So that who waits for a connection wakes."""
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()

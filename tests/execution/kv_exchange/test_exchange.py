@@ -1,0 +1,203 @@
+"""The exchange: what is given arrives as it was, what goes wrong fails its ticket alone, nothing is held for ever."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from inflight.execution.kv_exchange import nixl
+from inflight.execution.kv_exchange.exchange import ExchangeError
+
+from .two_exchanges import BLOCK_BYTES, Engine, options
+
+WAYS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[Engine] = []
+
+    def make_one(*given: object, **described: object) -> Engine:
+        made.append(Engine(*given, **described))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.exchange.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_blocks_arrive_as_they_are_given(make: Make, way: str) -> None:
+    prefill, decode = make(options(way=way)), make(options(way=way))
+    names = [1000 + place for place in range(50)]
+    given, taken = list(range(50)), list(range(60, 10, -1))
+    sent = prefill.give("one", names, given)
+    prefill.give("one", (), ())
+    received = decode.take(prefill, "one", names, taken)
+    assert decode.ended() == (received, None)
+    assert [decode.block(block) for block in taken] == [prefill.block(block) for block in given]
+    assert {prefill.ended().ticket, prefill.ended().ticket} == {sent, sent + 1}
+    assert prefill.exchange.poll() is None and decode.exchange.poll() is None
+    assert decode.exchange.counts.pulled_blocks == prefill.exchange.counts.given_blocks == 50
+
+
+def test_only_what_is_asked_for_travels_and_a_connection_is_kept(make: Make) -> None:
+    prefill, decode = make(), make()
+    before = decode.block(0)
+    for run in range(5):
+        prefill.give(f"run {run}", [1, 2, 3], [1, 2, 3])
+        decode.take(prefill, f"run {run}", [3], [9])
+        assert decode.ended().error is None
+        assert decode.block(9) == prefill.block(3) and decode.block(0) == before
+    assert threading.active_count() < 20
+
+
+def test_blocks_travel_while_the_next_are_computed(make: Make) -> None:
+    """Who goes on is known first: it asks before anything is computed, and has each chunk when it is."""
+    prefill, decode = make(), make()
+    decode.take(prefill, "early", [1, 2, 3, 4], [11, 12, 13, 14])
+    time.sleep(0.05)
+    prefill.give("early", [1, 2], [1, 2])
+    last = time.monotonic() + 5
+    while decode.block(12) != prefill.block(2):
+        assert time.monotonic() < last
+        time.sleep(0.005)
+    assert decode.exchange.poll() == (), "two are still to come"
+    prefill.give("early", [3, 4], [3, 4])
+    assert decode.ended().error is None
+    assert decode.block(14) == prefill.block(4)
+
+
+def test_an_id_alone_opens_nothing(make: Make) -> None:
+    """Names are made of salt, adapter and tokens: another tenant's request has others."""
+    prefill, decode = make(), make()
+    prefill.give("mine", [1, 2], [1, 2])
+    prefill.give("mine", (), ())
+    before = decode.block(5)
+    decode.take(prefill, "mine", [7, 8], [5, 6])
+    error = decode.ended().error
+    assert error is not None and "salt, adapter or tokens" in error
+    assert decode.block(5) == before
+    decode.take(prefill, "mine", [1, 2], [5, 6])
+    assert decode.ended().error is None, "and it is still there for whoever it was computed for"
+
+
+def test_what_was_taken_or_never_came_is_refused_at_once(make: Make) -> None:
+    prefill, decode = make(), make(options(timeout=0.4))
+    prefill.give("once", [1], [1])
+    decode.take(prefill, "once", [1], [1])
+    assert decode.ended().error is None
+    decode.take(prefill, "once", [1], [1])
+    assert "held no more" in str(decode.ended().error)
+    decode.take(prefill, "never", [1], [1])
+    assert "Nothing is held for 'never'" in str(decode.ended().error)
+
+
+def test_what_nobody_takes_is_held_for_a_time(make: Make) -> None:
+    prefill = make(options(hold=0.1))
+    ticket = prefill.give("nobody's", [1], [1])
+    assert prefill.exchange.poll() == ()
+    assert prefill.ended(5.0) == (ticket, None)
+
+
+def test_the_oldest_gives_way_where_too_much_is_held(make: Make) -> None:
+    prefill, decode = make(), make()
+    first = prefill.give("first", range(20), range(20))
+    prefill.give("second", range(20), range(20, 40))
+    assert prefill.ended(1.0).ticket == first
+    decode.take(prefill, "second", [5], [0])
+    assert decode.ended().error is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"release": "1.3"}, "is version 1.2, the peer 1.3"),
+        ({"model": "other", "weights": "def"}, "serves 'tiny', the peer 'other'"),
+        ({"weights": "def"}, "the digest abc, the peer def"),
+        ({"dtype": "float32"}, "computes in bfloat16, the peer float32"),
+        ({"kv_format": "int8"}, "keys and values in bfloat16, the peer int8"),
+        ({"block_size": 32}, "16, the peer 32"),
+        ({"kernels": "reference"}, "with the kernels native avx512_bf16, the peer reference"),
+        ({"layers": "more"}, "4096, the peer 4096"),
+        ({"tensor_parallel": 2}, "over 1, the peer 2"),
+        ({"adapters": {}}, "'french' is at this engine alone"),
+        ({"adapters": {"french": "124"}}, "'french' has other files"),
+    ],
+)
+def test_another_engine_is_refused_in_words(make: Make, changed: dict[str, object], says: str) -> None:
+    prefill, decode = make(**changed), make()
+    prefill.give("one", [1], [1])
+    before = decode.block(1)
+    decode.take(prefill, "one", [1], [1])
+    error = decode.ended().error
+    assert error is not None and says in error, error
+    assert decode.block(1) == before
+
+
+def test_another_secret_is_refused_by_either_side(make: Make) -> None:
+    prefill, decode = make(secret=b"one secret of many bytes"), make(secret=b"another secret, as long")
+    prefill.give("one", [1], [1])
+    decode.take(prefill, "one", [1], [1])
+    assert "does not know this engine's secret" in str(decode.ended().error)
+
+
+def test_a_peer_that_is_gone_is_told(make: Make) -> None:
+    decode = make()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+    decode.take(address, "one", [1], [1])
+    assert "cannot be reached" in str(decode.ended().error)
+
+
+def test_a_peer_that_stops_half_way_costs_its_time_alone(make: Make) -> None:
+    """The transfer never completes: its ticket ends by the time limit, and the next pull is as ever."""
+    prefill, decode = make(), make(options(timeout=0.5))
+    prefill.give("half", [1], [1])
+    began = time.monotonic()
+    decode.take(prefill, "half", [1, 2], [1, 2])
+    assert decode.ended().error is not None
+    assert time.monotonic() - began < 4
+    prefill.give("whole", [1], [1])
+    decode.take(prefill, "whole", [1], [1])
+    assert decode.ended().error is None
+
+
+def test_a_provider_that_closes_ends_pulls_and_its_tickets(make: Make) -> None:
+    prefill, decode = make(), make()
+    ticket = prefill.give("one", [1], [1])
+    decode.take(prefill, "one", [1, 2], [1, 2])
+    time.sleep(0.1)
+    prefill.exchange.close()
+    assert decode.ended().error is not None
+    assert prefill.ended() == (ticket, None)
+
+
+def test_many_pulls_at_once(make: Make) -> None:
+    prefill, decode = make(options(way="shm")), make(options(way="shm"))
+    for run in range(24):
+        prefill.give(f"run {run}", [run], [run])
+    tickets = {decode.take(prefill, f"run {run}", [run], [63 - run]) for run in range(24)}
+    ended = [decode.ended() for _ in tickets]
+    assert {one.ticket for one in ended} == tickets and not any(one.error for one in ended)
+    assert all(decode.block(63 - run) == prefill.block(run) for run in range(24))
+
+
+def test_an_address_in_use_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ExchangeError, match="--kv-transfer-port"):
+        Engine(options(port=taken.getsockname()[1]))
+
+
+def test_large_blocks_take_several_turns_of_shared_memory(make: Make) -> None:
+    size = 3 << 20
+    prefill, decode = make(options(way="shm"), block_bytes=size), make(options(way="shm"), block_bytes=size)
+    prefill.give("large", range(40), range(40))
+    decode.take(prefill, "large", range(40), range(40))
+    assert decode.ended(30).error is None
+    assert decode.bytes[: 40 * size] == prefill.bytes[: 40 * size]
+    assert size > BLOCK_BYTES

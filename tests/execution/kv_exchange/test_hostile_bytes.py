@@ -1,0 +1,166 @@
+"""Whoever sends nonsense to an exchange, or answers with it, is told no, and costs nothing but the connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+import msgspec
+import pytest
+
+from inflight.execution.kv_exchange.wire import (
+    PROTOCOL,
+    Blocks,
+    Challenge,
+    Hello,
+    Introduction,
+    Pull,
+    Released,
+    Welcome,
+)
+from inflight.peer_secret import PeerSecret
+
+from .two_exchanges import DESCRIPTION, SECRET, Engine, options
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = Engine(options(timeout=1.0))
+    yield made
+    made.exchange.close()
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    content = msgspec.msgpack.encode(message)
+    return len(content).to_bytes(4, "big") + content
+
+
+def works(engine: Engine) -> None:
+    """Blocks of the engine's own arrive, by a connection like any other."""
+    other = Engine()
+    engine.give("still", [1], [1])
+    other.take(engine, "still", [1], [1])
+    assert other.ended().error is None
+    other.exchange.close()
+    assert engine.ended().error is None
+
+
+def _nonsense() -> list[bytes]:
+    random, hello = Random(5), frame(Hello(PROTOCOL, bytes(32)))
+    found = [b"", b"\0", b"\xff" * 4, b"\0\0\0\0", b"GET / HTTP/1.1\r\n\r\n", frame(Hello(99, bytes(32)))]
+    found += [hello[:5], hello + b"\0\0\0\5hello", frame(Introduction(bytes(32), DESCRIPTION, "stream"))]
+    found += [hello + frame(Introduction(bytes(32), DESCRIPTION, "stream")) + frame(Pull("still", [b"1"], 5))]
+    found += [
+        hello + frame(Pull("x", [b"1"], 1)),
+        (5000).to_bytes(4, "big") + bytes(5000),
+        b"\0\0\0\x80" + b"\x91" * 128,
+    ]
+    return found + [random.randbytes(random.randrange(1, 200)) for _ in range(60)]
+
+
+def test_nonsense_is_not_answered_with_blocks(engine: Engine) -> None:
+    for sent in _nonsense():
+        with socket.create_connection(engine.exchange.address, timeout=5) as connected:
+            answered = b""
+            try:
+                connected.sendall(sent)
+                connected.shutdown(socket.SHUT_WR)
+                while more := connected.recv(4096):
+                    answered += more
+            except OSError:  # it was closed first
+                pass
+            assert engine.block(1)[:64] not in answered
+    works(engine)
+
+
+def test_a_proof_of_the_listener_is_none_of_the_caller(engine: Engine) -> None:
+    """What was heard on one connection opens no other: nonces and sides are in the proof."""
+    nonce = os.urandom(32)
+    with socket.create_connection(engine.exchange.address, timeout=5) as connected:
+        connected.sendall(frame(Hello(PROTOCOL, nonce)))
+        length = int.from_bytes(connected.recv(4, socket.MSG_WAITALL), "big")
+        challenge = msgspec.msgpack.decode(connected.recv(length, socket.MSG_WAITALL), type=Challenge)
+        assert PeerSecret(SECRET).proves(challenge.proof, "kv-exchange listener", nonce, challenge.nonce)
+        connected.sendall(frame(Introduction(challenge.proof, DESCRIPTION, "stream")))
+        assert b"secrets differ" in connected.recv(4096)
+
+
+def test_many_that_say_nothing_keep_nobody_else_out_for_long(engine: Engine) -> None:
+    silent = [socket.create_connection(engine.exchange.address, timeout=5) for _ in range(20)]
+    works(engine)
+    for one in silent:
+        one.close()
+
+
+Answer = Callable[[socket.socket], None]
+
+
+def _listener(answer: Answer) -> socket.socket:
+    """Answers everybody so."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connected, _ = listener.accept()
+                with connected:
+                    answer(connected)
+            except OSError:
+                return
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+def _welcomed(then: bytes) -> Answer:
+    """A peer that knows the secret, and goes mad."""
+
+    def answer(connected: socket.socket) -> None:
+        def read() -> bytes:
+            return connected.recv(int.from_bytes(connected.recv(4, socket.MSG_WAITALL), "big"), socket.MSG_WAITALL)
+
+        hello = msgspec.msgpack.decode(read(), type=Hello)
+        nonce = bytes(32)
+        proof = PeerSecret(SECRET).proof("kv-exchange listener", hello.nonce, nonce)
+        connected.sendall(frame(Challenge(nonce, proof)))
+        read()
+        connected.sendall(frame(Welcome("elsewhere", "")))
+        read()
+        connected.sendall(then)
+        time.sleep(0.1)
+
+    return answer
+
+
+def _random(seed: int) -> Answer:
+    return lambda connected: connected.sendall(Random(seed).randbytes(500))
+
+
+ANSWERS: dict[str, Answer] = {
+    "nothing": lambda connected: None,
+    "random": _random(1),
+    "huge": lambda connected: connected.sendall(b"\xff\xff\xff\xff"),
+    "blocks before a challenge": lambda connected: connected.sendall(frame(Blocks(1)) + bytes(4096)),
+    "a false proof": lambda connected: connected.sendall(frame(Challenge(bytes(32), bytes(32)))),
+    "more blocks than were asked for": _welcomed(frame(Blocks(7)) + bytes(7 * 4096)),
+    "no blocks": _welcomed(frame(Blocks(0))),
+    "half a block": _welcomed(frame(Blocks(1)) + bytes(100)),
+    "released at once": _welcomed(frame(Released(True))),
+    "nonsense": _welcomed(b"\0\0\0\3abc"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_mad_peer_fails_a_pull_and_no_more(engine: Engine, kind: str) -> None:
+    listener = _listener(ANSWERS[kind])
+    beside = engine.block(9)
+    with listener:
+        ticket = engine.take(listener.getsockname()[:2], "one", [1, 2], [7, 8])
+        ended = engine.ended()
+    assert ended.ticket == ticket and ended.error is not None and ended.error.startswith("The peer at 127.0.0.1")
+    assert engine.block(9) == beside, "no byte goes beside the blocks that were asked for"
+    works(engine)
