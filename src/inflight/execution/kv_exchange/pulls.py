@@ -175,7 +175,8 @@ class Pulls:
         self._keep(address, connection)
 
     def _fetch(self, connection: _Connection, wanted: _Wanted) -> None:
-        channel, patience = connection.channel, wanted.until - time.monotonic()
+        # The peer gives up first, and says why.
+        channel, patience = connection.channel, 0.8 * (wanted.until - time.monotonic())
         names = [name.to_bytes(NAME_BYTES, "big") for name in wanted.names]
         channel.send(Pull(wanted.place.export_id, names, max(0, int(1e3 * patience))), PROGRESS)
         at = 0
