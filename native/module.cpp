@@ -51,7 +51,14 @@ NB_MODULE(_native, m) {
       .def_ro("linear", &Table::linear);
   nb::class_<KVCacheMemory>(m, "KVCache", nb::dynamic_attr())
       .def_prop_ro("num_blocks", [](const KVCacheMemory& held) { return held.blocks; })
-      .def_prop_ro("nbytes", [](const KVCacheMemory& held) { return held.memory.bytes(); });
+      .def_prop_ro("nbytes", [](const KVCacheMemory& held) { return held.memory.bytes(); })
+      .def_prop_ro(
+          "memory",  // of all blocks, one behind the other, to be read and written beside the kernels
+          [](const KVCacheMemory& held) {
+            const auto bytes = static_cast<Py_ssize_t>(held.memory.bytes());
+            return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(held.memory.data()), bytes, PyBUF_WRITE));
+          },
+          nb::keep_alive<0, 1>());
   nb::class_<StateCacheMemory>(m, "StateCache")
       .def_prop_ro("rows", [](const StateCacheMemory& held) { return held.cache.rows; })
       .def_prop_ro("snapshots", [](const StateCacheMemory& held) { return held.cache.snapshots; })

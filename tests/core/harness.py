@@ -52,6 +52,7 @@ from inflight.core.types.adapter import Adapter
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
+    HOST,
     AdapterLoad,
     BatchPlan,
     Capacity,
@@ -70,6 +71,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 
 from . import inspect_scheduler as inside
+from .remembered import RememberingTier
 
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
@@ -147,6 +149,7 @@ class Setup:
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
     spacing: SnapshotSpacing = SPACING
     adapter_slots: int = 0
+    tier: RememberingTier | None = field(default=None, compare=False)  # shared by those that begin anew
     journal: CacheJournal | None = field(default=None, compare=False)  # of one scheduler
 
     @property
@@ -212,6 +215,8 @@ class Setup:
             longest_chunk=self.longest_chunk,
             spacing=self.spacing,
             cache_journal=self.journal,
+            sources=() if self.tier is None else (self.tier,),
+            sink=self.tier,
         )
 
     def drafts(self) -> Drafts:
@@ -231,7 +236,8 @@ class Setup:
         return lambda new, count: drafts.behind(replace(new, row=0), count)
 
     def executor(self) -> FaultyExecutor:
-        return FaultyExecutor(self.capacity, seconds, self.fate, self.draft())
+        elsewhere = None if self.tier is None else self.tier.elsewhere
+        return FaultyExecutor(self.capacity, seconds, self.fate, self.draft(), elsewhere)
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
         match self.strategy:
@@ -246,7 +252,8 @@ class Setup:
         return Chunked(self.token_budget, self.early_end)
 
     def loop(self, depth: int | None = None) -> EngineLoop:
-        executor = NullExecutor(self.capacity, lambda plan: 0.01 * plan.tokens, self.fate, self.draft())
+        elsewhere = None if self.tier is None else self.tier.elsewhere
+        executor = NullExecutor(self.capacity, lambda plan: 0.01 * plan.tokens, self.fate, self.draft(), elsewhere)
         return EngineLoop(self.scheduler(), executor, VirtualClock(), depth=depth or self.depth)
 
 
@@ -489,8 +496,8 @@ class Harness:
             still = {b for s, b in shared if b in held(self.scheduler, s)}
             self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
             self._check_floor(plan, kept, overdue)
-            if self.setup.transfer_polls:
-                self.loading |= {one.ticket: one.blocks for one in plan.transfers if one.kind == "load"}
+            beside = [one for one in plan.transfers if self.setup.transfer_polls or one.place != HOST]
+            self.loading |= {one.ticket: one.blocks for one in beside if one.kind == "load"}
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -547,6 +554,12 @@ class Harness:
         assert all(map(_lost_its_adapter, events)), "transfers end nobody"
         self._take(events)
         return events
+
+    def vanish(self, most: int) -> None:
+        """Somebody takes so many blocks out of the tier."""
+        self.log.append(("vanish", most, self.now))
+        assert self.setup.tier is not None
+        self.setup.tier.vanish(most)
 
     def step(self, fail: bool | str = False) -> list[Event]:
         """One round of the engine's loop."""
@@ -635,7 +648,8 @@ class Harness:
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
         size = self.setup.block_size
-        assert plan.chunks or (plan.transfers and self.setup.transfer_polls) or plan.adapter_loads
+        beside = self.setup.transfer_polls or self.setup.tier is not None
+        assert plan.chunks or (plan.transfers and beside) or plan.adapter_loads
         self._check_adapter_loads(plan)
         if plan.chunks:
             self._check_limits(plan)

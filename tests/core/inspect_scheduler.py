@@ -17,7 +17,7 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.kv_groups import first_seen
-from inflight.core.types.plan import BatchPlan, Capacity, NewRow
+from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRow
 
 
 def running(scheduler: Scheduler) -> list[Sequence]:
@@ -222,8 +222,9 @@ def _check_host(scheduler: Scheduler) -> None:
     transfers = scheduler._memory.transfers
     assert not transfers._asked, "transfers that no plan tells"
     assert set(transfers.out) == set(transfers._ended)
-    assert swap.storing == sum(transfer.kind == "store" for transfer in transfers.out.values())
-    moving = [block for transfer in transfers.out.values() for block in transfer.remote_blocks]
+    of_host = [transfer for transfer in transfers.out.values() if transfer.place == HOST]
+    assert swap.storing == sum(transfer.kind == "store" for transfer in of_host)
+    moving = [block for transfer in of_host for block in transfer.remote_blocks]
     assert sorted([*swap._free, *used, *moving]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
     wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
     assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"

@@ -137,6 +137,7 @@ def setups(draw: st.DrawFn) -> Setup:
         right_drafts=draw(st.sampled_from([None, None, 0.5, 0.9, 1.0])),
         drafting=draw(st.sampled_from(["planned", "executor", "fickle"])),
         snapshots=0,
+        tier=None,
     )
 
 

@@ -31,6 +31,7 @@ def test_a_life_without_trouble() -> None:
         "window": 0,
         "grammar": 0,
         "adapter": 0,
+        "kv": 0,
     }
     assert summary.queued_behind == {"batch": 3000, "interactive": 1000}
     assert (summary.queue_ms, summary.prefill_ms, summary.decode_ms) == (4000, 2000, 4000)

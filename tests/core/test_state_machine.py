@@ -17,6 +17,7 @@ from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 
 from .harness import POLICIES, STRATEGIES, Client, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
+from .remembered import RememberingTier
 
 MAX_ROWS, MAX_BUDGET = 4, 9
 ADAPTERS = [Adapter("a", ""), Adapter("a", "", 1), Adapter("b", ""), Adapter("c", "")]
@@ -47,14 +48,22 @@ def lane_setups(draw: st.DrawFn, rows: int, budget: int) -> tuple[LaneSetup, ...
 
 
 @st.composite
+def tiers(draw: st.DrawFn, block_size: int) -> RememberingTier | None:
+    """With much room, or little."""
+    most = draw(st.sampled_from([None, None, 3, 100]))
+    return None if most is None else RememberingTier(block_size, most)
+
+
+@st.composite
 def setups(draw: st.DrawFn) -> Setup:
     """Every strategy with every policy, allocation and way of preemption."""
     max_rows, token_budget = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_BUDGET))
     windows = draw(st.sampled_from(WINDOWS))
     snapshots = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
+    block_size = draw(st.integers(1, 4))
     return Setup(
         num_blocks=draw(st.integers(3, 12)) * len(windows),
-        block_size=draw(st.integers(1, 4)),
+        block_size=block_size,
         max_rows=max_rows,
         token_budget=token_budget,
         prefix_caching=draw(st.booleans()),
@@ -81,6 +90,7 @@ def setups(draw: st.DrawFn) -> Setup:
         snapshots=snapshots,
         spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4))) if snapshots else SnapshotSpacing(),
         adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
+        tier=draw(tiers(block_size)) if windows == (0,) and not snapshots else None,
     )
 
 
@@ -142,9 +152,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(setup=SETUPS, fragile=st.booleans())
     def start(self, setup: Setup, fragile: bool) -> None:
         """fragile: steps break now and then."""
-        self.harness = type(self).harness_of(setup)
         self.fragile = fragile
         self.count = 0
+        self.begin(setup)
+
+    def begin(self, setup: Setup) -> None:
+        self.harness = type(self).harness_of(setup)
+        self.kept = None if setup.tier is None else setup.tier.copy()
 
     @rule(request=requests(), earlier=st.integers(0, 4), times=st.integers(1, 2))
     def add(self, request: Request, earlier: int, times: int) -> None:
@@ -206,15 +220,29 @@ class SchedulerMachine(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.harness.now += seconds
 
+    @precondition(lambda self: self.harness.setup.tier is not None)
+    @rule(most=st.integers(0, 3))
+    def vanish(self, most: int) -> None:
+        self.harness.vanish(most)
+
+    @precondition(lambda self: self.harness.setup.tier is not None)
+    @rule()
+    def restart(self) -> None:
+        """What is in the tier stays."""
+        self.finish()
+        self.begin(self.harness.setup)
+
     def teardown(self) -> None:
-        if not hasattr(self, "harness"):
-            return
+        if hasattr(self, "harness"):
+            self.finish()
+
+    def finish(self) -> None:
         harness = self.harness
         harness.drain()
         for client in harness.clients:
             self.check_client(client)
         check_ledgers(harness)
-        repeated = type(self).harness_of(harness.setup)
+        repeated = type(self).harness_of(replace(harness.setup, tier=self.kept))
         repeat(harness.log, repeated)
         assert repeated.plans == harness.plans
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from inflight.records.timings import ADAPTER, GRAMMAR, QUEUE_REASONS, Timings
+from inflight.records.timings import GRAMMAR, QUEUE_REASONS, Timings
 
 OTHER = "other"  # waiting for the step that was under way when the request came
 
@@ -108,12 +108,20 @@ class RequestTimings:
             self.queued_by[GRAMMAR] += seconds
             self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + seconds
 
-    def awaited_adapter(self, now: float, clock: QueueWaitMeter, lane: str) -> None:
-        """All the time in its queue so far, it was its adapter that lacked. lane: its own."""
+    def stand_apart(self, now: float, clock: QueueWaitMeter) -> None:
+        """From now on its queue goes on without it."""
+        if self._state == "queue":
+            self._leave_queue(now, clock)
+            self._enter("queue", now)
+
+    def awaited(self, reason: str, now: float, clock: QueueWaitMeter, lane: str) -> None:
+        """All the time that it stood apart from its queue, it was this that lacked. lane: its own."""
+        if self._state != "queue":
+            return  # preempted, which it is until its next token
         waited = now - self._entered
         if waited > 0:
             self.seconds["queue"] += waited
-            self.queued_by[ADAPTER] += waited
+            self.queued_by[reason] += waited
             self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + waited
         self._hands = clock.read(now)
         self._entered = now

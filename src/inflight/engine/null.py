@@ -29,6 +29,7 @@ from inflight.core.types.adapter import Adapter
 from inflight.core.types.kv_groups import first_seen
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
+    HOST,
     AdapterLoad,
     BatchPlan,
     Capacity,
@@ -84,11 +85,13 @@ class NullExecutor:
         seconds: Callable[[BatchPlan], float] = lambda plan: 0.0,
         fate: Callable[[Transfer | AdapterLoad], tuple[int, bool]] = lambda transfer: (0, False),
         draft: Callable[[NewRow, int], Sequence[int]] = lambda row, count: (),
+        elsewhere: dict[str, dict[int, list[int]]] | None = None,
     ):
-        """seconds(plan): how long a step is said to take. fate(transfer): of an asynchronous one, and of an adapter's
+        """seconds(plan): how long a step is said to take. fate(transfer): of one beside the steps, and of an adapter's
         load, how many polls do not find it ended yet, and whether it fails; it copies when it ends. draft(row, count):
         behind the tokens of a row as it would be if it began now, drafts for a chunk that leaves them to the executor,
-        at most so many."""
+        at most so many. elsewhere: what lies in other places than the host, by place and its number there; it may
+        outlive the executor."""
         self._capacity = capacity
         self._seconds = seconds
         self._fate = fate
@@ -96,6 +99,7 @@ class NullExecutor:
         self.underway: list[_Underway] = []
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
         self._host: dict[int, list[int]] = {}  # host block → its slots
+        self._elsewhere = {} if elsewhere is None else elsewhere
         self._rows: dict[int, _Row] = {}
         self._snapshots: dict[int, int] = {}  # slot → state
         self._adapters: dict[int, Adapter] = {}  # slot → what it holds
@@ -141,6 +145,9 @@ class NullExecutor:
         ended = [one for one in self.underway if not one.polls]
         self.underway = [replace(one, polls=one.polls - 1) for one in self.underway if one.polls]
         for one in ended:
+            if not one.fails and isinstance(one.transfer, Transfer) and one.transfer.place != HOST:
+                one.fails = not self._copy_elsewhere(one.transfer)
+                continue
             if one.fails:
                 continue
             if isinstance(one.transfer, AdapterLoad):
@@ -170,10 +177,10 @@ class NullExecutor:
         return chunk._replace(length=known + len(drafts), sample=1 + len(drafts), draft_token_ids=drafts)
 
     def _begin(self, transfer: Transfer) -> None:
-        if not self._capacity.asynchronous_transfers:
+        if transfer.place == HOST and not self._capacity.asynchronous_transfers:
             self._copy(transfer)
             return
-        if transfer.kind == "load":
+        if transfer.kind in ("load", "receive"):
             for block in transfer.blocks:
                 for slot in self._slots_of(block):
                     self._slots.pop(slot, None)
@@ -186,6 +193,19 @@ class NullExecutor:
                 self._host[host_block] = [self._slots[slot] for slot in slots]  # only full blocks are swapped
             else:
                 self._slots.update(zip(slots, self._host.pop(host_block), strict=True))
+
+    def _copy_elsewhere(self, transfer: Transfer) -> bool:
+        """What is there stays there; whether it was there."""
+        there = self._elsewhere.setdefault(transfer.place, {})
+        if transfer.kind in ("load", "receive") and not all(remote in there for remote in transfer.remote_blocks):
+            return False
+        for block, remote in zip(transfer.blocks, transfer.remote_blocks, strict=True):
+            slots = self._slots_of(block)
+            if transfer.kind in ("store", "send"):
+                there[remote] = [self._slots[slot] for slot in slots]
+            else:
+                self._slots.update(zip(slots, there[remote], strict=True))
+        return True
 
     def _slots_of(self, block: int) -> range:
         size = self._capacity.block_size

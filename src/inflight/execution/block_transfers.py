@@ -1,25 +1,44 @@
-"""Transfers between a device's blocks and the host's: done within their step, or begun with it and ended when they are.
+"""Transfers of a device's blocks: to and from the host within their step, or begun with it and ended when they are; to
+and from other places always so.
 
-Knows tickets and which blocks stand for the host's; how blocks are copied, whoever copies them knows. Beside the steps,
-one that fails fails alone: what its blocks hold is not used, and the step that it was begun with goes on.
+Knows tickets and which blocks stand for the host's; how blocks are copied, whoever copies them knows, and of each other
+place whoever serves it (`PlaceTransfers`). Beside the steps, one that fails fails alone: what its blocks hold is not
+used, and the step that it was begun with goes on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from inflight.core.types.plan import BatchPlan, Capacity, Transfer, Transferred
+from inflight.core.types.plan import HOST, BatchPlan, Capacity, Transfer, Transferred
 from inflight.execution.backends.protocol import PendingCopy
 
 _TICK = 0.0005  # seconds between two looks, for whoever waits
 Copy = Callable[[Sequence[int], Sequence[int]], Sequence[PendingCopy]]
 
 
+class PlaceTransfers(Protocol):
+    """Blocks that are stored, loaded, sent and received beside the steps: of a folder, or with peers."""
+
+    def serves(self, place: str) -> bool: ...
+
+    def begin(self, transfer: Transfer) -> None:
+        """Called on the thread that runs the steps, behind what was submitted before, and to return at once."""
+
+    def poll(self) -> Sequence[Transferred] | None:
+        """Those that have ended since the last call, each once; None: none is under way."""
+
+    def close(self) -> None:
+        """What is under way ends soon, one way or the other; afterwards nothing touches a block."""
+
+
 class BlockTransfers:
-    def __init__(self, capacity: Capacity, copy: Copy) -> None:
+    def __init__(self, capacity: Capacity, copy: Copy, places: Sequence[PlaceTransfers] = ()) -> None:
         """Of a cache of the capacity's blocks, one for padding, and the host's. copy(sources, destinations): begins to
-        copy whole blocks, and returns what is under way of that."""
+        copy whole blocks, and returns what is under way of that. places: those that are not the host."""
+        self._places = places
         self._first_host = capacity.num_blocks + 1
         self._asynchronous = capacity.asynchronous_transfers
         self._copy = copy
@@ -29,9 +48,12 @@ class BlockTransfers:
     def begin(self, plan: BatchPlan) -> None:
         """Those of a plan, before it computes. Within their step what is stored comes first, since it may make room for
         what is loaded, and an error is the step's."""
-        if self._asynchronous:
-            for transfer in plan.transfers:
+        for transfer in plan.transfers:
+            if transfer.place != HOST:
+                self._begin_elsewhere(transfer)
+            elif self._asynchronous:
                 self._begin(transfer)
+        if self._asynchronous:
             return
         if stored := plan.copies("store"):
             self._copy([block for block, _ in stored], [self._first_host + host for _, host in stored])
@@ -40,12 +62,23 @@ class BlockTransfers:
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """As `Executor.poll`."""
-        if not self._under_way and not self._failed:
-            return None
         last = time.monotonic() + seconds
-        while not (ended := self._ended()) and time.monotonic() < last:
+        while not (ended := self._ended()) and ended is not None and time.monotonic() < last:
             time.sleep(_TICK)
         return ended
+
+    def close(self) -> None:
+        for place in self._places:
+            place.close()
+
+    def _begin_elsewhere(self, transfer: Transfer) -> None:
+        served = next((one for one in self._places if one.serves(transfer.place)), None)
+        try:
+            if served is None:
+                raise LookupError(f"nobody serves {transfer.place!r}")
+            served.begin(transfer)
+        except Exception as fault:  # whatever it is, it need not end the step
+            self._failed.append(_failed(transfer.ticket, fault))
 
     def _begin(self, transfer: Transfer) -> None:
         remote = [self._first_host + block for block in transfer.remote_blocks]
@@ -55,8 +88,14 @@ class BlockTransfers:
         except Exception as fault:  # whatever it is, it need not end the step
             self._failed.append(_failed(transfer.ticket, fault))
 
-    def _ended(self) -> tuple[Transferred, ...]:
+    def _ended(self) -> tuple[Transferred, ...] | None:
+        """None: none was under way."""
+        told = [one.poll() for one in self._places]
+        if not self._under_way and not self._failed and not any(one is not None for one in told):
+            return None
         ended, self._failed = self._failed, []
+        for one in told:
+            ended += one or ()
         for ticket, copies in tuple(self._under_way.items()):
             try:
                 if not all(copy.query() for copy in copies):

@@ -31,7 +31,7 @@ from inflight.execution.backends.protocol import (
     PendingPass,
     StateCache,
 )
-from inflight.execution.block_transfers import BlockTransfers
+from inflight.execution.block_transfers import BlockTransfers, PlaceTransfers
 from inflight.execution.device_lost import DeviceLost, sentence
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.drafters.step_drafting import StepDrafting
@@ -59,18 +59,20 @@ class ModelRunner:
         drafter: StepDrafter | None = None,
         grammars: GrammarRows | None = None,
         adapters: AdapterMatrices | None = None,
+        places: Sequence[PlaceTransfers] = (),
     ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
         drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any.
-        adapters: which of the model's matrices those may change; None: no plan loads any."""
+        adapters: which of the model's matrices those may change; None: no plan loads any. places: to which blocks go
+        beside the steps, and from which they come."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
         self._capacity = capacity
         self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
         self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
-        self._transfers = BlockTransfers(capacity, self._copy_blocks)
+        self._transfers = BlockTransfers(capacity, self._copy_blocks, places)
         self._grammars = grammars
         self._adapters = None
         if adapters is not None:
@@ -145,6 +147,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Nothing but threads outlives the runner's own references."""
+        self._transfers.close()
         if self._capacity.asynchronous_transfers and self.lost is None:
             self._backend.wait()  # or blocks would be copied whose memory is somebody else's
         if self._adapters is not None:

@@ -79,9 +79,10 @@ def _vector(features: Features) -> tuple[float, ...]:
     )
 
 
-def prefill_seconds(model: LatencyModel, tokens: int) -> float:
-    """What computing so many prompt tokens takes, beside what a step takes anyway; 0 before anything is known."""
+def prefill_seconds(model: LatencyModel, tokens: int, start: int = 0) -> float:
+    """What computing so many prompt tokens from a position on takes, beside what a step takes anyway; 0 before anything
+    is known."""
     if not model.ready:
         return 0.0
     empty = Features(0, 0, 0, 0, 0.0)
-    return model.seconds(Features(tokens, 1, 1, 0, tokens * (tokens / 2))) - model.seconds(empty)
+    return model.seconds(Features(tokens, 1, 1, 0, tokens * (start + tokens / 2))) - model.seconds(empty)

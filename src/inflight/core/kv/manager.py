@@ -1,9 +1,9 @@
 """KV memory as the scheduler sees it: sequences come, share, are preempted and end.
 
 Joins the pool (who holds what), the prefix cache (what is where), the swap space (what is kept on the host), the
-transfers in between, and the snapshots of recurrent state. What a sequence holds while it runs is asked of `tables`,
-what it shares with others of `sharing`, how much there is for one at most of `layout`. Decides nothing: who is admitted
-and who is preempted is the scheduler's.
+transfers in between, what is brought from tiers and peers (`loader`), and the snapshots of recurrent state. What a
+sequence holds while it runs is asked of `tables`, what it shares with others of `sharing`, how much there is for one at
+most of `layout`. Decides nothing: who is admitted and who is preempted is the scheduler's.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import BlockTables
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+from inflight.core.kv.prefix_loader import LoaderCounts, PrefixLoader
 from inflight.core.kv.prefix_sharing import Lookup, PrefixSharing
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.state_snapshots import StateSnapshots
 from inflight.core.kv.swap_space import SwapSpace
 from inflight.core.kv.table_layout import Allocation, TableLayout
+from inflight.core.kv.tiers import NO_TIERS, BlockTiers
 from inflight.core.kv.transfers import Transfers
+from inflight.core.kv.write_behind import WriteBehind, WriteCounts
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_groups import ANY_LENGTH
 from inflight.core.types.plan import Capacity
+from inflight.core.types.tier_counts import TierCounts
 
 
 @dataclass(slots=True)
@@ -48,9 +52,11 @@ class KVCacheManager:
         longest_chunk: int = ANY_LENGTH,
         spacing: SnapshotSpacing | None = None,
         journal: CacheJournal | None = None,
+        tiers: BlockTiers = NO_TIERS,
     ):
         """longest_chunk: tokens of one sequence that a step computes at most. spacing: of snapshots of recurrent state,
-        where the model has any. journal: of what changes in the prefix cache, where somebody asks."""
+        where the model has any. journal: of what changes in the prefix cache, where somebody asks. tiers: beyond the
+        device and its host. Raises ValueError where they cannot hold all that a sequence goes on behind."""
         self.layout = TableLayout(capacity, allocation, longest_chunk)
         self.block_size = capacity.block_size
         self.has_windows = self.layout.has_windows
@@ -60,20 +66,33 @@ class KVCacheManager:
         self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
         self._journal = journal
+        self._tiers = tiers if self._prefix_caching else NO_TIERS
+        if self._tiers and (self.has_windows or self.has_state):
+            raise ValueError(
+                f"tiers and peers bring blocks of one KV group, and this model has {len(capacity.windows)} under the "
+                f"windows {capacity.windows} and {capacity.state_snapshots} snapshots of recurrent state; leave them "
+                "out"
+            )
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """Every block is free, and nothing is known of what is in it."""
         capacity = self._capacity
         self.states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
-        self.prefix = PrefixCache(self.block_size, on_drop=self.states.slots.drop, journal=self._journal)
+        self.prefix = PrefixCache(self.block_size, on_drop=self._dropped, journal=self._journal)
         self.prefix.clear()  # for those who mirror what was there before
         self.pool = BlockPool(capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
         self.swap = SwapSpace(capacity.host_blocks, self.prefix, self.pool, self.transfers)
         self.tables = BlockTables(self.layout, self.pool, self.prefix, self.swap)
         states = self.states if self.has_state else None
-        self.sharing = PrefixSharing(self.layout, self.pool, self.prefix, states, self._prefix_caching)
+        sink, sources = self._tiers.sink, self._tiers.sources
+        self.writes = None if sink is None else WriteBehind(self.pool, self.prefix, self.transfers, sink)
+        self.sharing = PrefixSharing(self.layout, self.pool, self.prefix, states, self._prefix_caching, self.writes)
+        self.loader: PrefixLoader | None = None
+        if sources:
+            parts = (self.pool, self.prefix, self.sharing, self.transfers)
+            self.loader = PrefixLoader(*parts, sources, self._tiers.worth, self.block_size, self.writes)
 
     # -- sequences that wait ------------------------------------------------------------------------------------
     def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
@@ -92,7 +111,7 @@ class KVCacheManager:
         offloaded = tuple(place for place in places if place.block is None)
         if not self.swap.clears(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
             return None
-        self.sharing.forget(sequence)
+        self._waits_no_longer(sequence)
         sequence.num_computed = max(len(hits) * self.block_size, self.layout.handed(sequence))
         if self.has_state:  # before blocks are evicted, which may be those that it is beside
             self.states.admit(sequence, lookup.chain.places, len(hits))
@@ -138,7 +157,7 @@ class KVCacheManager:
 
     def end(self, sequence: Sequence) -> None:
         """The sequence will not be back."""
-        self.sharing.forget(sequence)
+        self._waits_no_longer(sequence)
         self.swap.give_up(sequence.offloaded)
         sequence.offloaded = ()
         self._release(sequence)
@@ -149,8 +168,43 @@ class KVCacheManager:
         self.pool.evict_all()
         self.prefix.clear()
         self.states.slots.drop_all()
+        if self.writes is not None:
+            self.writes.forget_all()
+
+    # -- steps --------------------------------------------------------------------------------------------------
+    def begin_writes(self, step: int) -> None:
+        """Store what is to be kept in a tier, with the plan of this step."""
+        if self.writes is not None:
+            self.writes.begin(step)
+
+    def committed(self, step: int) -> None:
+        """What plans up to this one were to compute is computed."""
+        if self.writes is not None:
+            self.writes.committed(step)
+
+    def tier_counts(self) -> TierCounts | None:
+        """None: there are no tiers."""
+        if not self._tiers:
+            return None
+        loads = LoaderCounts() if self.loader is None else self.loader.counts
+        writes = WriteCounts() if self.writes is None else self.writes.counts
+        return TierCounts(loads.brought, loads.failed, loads.declined, writes.stored, writes.failed, writes.missed)
+
+    @property
+    def writes_wait(self) -> bool:
+        return self.writes is not None and self.writes.waiting
 
     # -- inside -------------------------------------------------------------------------------------------------
+    def _dropped(self, node: int) -> None:
+        self.states.slots.drop(node)
+        if self.writes is not None:
+            self.writes.dropped(node)
+
+    def _waits_no_longer(self, sequence: Sequence) -> None:
+        self.sharing.forget(sequence)
+        if self.loader is not None:
+            self.loader.left(sequence)
+
     def _acquire(self, sequence: Sequence, places: list[CachedBlock], offloaded: tuple[CachedBlock, ...]) -> None:
         """It holds what it found; what of that is on the host is loaded into blocks of its own."""
         for place in places:

@@ -14,17 +14,20 @@ from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 from inflight.core.kv.state_snapshots import StateSnapshots
 from inflight.core.kv.table_layout import TableLayout
+from inflight.core.kv.write_behind import WriteBehind
 from inflight.core.sequence import Sequence
 from inflight.core.types.cache_changes import SharedRoot
 
 
 @dataclass(slots=True)
 class Lookup:
-    """What was last found for a waiting sequence. waited: for a snapshot, a step. room: blocks that its admission would
-    have left available, below 0 those that it lacked; given_up, length: of the pool and the chain then."""
+    """What was last found for a waiting sequence. waited: for a snapshot, a step. fetched: what continues it beyond the
+    device was asked for, if there is any. room: blocks that its admission would have left available, below 0 those that
+    it lacked; given_up, length: of the pool and the chain then."""
 
     chain: CachedChain = field(default_factory=CachedChain)
     waited: bool = False
+    fetched: bool = False
     room: int = 0
     given_up: int = 0
     length: int = -1
@@ -38,9 +41,11 @@ class PrefixSharing:
         prefix: PrefixCache,
         states: StateSnapshots | None,
         among_requests: bool,
+        writes: WriteBehind | None = None,
     ):
         """states: of a model with recurrent state. among_requests: whether prefixes are cached for other requests, too;
-        otherwise the samples of one share them until it ends."""
+        otherwise the samples of one share them until it ends. writes: of what is kept in a tier as well."""
+        self._writes = writes
         self._size, self._has_windows, self._layout = layout.block_size, layout.has_windows, layout
         self._pool, self._prefix, self._states = pool, prefix, states
         self._among_requests = among_requests
@@ -106,6 +111,8 @@ class PrefixSharing:
                 if sequence.published >= sequence.passed[group]:
                     block = table[sequence.published]
                     nodes.append(self._adopted(self._prefix.publish_beside(nodes[0], group, block), block))
+            if self._writes is not None and isinstance(sequence.node, int | SharedRoot):
+                self._writes.published(nodes[0], sequence.node, tokens)
             sequence.node = nodes[0]
             sequence.published += 1
             if self._states is not None and sequence.state is not None:

@@ -2,7 +2,9 @@
 
 Knows what a ticket holds: while it is out, one reference to each of its device blocks, so that nobody is given one of
 them. Knows neither what is in the blocks nor what a transfer is for: whoever asks for one is called when it has ended.
-Of an executor that does transfers within their step, each has ended when its plan is made.
+Whether one ends within its step is a matter of its place: the host's memory is copied to and from within the step where
+the executor is not asynchronous (a CPU), and then it has ended when its plan is made; folders and peers are beside the
+steps everywhere.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.types.plan import Transfer, TransferKind
+from inflight.core.types.plan import HOST, Transfer, TransferKind
 
 
 class Transfers:
     def __init__(self, pool: BlockPool, keeps_content: Callable[[int], bool], asynchronous: bool):
-        """keeps_content(block): whether a block that is held no more can still be found."""
+        """keeps_content(block): whether a block that is held no more can still be found. asynchronous: whether
+        transfers to and from the host go on beside the steps, too."""
         self.asynchronous = asynchronous
         self.out: dict[int, Transfer] = {}
         self._pool = pool
@@ -36,11 +39,15 @@ class Transfers:
         transfer = Transfer(self.new_ticket(), kind, place, blocks, remote_blocks)
         self._asked.append(transfer)
         self._ended[transfer.ticket] = ended
-        if self.asynchronous:
+        if self.is_beside(place):
             self.out[transfer.ticket] = transfer
             for block in blocks:
                 self._pool.acquire(block)
         return transfer.ticket
+
+    def is_beside(self, place: str) -> bool:
+        """Whether transfers of this place go on beside the steps; otherwise they end within theirs."""
+        return self.asynchronous or place != HOST
 
     def new_ticket(self) -> int:
         """The next number, for what else an executor does beside the steps, too."""
@@ -52,8 +59,8 @@ class Transfers:
         if not self._asked:
             return ()
         asked, self._asked = self._asked, []
-        if not self.asynchronous:
-            for transfer in asked:
+        for transfer in asked:
+            if not self.is_beside(transfer.place):
                 self._ended.pop(transfer.ticket)(True)
         return tuple(sorted(asked, key=lambda transfer: transfer.kind == "load"))
 

@@ -4,7 +4,7 @@ Knows ranks and groups, and nothing of memory or plans. Within a group the order
 a sequence began to wait; which group is next is asked anew at every choice. For policies whose ranks change (`window`)
 the first so many by arrival are ranked anew when a step asks. Samples of one prompt wait apart until the first of them
 has its prompt computed, so that they find its blocks instead of computing the prompt again. Apart wait those whose
-adapter is not there, too: they count, and have no place in the order.
+adapter is not there, or of whose prefix more is on its way, too: they count, and have no place in the order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WaitingQueue:
         self.backlog = Backlog()
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
-        self._deferred: dict[int, tuple[Sequence, int]] = {}  # by number: those apart, and tokens as above
+        self._deferred: dict[int, tuple[Sequence, int, str]] = {}  # by number: those apart, tokens as above, and why
 
     def clear(self) -> None:
         """Nobody waits."""
@@ -67,19 +67,25 @@ class WaitingQueue:
         self._inside[sequence.number] = ticket, tokens
         self.backlog.came(sequence.request.tenant, 1, tokens)
 
-    @property
-    def deferred(self) -> int:
-        """Those that wait apart for what they lack."""
-        return len(self._deferred)
+    def deferred(self, reason: str) -> int:
+        """Those that wait apart for this."""
+        return sum(one[2] == reason for one in self._deferred.values())
 
-    def defer(self, sequence: Sequence) -> None:
-        """It waits apart until it is pushed."""
+    def defer(self, sequence: Sequence, reason: str) -> None:
+        """It waits apart, for what it lacks, until it is pushed."""
         tokens = _tokens(sequence)
-        self._deferred[sequence.number] = sequence, tokens
+        self._forget(sequence)
+        self._deferred[sequence.number] = sequence, tokens, reason
         self.backlog.came(sequence.request.tenant, 1, tokens)
 
-    def defers(self, sequence: Sequence) -> bool:
-        return sequence.number in self._deferred
+    def lacks(self, sequence: Sequence) -> str | None:
+        """For what it waits apart; None: it does not."""
+        found = self._deferred.get(sequence.number)
+        return None if found is None else found[2]
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        """Whether it may be served."""
+        return sequence.number in self._inside
 
     def in_order(self, now: float) -> Iterator[Sequence]:
         """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
@@ -95,7 +101,7 @@ class WaitingQueue:
 
     def everyone(self) -> list[Sequence]:
         """All that wait, those that may not be served yet too, in no order."""
-        apart = (sequence for sequence, _ in self._deferred.values())
+        apart = (one[0] for one in self._deferred.values())
         return [*self.sequences(), *apart, *itertools.chain.from_iterable(self._held.values())]
 
     def views(self) -> list[SequenceView]:

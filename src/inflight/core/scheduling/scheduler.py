@@ -14,10 +14,12 @@ from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.estimation.accuracy import PredictionTally
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
+from inflight.core.estimation.restoring import RestoreCost
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
+from inflight.core.kv.tiers import BlockTiers
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
@@ -34,6 +36,7 @@ from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
+from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
@@ -49,6 +52,7 @@ from inflight.core.types.plan import (
 )
 from inflight.core.types.request import Request, RequestRefused
 from inflight.counted import counted, there_are
+from inflight.records.timings import ADAPTER
 
 
 class Scheduler:
@@ -73,10 +77,13 @@ class Scheduler:
         longest_chunk: int = UNLIMITED,
         spacing: SnapshotSpacing | None = None,
         cache_journal: CacheJournal | None = None,
+        sources: Iterable[BlockSource] = (),
+        sink: BlockSink | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
-        cache_journal: has what changes in the prefix cache, where somebody takes it.
+        cache_journal: has what changes in the prefix cache, where somebody takes it. sources: of blocks beyond the
+        device, where prefixes go on. sink: in which blocks are kept as well.
         Raises ValueError for end token ids that are not in the vocabulary, and for speculation where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
@@ -96,7 +103,9 @@ class Scheduler:
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
         self._speculation = speculation
-        self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk, spacing, cache_journal)
+        tiers = BlockTiers(tuple(sources), RestoreCost(self._latency), sink)
+        how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers)
+        self._memory = KVCacheManager(capacity, *how)
         self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
@@ -147,8 +156,9 @@ class Scheduler:
             lane.queue.defer_siblings(samples[0], samples[1:])
         if request.adapter is None or self._adapters.arrive(request.request_id, request.adapter):
             lane.queue.push(samples[0], now)
+            self._step_builder.arrived(samples[0])
         else:
-            lane.queue.defer(samples[0])
+            lane.queue.defer(samples[0], ADAPTER)
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request in whatever state it is; unknown (or ended) ids are ignored."""
@@ -219,6 +229,8 @@ class Scheduler:
                         self._step_builder.ended(sequence)
                 elif sequence.recomputes:
                     self._running.send_lost_back(sequence, now)
+        if result.error is None:
+            self._memory.committed(plan.step if self._planned else self._next_step)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
@@ -269,8 +281,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, runs or is in flight, and no transfer is out."""
-        return not self._samples and not self._planned and not self.transfers_out
+        """Nothing waits, runs or is in flight, and no transfer is out, or is to begin."""
+        return not self._samples and not self._planned and not self.transfers_out and not self._memory.writes_wait
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(
@@ -369,8 +381,9 @@ class Scheduler:
         for request_id in request_ids:
             first = self._samples[request_id][0]
             lane = self._lanes.of(first)
-            first.timings.awaited_adapter(now, lane.clock, lane.settings.name)
+            first.timings.awaited(ADAPTER, now, lane.clock, lane.settings.name)
             lane.queue.push(first, now)
+            self._step_builder.arrived(first)
 
     def _adapter_ended(self, load: Transferred, now: float) -> list[Event]:
         request_ids = self._adapters.ended(load.ticket, load.error is None)
@@ -501,8 +514,8 @@ class Scheduler:
     def _end_sequence(self, sequence: Sequence, now: float) -> None:
         """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
         lane = self._lanes.of(sequence)
-        if lane.queue.defers(sequence):
-            sequence.timings.awaited_adapter(now, lane.clock, lane.settings.name)
+        if (lacked := lane.queue.lacks(sequence)) is not None:
+            sequence.timings.awaited(lacked, now, lane.clock, lane.settings.name)
         sequence.timings.end(now, lane.clock)
         lane.queue.policy.left(SequenceView(sequence))
         # A request that samples nothing says nothing of how long answers are.

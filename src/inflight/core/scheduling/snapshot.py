@@ -12,6 +12,8 @@ from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.grammar_stats import GrammarStats
+from inflight.core.types.tier_counts import TierCounts
+from inflight.records.timings import ADAPTER, KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class LaneCounts:
     stands_for: what its queue stands still for: one of QUEUE_REASONS, or "other" (the step under way).
     running: rows that it holds. compiling: whose grammar is being compiled, before the scheduler hears of them; the
     bridge adds them, and they are none of the waiting. loading: of the waiting those whose adapter is not there.
+    fetching: of the waiting those of whose prefix more is on its way from a tier or a peer.
     """
 
     name: str
@@ -29,6 +32,7 @@ class LaneCounts:
     running: int
     compiling: int = 0
     loading: int = 0
+    fetching: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Snapshot:
 
     speculation: what it did since the engine began; None where there is none, or none that counts. grammars: what they
     took, which the engine's loop adds; None where nothing is bound to any. adapters: None where there are no slots.
+    tiers: None where there are neither tiers nor peers.
     """
 
     step: int
@@ -83,6 +88,7 @@ class Snapshot:
     speculation: SpeculationStats | None = None
     grammars: GrammarStats | None = None
     adapters: AdapterCounts | None = None
+    tiers: TierCounts | None = None
 
     @property
     def compiling(self) -> int:
@@ -121,7 +127,8 @@ def take_snapshot(
                 len(lane.queue),
                 lane.clock.reason,
                 lane.running,
-                loading=lane.queue.deferred,
+                loading=lane.queue.deferred(ADAPTER),
+                fetching=lane.queue.deferred(KV),
             )
             for lane in lanes.all()
         ),
@@ -137,6 +144,7 @@ def take_snapshot(
         state_missed_tokens=states.missed_tokens,
         speculation=speculation,
         adapters=_adapters(step_builder.adapters),
+        tiers=memory.tier_counts(),
     )
 
 

@@ -21,6 +21,7 @@ from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.admission_preemption import AdmissionPreemption
 from inflight.core.scheduling.background_claims import BackgroundClaims
 from inflight.core.scheduling.draft_planner import DraftPlanner
+from inflight.core.scheduling.prefix_fetching import PrefixFetching
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.scheduling.wait_reasons import WaitReasons
@@ -49,6 +50,12 @@ class StepBuilder:
         self._background_claims = BackgroundClaims(memory, lanes, running, self._admission_preemption)
         self._wait_reasons = WaitReasons(lanes, running)
         self._drafts = None if speculation is None else DraftPlanner(speculation, memory, lanes, running)
+        self._fetching = None if memory.loader is None else PrefixFetching(memory.loader, lanes, running)
+
+    def arrived(self, sequence: Sequence) -> None:
+        """It has joined its queue."""
+        if self._fetching is not None:
+            self._fetching.arrived(sequence)
 
     def compose(self, step: int, shape: StepShape, now: float, ahead: bool) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now, and nothing copied. ahead: a step before it
@@ -61,6 +68,9 @@ class StepBuilder:
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
         self.running.sort(now)
+        self._memory.begin_writes(step)
+        if self._fetching is not None:
+            self._fetching.proceed(now)
         held = () if drafts is None else drafts.held_back(step, ahead)
         self._find_uncomputed(draft, held)
         if self._has_windows:
@@ -275,6 +285,8 @@ class StepBuilder:
         for sequence in lane.queue.in_order(now):
             if self._has_state and self._memory.sharing.awaits_snapshot(sequence):
                 return OTHER  # the step under way, behind which it has less to compute
+            if self._fetching is not None and self._fetching.fetches(sequence, lane, now):
+                continue
             left = self._left(draft, lane, budget_floor)
             has_room = draft.has_room_for(sequence, left)
             has_row = self.running.has_row(lane, shape)

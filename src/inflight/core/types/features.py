@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.core.types.plan import BatchPlan
+from inflight.core.types.plan import HOST, BatchPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Features:
     computed (the output projection), to draw the next token or to score the one that follows. decode_context: Σ of
     positions read by decodes, whatever drafts they have. prefill_context: Σ length · (start + length / 2) over longer
     chunks, the query-key pairs of their attention, and such pairs of drafts. moved_blocks: copied between the device
-    and elsewhere."""
+    and its host; what goes to other places and comes from there takes no time of the step."""
 
     tokens: int
     rows: int
@@ -42,5 +42,5 @@ def features(plan: BatchPlan) -> Features:
         tokens += length
         prefill_context += length * (length / 2)
     rows = len(plan.chunks) + len(plan.padding)
-    moved = sum(len(one.blocks) for one in plan.transfers)
+    moved = sum(len(one.blocks) for one in plan.transfers if one.place == HOST)
     return Features(tokens, rows, samples, decode_context, prefill_context, moved)

@@ -96,7 +96,8 @@ class Transfer(NamedTuple):
     """Keys and values that are copied between blocks of the device and blocks elsewhere, one to one.
 
     ticket: its number in the engine, by which the executor tells what became of it. kind: to a tier of memory and back
-    (store, load), to and from another engine (send, receive). place: the tier's or the peer's name.
+    (store, load), to and from another engine (send, receive). place: the tier's or the peer's name; HOST is memory of
+    this machine that the executor copies to by itself. remote_blocks: as that place numbers them.
     """
 
     ticket: int
@@ -131,8 +132,9 @@ class BatchPlan:
     padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
     static and dynamic batching insist on.
 
-    transfers: begun with the step. An executor whose transfers are not asynchronous does them before it computes, in
-    this order: what is stored may make room for what is loaded, and for what the step writes.
+    transfers: begun with the step. Those of the host, where the executor's are not asynchronous, are done before it
+    computes, in this order: what is stored may make room for what is loaded, and for what the step writes. Those of
+    other places go on beside the steps, on every device.
 
     held_back: numbers of sequences that are left out, although a step in flight samples their last token: they are
     drafted for behind it. A record tells them; an executor does not look.
@@ -155,8 +157,8 @@ class BatchPlan:
         return sum(chunk.length for chunk in self.chunks) + sum(self.padding)
 
     def copies(self, kind: TransferKind) -> list[tuple[int, int]]:
-        """Device block and remote block of all transfers of a kind, in order."""
-        mine = (one for one in self.transfers if one.kind == kind)
+        """Device block and the host's of all transfers of a kind between these two, in order."""
+        mine = (one for one in self.transfers if one.kind == kind and one.place == HOST)
         return [pair for one in mine for pair in zip(one.blocks, one.remote_blocks, strict=True)]
 
 
@@ -237,8 +239,9 @@ class Capacity:
     """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together.
 
     host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
-    asynchronous_transfers: transfers begin behind the steps before theirs, go on while steps compute, and end when
-    `Executor.poll` says so; otherwise they are done within their step, before it computes, and nothing is told of them.
+    asynchronous_transfers: transfers to and from the host begin behind the steps before theirs, go on while steps
+    compute, and end when `Executor.poll` says so, as those of every other place do; otherwise they are done within
+    their step, before it computes, and nothing is told of them.
     embedding_size: numbers of a pooled vector; 0: nothing is pooled. windows: of each KV group, the tokens that its
     layers look back over, themselves included; 0: all. A block holds positions of one group, and is of the same size
     for each. state_snapshots: slots for copies of a row's recurrent state; 0: the model has none. generates: whether

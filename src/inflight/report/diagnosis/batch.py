@@ -42,6 +42,10 @@ _WAITED = {
         "Their adapters were not in memory",
         "a larger --max-loras holds more of them at a time, and takes memory from keys and values",
     ),
+    "kv": (
+        "Keys and values of their prompts were on the way from a tier or a peer",
+        "a faster disk or link brings them sooner; what takes longer than computing them is not brought at all",
+    ),
 }
 
 
@@ -60,7 +64,7 @@ def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
         change += "; --kv-allocation paged reserves none ahead"
     if reason == "budget" and itl_tail(evidence) is not None:
         change += "; as streams are stalled already, less load or more --threads is what helps both"
-    is_before = reason in ("grammar", "adapter")
+    is_before = reason in ("grammar", "adapter", "kv")
     when = "before they could join the queue" if is_before else "when the first in the queue was looked at"
     empty = ""
     if engine.occupancy_queued is not None and engine.occupancy_queued < LOW:
@@ -138,6 +142,7 @@ def _for(reason: str) -> str:
         "window": "the batch before them",
         "grammar": "their grammars",
         "adapter": "their adapters",
+        "kv": "their keys and values",
     }
     return names.get(reason, reason)
 

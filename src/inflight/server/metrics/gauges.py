@@ -10,7 +10,7 @@ from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.snapshot import AdapterCounts, LaneCounts, Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.metrics.definitions import kv_waste, occupancy
-from inflight.records.timings import ADAPTER, GRAMMAR, QUEUE_REASONS
+from inflight.records.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
 from inflight.server.metrics import drafts, grammars
 from inflight.server.metrics.families import labelled
 
@@ -40,7 +40,7 @@ def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
         GaugeMetricFamily,
         "inflight_sequences_waiting",
         "Sequences without a row, by what their lane's queue stands still for; grammar: those whose own is compiled; "
-        "adapter: those whose own is not there.",
+        "adapter: those whose own is not there; kv: those whose keys and values are brought.",
         ["lane", "reason"],
         waiting,
     )
@@ -57,7 +57,9 @@ def _waiting(lane: LaneCounts, reason: str) -> int:
         return lane.compiling
     if reason == ADAPTER:
         return lane.loading
-    return lane.waiting - lane.loading if lane.stands_for == reason else 0
+    if reason == KV:
+        return lane.fetching
+    return lane.waiting - lane.loading - lane.fetching if lane.stands_for == reason else 0
 
 
 def _adapters(counts: AdapterCounts) -> Iterator[Metric]:

@@ -1,0 +1,170 @@
+"""The prefix loader: brings what a waiting sequence's prefix continues with in a tier or with a peer.
+
+Knows sources (`core.types.block_source`) and what of their blocks is on its way. The blocks are taken, and can be found
+in the prefix cache at once, marked as loading; their ticket alone holds them, so that no waiting sequence holds any and
+waiting cannot deadlock. When it has ended they are cached blocks like all others; if it failed they are forgotten, and
+computed. Each time that a sequence waits it is fetched for once: what was brought and given away again is computed.
+Whether bringing is worth it, `estimation.restoring` says; who stands apart meanwhile, `scheduling.prefix_fetching`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequences
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, cast
+
+from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+from inflight.core.kv.prefix_sharing import Lookup, PrefixSharing
+from inflight.core.kv.transfers import Transfers
+from inflight.core.kv.write_behind import WriteBehind
+from inflight.core.sequence import Sequence
+from inflight.core.types.block_source import BlockSource, Continuation
+from inflight.core.types.cache_changes import SharedRoot
+from inflight.counted import counted
+
+MOST_AHEAD = 0.5  # share of the pool that may be brought for those that still wait
+
+
+class Worth(Protocol):
+    """Whether bringing blocks is worth it, and what became of that."""
+
+    def brings(self, place: str, blocks: int, start: int, tokens: int) -> bool:
+        """Whether so many blocks come sooner than `tokens` tokens from position `start` on are computed."""
+
+    def brought(self, place: str, blocks: int, seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class LoaderCounts:
+    """Blocks since the engine began, by what became of them. declined: computing them was cheaper."""
+
+    brought: int = 0
+    failed: int = 0
+    declined: int = 0
+
+
+class PrefixLoader:
+    def __init__(
+        self,
+        pool: BlockPool,
+        prefix: PrefixCache,
+        sharing: PrefixSharing,
+        transfers: Transfers,
+        sources: Sequences[BlockSource],
+        worth: Worth,
+        block_size: int,
+        writes: WriteBehind | None = None,
+    ):
+        """writes: to which what was brought is told, since more may be chained to it."""
+        self._writes = writes
+        self._pool, self._prefix, self._sharing, self._transfers = pool, prefix, sharing, transfers
+        self._sources, self._worth, self._size = sources, worth, block_size
+        self._out: dict[int, float] = {}  # tickets → when they began
+        self._ended: list[tuple[int, str, int, bool]] = []  # since they were asked for
+        self._told: dict[int, tuple[int, Continuation | None]] = {}  # by number: behind so many blocks, what there is
+        self._ahead: dict[int, int] = {}  # blocks that were brought for those that still wait, by number
+        self.counts = LoaderCounts()
+
+    def awaited(self, sequence: Sequence, spare: int, now: float) -> int:
+        """The ticket that a waiting sequence is to stand apart for: more of its prefix is on its way, or begins to be.
+        0: nothing is. spare: blocks that must stay available."""
+        lookup = self._sharing.find(sequence)
+        last = lookup.chain.places[-1].loading if lookup.chain.places else 0
+        if last in self._out:
+            return last
+        if lookup.fetched:
+            return 0
+        found = self._continuation(sequence, lookup)
+        if found is None:
+            lookup.fetched = True
+            return 0
+        if not self._has_room(sequence, lookup, len(found.remote_blocks), spare):
+            return 0
+        lookup.fetched = True
+        return self._bring(sequence, lookup, found, now)
+
+    def left(self, sequence: Sequence) -> None:
+        """It waits no longer."""
+        self._ahead.pop(sequence.number, None)
+        self._told.pop(sequence.number, None)
+
+    def drain_ended(self, now: float) -> list[int]:
+        """Tickets that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        for ticket, place, blocks, done in ended:
+            began = self._out.pop(ticket)
+            if done:
+                self._worth.brought(place, blocks, now - began)
+        return [ticket for ticket, *_ in ended]
+
+    # -- inside -------------------------------------------------------------------------------------------------
+    def _continuation(self, sequence: Sequence, lookup: Lookup) -> Continuation | None:
+        """The longest that any source has, as far as bringing it is worth it."""
+        root, most = self._sharing.root(sequence), sequence.most_cached // self._size
+        held = len(lookup.chain.places)
+        if not isinstance(root, SharedRoot) or held >= most:
+            return None
+        before, found = self._told.get(sequence.number, (-1, None))
+        if before != held:
+            tokens = sequence.token_slice(0, most * self._size)
+            told = (one.continuation(sequence.request, root, tokens, held) for one in self._sources)
+            found = max((one for one in told if one is not None), key=_length, default=None)
+            self._told[sequence.number] = held, found
+        if found is None or not found.remote_blocks:
+            return None
+        blocks = len(found.remote_blocks)
+        if blocks > most - held:
+            raise RuntimeError(
+                f"{found.place} tells of {counted(blocks, 'block')} behind {held}, and {most} can be used"
+            )
+        if found.always or self._worth.brings(found.place, blocks, held * self._size, blocks * self._size):
+            return found
+        self.counts.declined += blocks
+        return None
+
+    def _has_room(self, sequence: Sequence, lookup: Lookup, blocks: int, spare: int) -> bool:
+        """Whether the sequence could be admitted behind them, and there is not too much ahead of its time already."""
+        if sum(self._ahead.values()) + blocks > MOST_AHEAD * self._pool.num_blocks and self._ahead:
+            return False
+        found = self._pool.count_evictable(place.block for place in lookup.chain.places)
+        return self._pool.available - found - blocks >= spare
+
+    def _bring(self, sequence: Sequence, lookup: Lookup, found: Continuation, now: float) -> int:
+        before = [place.block for place in lookup.chain.places if place.block is not None]
+        for block in before:  # what it is to follow must not be given away for it
+            self._pool.acquire(block)
+        blocks = self._pool.allocate(len(found.remote_blocks))
+        size, held = self._size, len(lookup.chain.places)
+        node = lookup.chain.places[-1].node if held else self._sharing.root(sequence)
+        places: list[CachedBlock] = []
+        for at, block in enumerate(blocks, held):
+            node = self._prefix.publish(node, sequence.token_slice(at * size, (at + 1) * size), block)
+            places.append(self._prefix.at(block))
+        ended = partial(self._loaded, found.place, places)
+        ticket = self._transfers.begin(found.kind, found.place, blocks, found.remote_blocks, ended)
+        for place in places:
+            place.loading = ticket
+        self._pool.release(reversed((*before, *blocks)), self._prefix.__contains__)  # the ticket has its own references
+        self._out[ticket] = now
+        self._ahead[sequence.number] = len(blocks)
+        return ticket
+
+    def _loaded(self, from_place: str, places: list[CachedBlock], done: bool) -> None:
+        ticket = places[0].loading
+        self._ended.append((ticket, from_place, len(places), done))
+        self.counts.brought += len(places) * done
+        self.counts.failed += len(places) * (not done)
+        for place in places:
+            place.loading = 0
+            if place.lost:
+                continue
+            if not done:
+                self._prefix.drop(place)
+            elif self._writes is not None:
+                self._writes.loaded(place.node, cast(int | SharedRoot, place.key[0]), place.token_ids)
+
+
+def _length(found: Continuation) -> int:
+    return len(found.remote_blocks)

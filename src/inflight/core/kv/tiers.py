@@ -1,0 +1,29 @@
+"""Tiers and peers of an engine, as its parts are given them together.
+
+Knows which there are; what is brought from them `prefix_loader` knows, what is kept in them `write_behind`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.restoring import RestoreCost
+from inflight.core.kv.prefix_loader import Worth
+from inflight.core.types.block_source import BlockSink, BlockSource
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTiers:
+    """sources: from which the blocks of waiting sequences' prefixes are brought. worth: when. sink: in which blocks are
+    kept that can be found."""
+
+    sources: tuple[BlockSource, ...]
+    worth: Worth
+    sink: BlockSink | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.sources) or self.sink is not None
+
+
+NO_TIERS = BlockTiers((), RestoreCost(LatencyModel()))

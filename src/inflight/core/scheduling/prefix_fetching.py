@@ -1,0 +1,49 @@
+"""Fetching prefixes: who of the waiting stands apart until more of its prefix is there, and joins its queue again.
+
+Knows queues and the accounts of waiting; what is brought, and whether, `kv.prefix_loader` knows. A newcomer's is asked
+for when it comes, while others are still before it; whoever then lacked the blocks for it asks again when its turn
+comes. Whoever stands apart holds no row and no block, and nobody behind it waits for it.
+"""
+
+from __future__ import annotations
+
+from inflight.core.kv.prefix_loader import PrefixLoader
+from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.running import Running
+from inflight.core.sequence import Sequence
+from inflight.records.timings import KV
+
+
+class PrefixFetching:
+    def __init__(self, loader: PrefixLoader, lanes: Lanes, running: Running):
+        self._loader, self._lanes, self._running = loader, lanes, running
+        self._newcomers: list[Sequence] = []
+        self._apart: dict[int, list[Sequence]] = {}  # by ticket
+
+    def arrived(self, sequence: Sequence) -> None:
+        """It has joined its queue."""
+        self._newcomers.append(sequence)
+
+    def proceed(self, now: float) -> None:
+        """Whoever waited for a ticket that has ended joins its queue, and newcomers' prefixes begin to be brought."""
+        for ticket in self._loader.drain_ended(now):
+            for sequence in self._apart.pop(ticket, ()):
+                lane = self._lanes.of(sequence)
+                if lane.queue.lacks(sequence) == KV:
+                    sequence.timings.awaited(KV, now, lane.clock, lane.settings.name)
+                    lane.queue.push(sequence, now)
+        newcomers, self._newcomers = self._newcomers, []
+        for sequence in newcomers:
+            lane = self._lanes.of(sequence)
+            if lane.queue.is_ready(sequence):
+                self.fetches(sequence, lane, now)
+
+    def fetches(self, sequence: Sequence, lane: Lane, now: float) -> bool:
+        """Whether a waiting sequence stands apart from now on, since more of its prefix is brought."""
+        ticket = self._loader.awaited(sequence, self._running.spare_for(lane), now)
+        if not ticket:
+            return False
+        sequence.timings.stand_apart(now, lane.clock)
+        lane.queue.defer(sequence, KV)
+        self._apart.setdefault(ticket, []).append(sequence)
+        return True
