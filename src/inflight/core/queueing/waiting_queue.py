@@ -104,12 +104,6 @@ class WaitingQueue:
         apart = (one[0] for one in self._deferred.values())
         return [*self.sequences(), *apart, *itertools.chain.from_iterable(self._held.values())]
 
-    def views(self) -> list[SequenceView]:
-        """Everyone who may be served, by rank of when they came."""
-        return [SequenceView(entry[3]) for entry in sorted(self._valid())]
-
-    def select(self, numbers: Iterable[int]) -> list[Sequence]:
-        """The waiting sequences with these numbers, in that order; numbers that do not wait are passed over."""
     def first(self, most: int) -> list[Sequence]:
         """Some of those that may be served, the next one of each group before others of it; in a time that does not
         grow with how many wait."""
@@ -119,6 +113,12 @@ class WaitingQueue:
             found += (entry[3] for entry in itertools.islice(head, most - len(found)))
         return found
 
+    def views(self) -> list[SequenceView]:
+        """Everyone who may be served, by rank of when they came."""
+        return [SequenceView(entry[3]) for entry in sorted(self._valid())]
+
+    def select(self, numbers: Iterable[int]) -> list[Sequence]:
+        """The waiting sequences with these numbers, in that order; numbers that do not wait are passed over."""
         found = {entry[1]: entry[3] for entry in self._valid()}
         return [found[number] for number in numbers if number in found]
 

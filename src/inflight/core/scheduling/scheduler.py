@@ -25,9 +25,9 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
 from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.queueing.validation import RequestValidator
+from inflight.core.scheduling.census import Census, take_census
 from inflight.core.scheduling.output_buffer import OutputBuffer
 from inflight.core.scheduling.preemption import Mode, Preemption
-from inflight.core.scheduling.census import Census, take_census
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
@@ -295,6 +295,10 @@ class Scheduler:
             None if self._speculation is None else self._speculation.stats(),
         )
 
+    def census(self, whole: bool = False) -> Census:
+        """Who runs, waits and holds what. whole: name all that wait."""
+        return take_census(self._next_number, self._memory, self._lanes, self._running, whole)
+
     # -- what strategies and admission see ----------------------------------------------------------------------
 
     def _load(self, request: Request) -> Load:
@@ -306,10 +310,6 @@ class Scheduler:
         return Load(
             ahead=len(waiting),
             prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in running if one.num_uncomputed > 1),
-    def census(self, whole: bool = False) -> Census:
-        """Who runs, waits and holds what. whole: name all that wait."""
-        return take_census(self._next_number, self._memory, self._lanes, self._running, whole)
-
             remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
             remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
             free_rows=self._capacity.max_rows - len(running),
