@@ -1,0 +1,68 @@
+"""Whether an installed inflight does what the first page promises: `inflight serve`, and a chat request is answered.
+
+Run by an interpreter that has the wheel, from anywhere but a checkout. Needs the standard library and what is tried.
+Fails when inflight comes from a checkout, has no kernels of its own, or has not answered 20 seconds after its start.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+SECONDS = 20.0
+BODY = {"messages": [{"role": "user", "content": "What is continuous batching?"}], "temperature": 0}
+PROGRAM = Path(sys.executable).with_name("inflight")
+
+
+def main() -> None:
+    files = importlib.metadata.files("inflight") or []
+    assert [one for one in files if re.search(r"backends/_native\..*(so|pyd)$", str(one))], "no kernels in the wheel"
+    assert (found := importlib.metadata.distribution("inflight").read_text("direct_url.json")) is None or (
+        "editable" not in found
+    ), f"this is a checkout, no wheel: {found}"
+
+    said = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    assert "inflight serve" in said, said
+    started = time.monotonic()
+    server = subprocess.Popen([PROGRAM, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
+    late = threading.Timer(SECONDS, server.kill)
+    late.start()
+    answer = _ask(_ready(server))
+    seconds = time.monotonic() - started
+    late.cancel()
+    server.terminate()
+    assert server.wait(SECONDS) == 0, f"the server ended with {server.returncode} on SIGTERM"
+    assert "batch" in answer, answer
+    print(f"answered {seconds:.1f} s after `inflight serve`: {answer!r}")
+
+
+def _ready(server: subprocess.Popen[str]) -> str:
+    """The server's address. Its log ends when it does, by itself or because it is late."""
+    assert server.stderr is not None
+    lines = []
+    for line in server.stderr:
+        lines.append(line)
+        if found := re.search(r"Ready at (http://\S+)", line):
+            return found[1]
+    raise AssertionError(f"not ready within {SECONDS:g} s:\n{''.join(lines)}")
+
+
+def _ask(url: str) -> str:
+    asked = Request(
+        f"{url}/v1/chat/completions", json.dumps(BODY).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urlopen(asked, timeout=SECONDS) as answered:
+        content = json.load(answered)["choices"][0]["message"]["content"]
+    assert isinstance(content, str)
+    return content
+
+
+if __name__ == "__main__":
+    main()

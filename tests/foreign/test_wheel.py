@@ -1,0 +1,32 @@
+"""The wheel: built from this checkout, named by what it needs, installed beside nothing of it, and asked.
+
+`scripts/wheel` does all of that, and fails where a part does; here it is run, and what it left is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(1800)]  # the kernels are compiled
+ROOT = Path(__file__).parents[2]
+
+
+def test_it_is_installed_without_the_checkout_and_answers(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [ROOT / "scripts" / "wheel", tmp_path], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "answered" in ended.stderr
+    wheel = Path(ended.stdout.strip())
+    assert wheel.parent == tmp_path
+    assert re.fullmatch(r"inflight-[\d.]+-cp3\d+-cp3\d+-manylinux_2_\d+_\w+\.whl", wheel.name)
+    with ZipFile(wheel) as packed:
+        names = packed.namelist()
+    assert {"inflight/py.typed", "inflight/builtin_model/model.safetensors"} <= set(names)
+    assert len([one for one in names if "_native" in one]) == 1
+    assert {one.partition("/")[0] for one in names} == {"inflight", wheel.name.partition("-cp")[0] + ".dist-info"}
