@@ -32,7 +32,7 @@ def describe_kv(
     shape: KVShape,
     adapters: tuple[Adapter, ...] = (),
 ) -> KVDescription:
-    """release: of this program. adapters: those that are there now. Raises OSError for files that cannot be read any more."""
+    """release: of this program. adapters: those that are there now. Raises OSError for files that are gone."""
     return KVDescription(
         release=release,
         model=settings.model or "built-in",

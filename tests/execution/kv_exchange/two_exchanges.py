@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from inflight.core.types.kv_exchange_options import KVExchangeOptions
 from inflight.core.types.peers import PeerPlace, giving_place
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.exchange import KVExchange
-from inflight.execution.kv_exchange.options import KVExchangeOptions
 from inflight.peer_secret import PeerSecret
 
 SECRET = b"a secret of the tests, no more"

@@ -1,10 +1,11 @@
-"""Places of transfers with other engines.
+"""Places of transfers with other engines, and what a request says of them.
 
 Knows how a peer is named in a plan. Nothing here calls anybody.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _GIVE, _TAKE = "peers:give:", "peers:take:"
@@ -42,3 +43,13 @@ def peer_of(place: str) -> PeerPlace:
         raise ValueError(f"{place!r} is no place of a peer")
     port, length, rest = place.removeprefix(_TAKE).split(":", 2)
     return PeerPlace(rest[: int(length)], int(port), rest[int(length) :])
+
+
+@dataclass(frozen=True, slots=True)
+class KVHandover:
+    """What of a request's prompt other engines are to have, or have. give: the id under which the blocks of its prompt
+    are held for others as they are computed; empty: they are not. take: where another engine has them, or will; None:
+    nowhere."""
+
+    give: str = ""
+    take: PeerPlace | None = None

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from inflight.core.types.kv_exchange_options import KVExchangeOptions
 from inflight.core.types.peers import export_of, is_of_peers, peer_of
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.execution.kv_exchange import nixl
@@ -17,7 +18,6 @@ from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.exports import Exports
 from inflight.execution.kv_exchange.nixl import NixlAgent, NixlUnusable
-from inflight.execution.kv_exchange.options import KVExchangeOptions
 from inflight.execution.kv_exchange.provider import Provider
 from inflight.execution.kv_exchange.pulls import Pulls
 from inflight.peer_secret import PeerSecret
@@ -46,7 +46,7 @@ class KVExchange:
         agent = _agent(options, memory)
         self._pulls = Pulls(secret, describe, memory, timeout=options.timeout, way=options.way, agent=agent)
         self._provider = Provider(secret, describe, self._exports, memory, agent)
-        if options.role != "decode":
+        if options.gives:
             try:
                 self._provider.listen(options.host, options.port)
             except OSError as error:

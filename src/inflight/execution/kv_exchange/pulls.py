@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from inflight.core.types.kv_exchange_options import Way
 from inflight.core.types.peers import PeerPlace
 from inflight.core.types.plan import Transferred
 from inflight.execution.kv_exchange import nixl, shared_memory, stream
@@ -23,7 +24,6 @@ from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.handshake import PeerRefused, call
 from inflight.execution.kv_exchange.nixl import NixlAgent, NixlReceiver
-from inflight.execution.kv_exchange.options import Way
 from inflight.execution.kv_exchange.shared_memory import SharedReceiver
 from inflight.execution.kv_exchange.stream import StreamReceiver
 from inflight.execution.kv_exchange.this_host import this_host
