@@ -16,6 +16,7 @@ from inflight import __version__
 from inflight.cli.first_steps import first_steps
 
 VERBS = {
+    "demo": "See batching at work: a small server under traffic, in the browser and in words.",
     "serve": "Serve a model to OpenAI's clients.",
     "run": "Answer a prompt, or every line of a JSONL file.",
     "chat": "Talk with a model in the terminal.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from inflight.config.setting import Resolved
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
+from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
 from inflight.models.gguf.gguf_model import is_gguf, model_name
@@ -45,9 +46,10 @@ def load_engine(
     found: Found,
     wrap: Wrap | None = None,
     kv_events: KVEventPublisher | None = None,
+    observers: Sequence[EngineObserver] = (),
 ) -> tuple[Engine, LoadedEngine]:
     """found: told the model's folder, before the engine is loaded. wrap: as `build_engine` has it.
-    kv_events: who tells what the prefix cache holds."""
+    kv_events: who tells what the prefix cache holds. observers: who else is told what the engine does."""
     # Here, in the loader's thread: it brings numpy and the kernels.
     from inflight.build import build_engine, model_folder
 
@@ -65,7 +67,8 @@ def load_engine(
     lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
     models = _models(settings, engine_settings)
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
-    engine.loop.watch(metrics.observer)
+    for observer in (metrics.observer, *observers):
+        engine.loop.watch(observer)
     if kv_events is not None and journal is not None:
         from inflight.engine.kv_events.observer import KVEventObserver
 

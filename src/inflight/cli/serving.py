@@ -6,18 +6,19 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import __version__
-from inflight.cli.engine_loading import Doing, Found, load_engine, tell
+from inflight.cli.engine_loading import Doing, Found, Wrap, load_engine, tell
 from inflight.cli.kv_events import open_kv_events
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.engine.observers import EngineObserver
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
@@ -49,9 +50,13 @@ def serve(
     started: float,
     log_format: logs.Format,
     log_level: str,
+    wrap: Wrap | None = None,
+    observers: Sequence[EngineObserver] = (),
+    ready: Callable[[str], None] | None = None,
 ) -> int:
     """Runs until it is told to stop; returns the exit code. preprocessing: None where HTTP runs in other processes,
-    each of which has its own."""
+    each of which has its own. wrap: as `load_engine` has it. observers: of the engine, beside the server's own. ready:
+    told the address, in place of the log."""
     share_one_heap()
     logs.configure(log_format, log_level)
     scheduling = with_weights(scheduling, tenants)
@@ -59,8 +64,20 @@ def serve(
     tls = tls_context(settings)  # other processes read it again; a mistake is told at once, and once
     bound = listen(settings)
     tell_ready = partial(tell_ready_at, settings, tenants, bound, started)
+    if ready is not None:
+        tell_ready = partial(ready, url(settings, bound))
     kv_events = open_kv_events(settings.kv_events_config, engine_settings)
-    load = partial(load_engine, settings, engine_settings, scheduling, record, verbose, kv_events=kv_events)
+    load = partial(
+        load_engine,
+        settings,
+        engine_settings,
+        scheduling,
+        record,
+        verbose,
+        wrap=wrap,
+        kv_events=kv_events,
+        observers=observers,
+    )
     if preprocessing is not None:
         return _serve_here(settings, tenants, preprocessing, load, tell_ready, bound, tls)
 

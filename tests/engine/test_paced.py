@@ -1,0 +1,76 @@
+"""The paced executor: steps take what is said, or longer, and yield what the executor below yields."""
+
+from __future__ import annotations
+
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import Event, TokensEvent
+from inflight.core.types.plan import BatchPlan, Capacity, Executor
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import NullExecutor
+from inflight.engine.paced import Pace, PacedExecutor
+
+CAPACITY = Capacity(num_blocks=12, block_size=2, max_rows=4, max_model_len=40, vocab_size=1000)
+PACE = Pace(step=0.02, token=0.001)
+
+
+class Time:
+    """A clock that stands still but for who sleeps by it."""
+
+    now = 5.0
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def paced(executor: Executor, time: Time) -> PacedExecutor:
+    return PacedExecutor(executor, PACE, time.read, time.sleep)
+
+
+def answers(executor: Executor) -> list[tuple[int, ...]]:
+    loop = EngineLoop(Scheduler(CAPACITY, Chunked(4), Fcfs()), executor, VirtualClock())
+    for number in range(3):
+        params = SamplingParams(temperature=0, max_tokens=6)
+        loop.add(Request(request_id=str(number), prompt_token_ids=tuple(range(number, number + 5)), params=params))
+    events: list[Event] = loop.run()
+    return [event.token_ids for event in events if isinstance(event, TokensEvent)]
+
+
+def test_tokens_are_those_of_the_executor_below() -> None:
+    assert answers(paced(NullExecutor(CAPACITY), Time())) == answers(NullExecutor(CAPACITY))
+
+
+def test_a_step_takes_what_is_said_of_its_tokens() -> None:
+    time = Time()
+    executor = paced(NullExecutor(CAPACITY), time)
+    loop = EngineLoop(Scheduler(CAPACITY, Chunked(8), Fcfs()), executor, VirtualClock())
+    params = SamplingParams(temperature=0, max_tokens=3)
+    loop.add(Request(request_id="a", prompt_token_ids=(1, 2, 3, 4), params=params))
+    loop.run()
+    assert abs(time.now - 5.0 - (3 * 0.02 + 6 * 0.001)) < 1e-9  # a prompt of 4, and two more tokens
+    assert abs(loop.clock.now() - (3 * 0.02 + 6 * 0.001)) < 1e-9  # the results say the same
+
+
+def test_a_plan_that_was_made_ahead_begins_when_the_one_before_it_ends() -> None:
+    time = Time()
+    executor = paced(NullExecutor(CAPACITY), time)
+    first, second = executor.submit(BatchPlan(0, ())), executor.submit(BatchPlan(1, ()))
+    first.result()
+    assert abs(time.now - 5.02) < 1e-9
+    second.result()
+    assert abs(time.now - 5.04) < 1e-9
+
+
+def test_a_step_that_takes_longer_by_itself_is_left_as_it_is() -> None:
+    time = Time()
+    executor = paced(NullExecutor(CAPACITY, lambda plan: 1.5), time)
+    pending = executor.submit(BatchPlan(0, ()))
+    time.now += 1.5
+    assert pending.result().seconds == 1.5 and time.now == 6.5
