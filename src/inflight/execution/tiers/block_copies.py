@@ -1,0 +1,44 @@
+"""Private copies of an engine's blocks, for threads that may hang: they touch the blocks only while a ticket has them.
+
+Once a ticket was given up, nothing is read from its blocks or written to them any more, whatever its thread still does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+
+class GivenUp(RuntimeError):
+    """The ticket was given up: it took too long."""
+
+
+class BlockCopies:
+    def __init__(self, views: Sequence[memoryview]):
+        """Of the ticket's blocks."""
+        self._views = views
+        self._lock = threading.Lock()
+        self._given_up = False
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def take(self) -> list[memoryview]:
+        """What is in them. Raises GivenUp."""
+        with self._lock:
+            self._check()
+            return [memoryview(bytes(view)) for view in self._views]
+
+    def put(self, at: int, content: memoryview) -> None:
+        """Fill one of them. Raises GivenUp."""
+        with self._lock:
+            self._check()
+            self._views[at][:] = content
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up = True
+
+    def _check(self) -> None:
+        if self._given_up:
+            raise GivenUp("the ticket was given up")

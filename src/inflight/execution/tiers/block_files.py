@@ -1,0 +1,96 @@
+"""Files of blocks: one for each, which says what it is and proves that it is whole.
+
+A file is a head, and behind it the bytes of the block: a mark, a digest of all that follows it, the identity of the
+engines that may use the block, its name, and how many bytes it has. It is written beside its place and moved there, so
+that nobody ever reads half of one; nothing waits for the disk, since what a power failure leaves is told by its digest.
+Whatever is not exactly what was asked for is damaged, and of no use to anybody. Knows bytes, not what a name is of.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from hashlib import blake2b
+from pathlib import Path
+
+DIGEST_BYTES = 16
+_MARK = b"INFLKV01"
+_HEAD = struct.Struct("<16s16s16sQ")  # digest of what follows, identity, name, bytes of the block
+HEAD_BYTES = len(_MARK) + _HEAD.size
+
+
+class DamagedFile(ValueError):
+    """It is not what its name says; the sentence tells in what."""
+
+
+def file_bytes(block_bytes: int) -> int:
+    """Of a block's file, as a disk counts it."""
+    return -(-(HEAD_BYTES + block_bytes) // 4096) * 4096
+
+
+def write_block(path: Path, identity: bytes, name: bytes, content: memoryview) -> None:
+    """Raises OSError; then nothing is left of it."""
+    head = _HEAD.pack(_digest(identity, name, content), identity, name, len(content))
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(aside, "wb", buffering=0, opener=_private) as file:
+            _write_all(file.fileno(), [memoryview(_MARK + head), content])
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def read_block(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
+    """The block's bytes, which are not to be used when this raises: OSError where there is no such file, or it cannot
+    be read; DamagedFile where it is not what it should be."""
+    head = bytearray(HEAD_BYTES)
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != HEAD_BYTES + len(into):
+            raise DamagedFile(f"{path} has {size:,} bytes, and a block's file has {HEAD_BYTES + len(into):,}.")
+        _read_all(file.fileno(), [memoryview(head), into], path)
+    if head[: len(_MARK)] != _MARK:
+        raise DamagedFile(f"{path} does not begin as a block's file does.")
+    digest, of_identity, of_name, length = _HEAD.unpack_from(head, len(_MARK))
+    if of_identity != identity:
+        raise DamagedFile(f"{path} is of another model, or of another way to compute it.")
+    if of_name != name or length != len(into):
+        raise DamagedFile(f"{path} holds another block than its name says.")
+    if digest != _digest(identity, name, into):
+        raise DamagedFile(f"{path} has been altered since it was written.")
+
+
+def _digest(identity: bytes, name: bytes, content: memoryview) -> bytes:
+    told = blake2b(identity + name + len(content).to_bytes(8, "little"), digest_size=DIGEST_BYTES)
+    told.update(content)
+    return told.digest()
+
+
+def _private(path: str, flags: int) -> int:
+    """Keys and values tell what was said: nobody but their owner may read them."""
+    return os.open(path, flags, 0o600)
+
+
+def _write_all(file: int, parts: list[memoryview]) -> None:
+    while parts:
+        written = os.writev(file, parts)
+        parts = _rest(parts, written)
+
+
+def _read_all(file: int, parts: list[memoryview], path: Path) -> None:
+    while parts:
+        read = os.readv(file, parts)
+        if not read:
+            raise DamagedFile(f"{path} ends before its time.")
+        parts = _rest(parts, read)
+
+
+def _rest(parts: list[memoryview], done: int) -> list[memoryview]:
+    """What is left behind so many bytes."""
+    while parts and done >= len(parts[0]):
+        done -= len(parts[0])
+        parts = parts[1:]
+    return [parts[0][done:], *parts[1:]] if parts else []

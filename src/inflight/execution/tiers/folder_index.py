@@ -1,0 +1,143 @@
+"""What is in the folder of a tier: which blocks, of how many bytes, and which of them were used last.
+
+Read when the engine starts, and again from time to time, since other engines may write to the folder and take from it.
+Knows names, sizes and times; no content. The folder is kept below its bound by taking what was used longest ago,
+whoever wrote it and whichever model it is of; what somebody else has taken meanwhile is gone, and that is all. Between
+two looks others may have written what is not counted here: the bound holds for what each engine knows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILE = re.compile(r"[0-9a-f]{32}\.kv")
+_OLD_ASIDE = 600.0  # seconds after which a file that was never moved to its place is nobody's
+FOLDER = "blocks-1"  # of this form of files
+
+
+@dataclass(slots=True)
+class Entry:
+    """used: when it was last, seconds since 1970."""
+
+    path: Path
+    nbytes: int
+    used: float
+
+
+class FolderIndex:
+    def __init__(self, folder: Path, identity: bytes, most_bytes: int):
+        """Raises OSError where the folder cannot be made or read."""
+        self._root = folder / FOLDER
+        self._mine = self._root / identity.hex()
+        self._most_bytes = most_bytes
+        self._entries: dict[Path, Entry] = {}  # of all models
+        self._names: dict[int, Entry] = {}  # of this one
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self.taken = 0  # blocks that gave way to others, so far
+        self._mine.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.look()
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes
+
+    @property
+    def blocks(self) -> int:
+        """Of this model."""
+        return len(self._names)
+
+    def __contains__(self, name: int) -> bool:
+        return name in self._names  # without the lock: one look-up
+
+    def path(self, name: int) -> Path:
+        told = f"{name:032x}"
+        return self._mine / told[:2] / f"{told}.kv"
+
+    def look(self) -> None:
+        """What there is now. Raises OSError."""
+        found: dict[Path, Entry] = {}
+        for path, stat in self._files():
+            found[path] = Entry(path, -(-stat.st_size // 4096) * 4096, stat.st_mtime)
+        mine = {int(path.stem, 16): entry for path, entry in found.items() if path.parent.parent == self._mine}
+        with self._lock:
+            for path, entry in found.items():
+                if (known := self._entries.get(path)) is not None:
+                    entry.used = max(entry.used, known.used)
+            self._entries, self._names = found, mine
+            self._bytes = sum(entry.nbytes for entry in found.values())
+
+    def used(self, names: tuple[int, ...]) -> None:
+        """They were read; the folder is told, too, for the others and for the next start."""
+        now = time.time()
+        for name in names:
+            entry = self._names.get(name)
+            if entry is not None:
+                entry.used = now
+                try:
+                    os.utime(entry.path)
+                except OSError:
+                    self.lost(name)
+
+    def wrote(self, name: int, nbytes: int) -> None:
+        """It is there."""
+        path = self.path(name)
+        with self._lock:
+            self._forget(path)
+            self._entries[path] = self._names[name] = Entry(path, nbytes, time.time())
+            self._bytes += nbytes
+
+    def lost(self, name: int) -> None:
+        """It is not there any more, or cannot be used."""
+        with self._lock:
+            self._forget(self.path(name))
+
+    def make_room(self, nbytes: int) -> bool:
+        """Take what was used longest ago, until so many bytes more stay within the bound; whether they do."""
+        if nbytes > self._most_bytes:
+            return False
+        if self._bytes + nbytes <= self._most_bytes:
+            return True
+        with self._lock:
+            oldest = sorted(self._entries.values(), key=lambda entry: entry.used)
+            # Some more than is needed, so that not every block sorts anew.
+            wanted = self._bytes + max(nbytes, self._most_bytes // 64) - self._most_bytes
+            for entry in oldest:
+                if wanted <= 0:
+                    break
+                entry.path.unlink(missing_ok=True)
+                wanted -= entry.nbytes
+                self._forget(entry.path)
+                self.taken += 1
+        return self._bytes + nbytes <= self._most_bytes
+
+    def _forget(self, path: Path) -> None:
+        entry = self._entries.pop(path, None)
+        if entry is not None:
+            self._bytes -= entry.nbytes
+            if path.parent.parent == self._mine:
+                self._names.pop(int(path.stem, 16), None)
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Of all models; what a writer has left that was ended is taken away."""
+        now = time.time()
+        for model in _folders(self._root):
+            for part in _folders(model):
+                for entry in os.scandir(part):
+                    try:
+                        if _FILE.fullmatch(entry.name):
+                            yield Path(entry.path), entry.stat()
+                        elif entry.name.startswith(".") and now - entry.stat().st_mtime > _OLD_ASIDE:
+                            os.unlink(entry.path)
+                    except OSError:
+                        continue  # somebody else was faster
+
+
+def _folders(path: Path) -> list[Path]:
+    return [Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]

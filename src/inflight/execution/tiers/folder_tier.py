@@ -1,0 +1,245 @@
+"""A folder as a tier: blocks are written to it behind the steps, found in it by their names, and read back.
+
+For core a source and a sink, for the runner a place of transfers. Asking it costs look-ups in memory; files are read
+and written in threads of their own, by way of private copies, so that a disk that hangs costs a ticket and no more.
+Faults cost no more than a computation: a file that is gone or damaged fails its ticket, and is asked for no more; where
+nothing can be written (the disk is full, or no longer there) a sentence says so once, and it is tried again after a
+while.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.block_names import next_name, root_name
+from inflight.core.types.block_source import Continuation
+from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.plan import Transfer, Transferred
+from inflight.core.types.request import Request
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
+from inflight.execution.tiers.block_copies import BlockCopies
+from inflight.execution.tiers.block_files import DamagedFile, file_bytes, read_block, write_block
+from inflight.execution.tiers.folder_index import FolderIndex
+
+PLACE = "folder"
+READERS = 2
+LIMIT = 30.0  # seconds of a ticket
+_PAUSE = 30.0  # seconds without it after a fault
+_LOOK = 20.0  # seconds between two looks at what others have written
+_CLOSING = 5.0  # seconds for what is under way, at the end
+_MOST_ROOTS = 4096
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FolderCounts:
+    """Files since the engine began."""
+
+    read: int = 0
+    read_bytes: int = 0
+    written: int = 0
+    written_bytes: int = 0
+    damaged: int = 0
+    write_errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """until: on the clock."""
+
+    copies: BlockCopies
+    parts: list[Future[None]]
+    until: float
+
+
+class FolderTier:
+    place = PLACE
+
+    def __init__(
+        self,
+        folder: Path,
+        most_bytes: int,
+        identity: bytes,
+        block_size: int,
+        memory: BlockMemory,
+        adapter_digest: Callable[[Adapter], str | None] = lambda adapter: None,
+    ):
+        """identity: of the model and of how it is computed. memory: of the engine's blocks. adapter_digest(adapter): of
+        its files; None: not known, and nothing computed with it is kept. Raises OSError for a folder that cannot be
+        used."""
+        self.index = FolderIndex(folder, identity, most_bytes)
+        self.counts = FolderCounts()
+        self._identity, self._block_size, self._memory = identity, block_size, memory
+        self._file_bytes = file_bytes(memory.block_bytes)
+        self._adapter_digest = adapter_digest
+        self._roots: dict[SharedRoot, bytes | None] = {}
+        self._writing: set[int] = set()  # names
+        self._no_reads_before = self._no_writes_before = 0.0
+        self._told = False  # that nothing can be written
+        self._looked = time.monotonic()
+        self._readers = BackgroundThreads(READERS, "kv-read", READING)
+        self._writer = BackgroundThreads(1, "kv-write", WRITING)
+        self._out: dict[int, _UnderWay] = {}  # by ticket
+        self._closed = threading.Event()
+
+    # -- a source and a sink ------------------------------------------------------------------------------------
+    def continuation(
+        self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
+    ) -> Continuation | None:
+        name, found, size = self._root(root), [], self._block_size
+        if name is None or time.monotonic() < self._no_reads_before:
+            return None
+        for start in range(0, len(token_ids) - size + 1, size):
+            name = next_name(name, token_ids[start : start + size])
+            if start >= held * size:
+                number = int.from_bytes(name)
+                if number not in self.index:
+                    break
+                found.append(number)
+        return Continuation("load", PLACE, tuple(found)) if found else None
+
+    def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
+        known = self._root(before) if isinstance(before, SharedRoot) else before
+        return None if known is None else next_name(known, token_ids)
+
+    def wants(self, name: bytes) -> bool:
+        number = int.from_bytes(name)
+        if number in self.index or number in self._writing:
+            return False
+        return time.monotonic() >= self._no_writes_before
+
+    # -- a place of transfers -----------------------------------------------------------------------------------
+    def serves(self, place: str) -> bool:
+        return place == PLACE
+
+    def begin(self, transfer: Transfer) -> None:
+        numbers, copies = transfer.remote_blocks, BlockCopies(self._memory.views(transfer.blocks))
+        if transfer.kind == "store":
+            self._writing.update(numbers)
+            parts = [self._writer.submit(partial(self._write, numbers, copies))]
+        else:
+            shares = [range(first, len(numbers), READERS) for first in range(min(READERS, len(numbers)))]
+            parts = [self._readers.submit(partial(self._read, numbers, copies, share)) for share in shares]
+        self._out[transfer.ticket] = _UnderWay(copies, parts, time.monotonic() + LIMIT)
+
+    def poll(self) -> Sequence[Transferred] | None:
+        if not self._out:
+            return None
+        now, ended = time.monotonic(), []
+        for ticket, one in tuple(self._out.items()):
+            if all(part.done() for part in one.parts):
+                faults = [fault for part in one.parts if (fault := part.exception()) is not None]
+                ended.append(Transferred(ticket, str(faults[0]) or type(faults[0]).__name__ if faults else None))
+            elif now > one.until:
+                one.copies.give_up()
+                self._stands_still(now)
+                ended.append(Transferred(ticket, f"The folder of blocks has not answered for {LIMIT:g} s."))
+            else:
+                continue
+            del self._out[ticket]
+        if now - self._looked > _LOOK:
+            self._looked = now
+            self._writer.submit(self._look)
+        return ended
+
+    def close(self) -> None:
+        """What is being written is written, as far as that takes no longer than a moment."""
+        last = time.monotonic() + _CLOSING
+        while self._out and time.monotonic() < last:
+            self.poll()
+            time.sleep(0.005)
+        self._closed.set()
+        for one in self._out.values():
+            one.copies.give_up()
+        for threads in (self._readers, self._writer):
+            threads.close(1.0)
+
+    def _stands_still(self, now: float) -> None:
+        """Its files are neither asked for nor written for a while."""
+        self._no_reads_before = self._no_writes_before = now + _PAUSE
+        log.warning(
+            "The folder of blocks has not answered for %g s; the engine goes on without it for %g s.", LIMIT, _PAUSE
+        )
+
+    # -- in the threads -----------------------------------------------------------------------------------------
+    def _read(self, numbers: Sequence[int], copies: BlockCopies, share: range) -> None:
+        into = memoryview(bytearray(self._memory.block_bytes))
+        for at in share:
+            if self._closed.is_set():
+                raise OSError("The engine was closed.")
+            self._read_one(numbers[at], into)
+            copies.put(at, into)
+        self.index.used(tuple(numbers[at] for at in share))
+
+    def _read_one(self, number: int, into: memoryview) -> None:
+        path = self.index.path(number)
+        try:
+            read_block(path, self._identity, number.to_bytes(16), into)
+        except DamagedFile as damage:
+            self.index.lost(number)
+            self.counts.damaged += 1
+            path.unlink(missing_ok=True)
+            log.warning("%s It is taken away, and its block is computed.", damage)
+            raise
+        except OSError as error:
+            self.index.lost(number)
+            raise OSError(f"{path} cannot be read ({error.strerror or error}).") from error
+        self.counts.read += 1
+        self.counts.read_bytes += len(into)
+
+    def _write(self, numbers: Sequence[int], copies: BlockCopies) -> None:
+        try:
+            for number, content in zip(numbers, copies.take(), strict=True):
+                if self._closed.is_set():
+                    raise OSError("the engine was closed")
+                self._write_one(number, content)
+            self._told = False
+        except OSError as error:
+            self.counts.write_errors += 1
+            self._no_writes_before = time.monotonic() + _PAUSE
+            if not self._told and not self._closed.is_set():
+                self._told = True
+                log.warning(
+                    "Blocks cannot be kept in %s (%s); the engine goes on without, and tries again every %g s.",
+                    self.index.path(0).parent.parent,
+                    error.strerror or error,
+                    _PAUSE,
+                )
+            raise
+        finally:
+            self._writing.difference_update(numbers)
+
+    def _write_one(self, number: int, view: memoryview) -> None:
+        if number in self.index:
+            return
+        if not self.index.make_room(self._file_bytes):
+            raise OSError(f"a block takes {self._file_bytes:,} bytes, more than --kv-cache-disk allows in all")
+        write_block(self.index.path(number), self._identity, number.to_bytes(16), view)
+        self.index.wrote(number, self._file_bytes)
+        self.counts.written += 1
+        self.counts.written_bytes += len(view)
+
+    def _look(self) -> None:
+        try:
+            self.index.look()
+        except OSError as error:
+            log.warning("The folder of blocks cannot be read (%s).", error.strerror or error)
+
+    # -- names --------------------------------------------------------------------------------------------------
+    def _root(self, root: SharedRoot) -> bytes | None:
+        if root not in self._roots:
+            if len(self._roots) >= _MOST_ROOTS:
+                self._roots.clear()
+            digest = "" if root.adapter is None else self._adapter_digest(root.adapter)
+            self._roots[root] = None if digest is None else root_name(root, self._identity + digest.encode())
+        return self._roots[root]

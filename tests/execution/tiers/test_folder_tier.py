@@ -1,0 +1,213 @@
+"""A folder of blocks: kept and found, bounded, shared, and no harm where it fails."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.plan import Transfer
+from inflight.core.types.request import Request
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.tiers import folder_tier
+from inflight.execution.tiers.block_files import file_bytes
+from inflight.execution.tiers.folder_tier import PLACE, FolderTier
+
+SIZE, BLOCK_BYTES = 4, 256
+ROOT = SharedRoot("", None)
+TOKENS = tuple(range(16))
+REQUEST = Request(request_id="r", prompt_token_ids=TOKENS)
+OPEN: list[FolderTier] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+class Engine:
+    """Blocks of memory, and a folder for them."""
+
+    def __init__(self, folder: Path, identity: bytes = b"i" * 16, blocks: int = 1000, **more: object):
+        self.memory = bytearray(random.Random(id(self)).randbytes(16 * BLOCK_BYTES))
+        memory = BlockMemory(memoryview(self.memory), BLOCK_BYTES)
+        most = blocks * file_bytes(BLOCK_BYTES)
+        self.tier = FolderTier(folder, most, identity, SIZE, memory, **more)  # type: ignore[arg-type]
+        OPEN.append(self.tier)
+        self._ticket = 0
+
+    def block(self, at: int) -> bytes:
+        return bytes(self.memory[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES])
+
+    def names(self, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> list[int]:
+        """Of the blocks of a chain, as whoever stores them names them."""
+        before: bytes | SharedRoot = root
+        found = []
+        for start in range(0, len(tokens), SIZE):
+            name = self.tier.name(before, tokens[start : start + SIZE])
+            assert name is not None
+            found.append(int.from_bytes(name))
+            before = name
+        return found
+
+    def transfer(self, kind: str, blocks: tuple[int, ...], numbers: tuple[int, ...]) -> str | None:
+        """Its error."""
+        self._ticket += 1
+        self.tier.begin(Transfer(self._ticket, kind, PLACE, blocks, numbers))  # type: ignore[arg-type]
+        while not (ended := self.tier.poll()):
+            assert ended is not None
+            time.sleep(0.001)
+        (told,) = ended
+        assert told.ticket == self._ticket
+        return told.error
+
+    def keep(self, blocks: tuple[int, ...] = (0, 1, 2, 3), **chain: object) -> tuple[int, ...]:
+        """Store a chain; returns its names."""
+        numbers = tuple(self.names(**chain))  # type: ignore[arg-type]
+        assert self.transfer("store", blocks, numbers[: len(blocks)]) is None
+        return numbers
+
+    def found(self, held: int = 0, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> tuple[int, ...]:
+        told = self.tier.continuation(REQUEST, root, tokens, held)
+        return () if told is None else told.remote_blocks
+
+
+def test_what_one_engine_keeps_another_finds_after_a_restart(tmp_path: Path) -> None:
+    first = Engine(tmp_path)
+    numbers = first.keep()
+    second = Engine(tmp_path)
+    assert second.found() == numbers and second.found(held=2) == numbers[2:]
+    assert second.transfer("load", (7, 8, 9, 10), numbers) is None
+    assert [second.block(at) for at in (7, 8, 9, 10)] == [first.block(at) for at in range(4)]
+
+
+def test_a_chain_is_found_up_to_its_first_gap(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    assert engine.found(tokens=(*TOKENS[:8], 99, 98, 97, 96)) == numbers[:2]
+    engine.tier.index.lost(numbers[1])
+    assert engine.found() == numbers[:1] and engine.found(held=2) == numbers[2:]
+
+
+def test_nothing_is_found_under_another_salt_adapter_or_model(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, adapter_digest=lambda adapter: adapter.path)
+    engine.keep()
+    for root in (SharedRoot("other", None), SharedRoot("", Adapter("a", "x")), SharedRoot("", Adapter("", ""))):
+        assert engine.found(root=root) == ()
+    adapted = SharedRoot("", Adapter("a", "x"))
+    engine.keep(root=adapted)
+    assert engine.found(root=SharedRoot("", Adapter("a", "x", 5))), "numbers are a process's own"
+    assert not engine.found(root=SharedRoot("", Adapter("a", "other files")))
+    assert Engine(tmp_path, identity=b"other" + b"." * 11).found() == ()
+
+
+def test_of_an_adapter_whose_files_are_not_known_nothing_is_kept(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    assert engine.tier.name(SharedRoot("", Adapter("a", "x")), TOKENS[:4]) is None
+    assert engine.found(root=SharedRoot("", Adapter("a", "x"))) == ()
+
+
+def test_the_folder_stays_within_its_bound_and_what_was_used_last_stays(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, blocks=6)
+    first = engine.keep()
+    other = engine.keep(tokens=tuple(range(100, 116)))
+    files = sum(-(-one.stat().st_size // 4096) * 4096 for one in tmp_path.rglob("*.kv"))
+    assert files == engine.tier.index.nbytes <= 6 * file_bytes(BLOCK_BYTES)
+    assert engine.found(tokens=tuple(range(100, 116))) == other
+    assert len(engine.found()) < len(first) and engine.tier.index.taken == 2
+
+
+def test_what_is_of_other_models_counts_and_gives_way_too(tmp_path: Path) -> None:
+    Engine(tmp_path, identity=b"other" + b"." * 11).keep()
+    engine = Engine(tmp_path, blocks=5)
+    assert engine.tier.index.blocks == 0 and engine.tier.index.nbytes == 4 * file_bytes(BLOCK_BYTES)
+    numbers = engine.keep()
+    assert engine.found() == numbers and engine.tier.index.nbytes <= 5 * file_bytes(BLOCK_BYTES)
+
+
+def test_two_engines_share_a_folder_and_bear_each_others_evictions(tmp_path: Path) -> None:
+    writer, reader = Engine(tmp_path), Engine(tmp_path)
+    numbers = writer.keep()
+    assert reader.found() == ()
+    reader.tier.index.look()
+    assert reader.found() == numbers
+    for path in tmp_path.rglob("*.kv"):
+        path.unlink()
+    assert "cannot be read" in (reader.transfer("load", (4, 5), numbers[:2]) or "")
+    assert reader.found() == (), "nobody asks for it again"
+
+
+def test_a_damaged_file_is_taken_away_and_its_block_not_touched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    path = engine.tier.index.path(numbers[0])
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    before = engine.block(9)
+    with caplog.at_level(logging.WARNING):
+        assert "altered" in (engine.transfer("load", (9,), numbers[:1]) or "")
+    assert engine.block(9) == before and not path.exists() and "is taken away" in caplog.text
+    assert engine.tier.counts.damaged == 1 and engine.found() == ()
+
+
+def test_files_that_have_changed_places_are_not_read(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    one, two = (engine.tier.index.path(number) for number in numbers[:2])
+    first = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(first)
+    assert "another block" in (engine.transfer("load", (9, 10), numbers[:2]) or "")
+
+
+def test_a_full_disk_is_told_once_and_the_engine_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(tmp_path)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder_tier, "write_block", full)
+    names = engine.names()
+    with caplog.at_level(logging.WARNING):
+        for number in names[:2]:
+            assert "No space left" in (engine.transfer("store", (0,), (number,)) or "")
+    assert caplog.text.count("cannot be kept") == 1 and engine.tier.counts.write_errors == 2
+    assert not engine.tier.wants(names[0].to_bytes(16)), "it rests for a while"
+    monkeypatch.undo()
+    monkeypatch.setattr(engine.tier, "_no_writes_before", 0.0)
+    assert engine.tier.wants(names[0].to_bytes(16))
+    engine.keep()
+
+
+def test_a_disk_that_hangs_fails_its_ticket_and_never_touches_its_blocks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    waits, goes_on = [], []
+
+    def hang(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
+        waits.append(path)
+        while not goes_on:
+            time.sleep(0.001)
+        into[:] = b"?" * len(into)
+
+    monkeypatch.setattr(folder_tier, "read_block", hang)
+    monkeypatch.setattr(folder_tier, "LIMIT", 0.05)
+    before = engine.block(9)
+    assert "has not answered" in (engine.transfer("load", (9,), numbers[:1]) or "")
+    assert engine.found() == () and not engine.tier.wants(b"x" * 16), "it is left alone for a while"
+    goes_on.append(True)
+    time.sleep(0.05)
+    assert waits and engine.block(9) == before
