@@ -33,13 +33,15 @@ FOREIGN_TO_ALL = ("PYTHONPATH", "VIRTUAL_ENV", "OPENAI_API_KEY", "OPENAI_BASE_UR
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A client's packages. name: the folder beside this file; root: where they are installed."""
+    """A client's packages. name: the folder beside this file; root: where they are installed. elsewhere: the folder,
+    of what is no client."""
 
     name: str
+    elsewhere: Path | None = None
 
     @property
     def sources(self) -> Path:
-        return HERE / self.name
+        return self.elsewhere or HERE / self.name
 
     @property
     def root(self) -> Path:
