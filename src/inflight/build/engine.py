@@ -14,12 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inflight import __version__
 from inflight.build.adapters import plan_adapters
 from inflight.build.drafting import resolve_drafting
 from inflight.build.end_tokens import find_end_tokens
 from inflight.build.executor import ExecutorSettings, StartSeconds, build_executor
 from inflight.build.grammars import grammars_of
 from inflight.build.in_force import values_in_force
+from inflight.build.kv_description import adapter_digest, describe_kv
+from inflight.build.kv_tiers import check_folder, wanted_folder
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
@@ -36,12 +39,16 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.backends.torch.device import first_line
+from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
+from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import kv_shape
+from inflight.execution.memory import gib, kv_shape
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model
+from inflight.execution.states import states_of
+from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
@@ -178,6 +185,8 @@ def _assemble(
             "is cached; leave it out."
         )
     shape, windows = kv_layout(settings, limits, model)
+    check_folder(settings, windows, limits.whole_texts, any(states_of(model)))
+    folder = wanted_folder(settings, files)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
     scheduling = drafting.scheduling
     workers = start_workers(computed, shape, limits, settings.tensor_parallel_size)
@@ -185,7 +194,15 @@ def _assemble(
         computed = computed if workers is None else workers.join()
         backend = _open_backend(computed, limits, settings)
         grammars = grammars_of(model, text.tokenizer, settings.tensor_parallel_size)
-        how = ExecutorSettings(settings, scheduling, limits, shape, windows, adapters, drafting.inside, grammars)
+
+        def open_places(memory: BlockMemory | None) -> Iterator[PlaceTransfers]:
+            if folder is not None:
+                described = describe_kv(__version__, settings, limits, model, files, backend, shape)
+                yield folder.open(memory, settings.block_size, described, adapter_digest)
+
+        how = ExecutorSettings(
+            settings, scheduling, limits, shape, windows, adapters, drafting.inside, grammars, open_places
+        )
         built = build_executor(computed, backend, how, workers, text.watched(wanted.progress))
     tokenizer, template = text.reading.result()
     ends = find_end_tokens(model, tokenizer)
@@ -195,7 +212,10 @@ def _assemble(
     if adapters.num_slots:
         in_force |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
     in_force |= {"speculation": drafting.in_force, "end_token_ids": ends.resolved()}
+    if folder is not None:
+        in_force["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.most_bytes)}")
     capacity = built.executor.capacity
+    tiers = [one for one in built.places if isinstance(one, FolderTier)]
     driven: Executor = built.executor if wanted.wrap is None else wanted.wrap(built.executor, device)
     scheduler = make_scheduler(
         capacity,
@@ -206,6 +226,8 @@ def _assemble(
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         speculation=drafting.speculation(rules, capacity.vocab_size),
         cache_journal=wanted.cache_journal,
+        sources=tiers,
+        sink=tiers[0] if tiers else None,
     )
     observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
     return Engine(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,13 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.plan import Capacity
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
-from inflight.execution.backends.protocol import Backend, Device, KVShape, LayerState
+from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState
+from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
 from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
+from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
 from inflight.execution.packer import Progress
@@ -43,11 +45,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PlacesOpener = Callable[[BlockMemory | None], Iterable[PlaceTransfers]]
+
+
+def no_places(memory: BlockMemory | None) -> Iterable[PlaceTransfers]:
+    """Blocks stay where they are."""
+    return ()
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
     """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. adapters: that its
-    rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow."""
+    rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow. open_places(memory): to
+    which its blocks go beside the steps, and from where they come; memory: of the blocks, None where this machine's
+    does not have them in one piece."""
 
     engine: EngineSettings
     scheduling: SchedulingSettings
@@ -57,6 +68,7 @@ class ExecutorSettings:
     adapters: AdapterPlan
     drafter: DrafterSource | None = None
     grammars: CompiledGrammars | None = None
+    open_places: PlacesOpener = no_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,7 @@ class Built:
     states: StateSize
     adapters: AdapterNames
     seconds: StartSeconds
+    places: tuple[PlaceTransfers, ...] = ()
 
 
 def build_executor(
@@ -114,7 +127,13 @@ def build_executor(
     if left.held is not None:
         left = replace(left, held=left.held + of_adapters)
     size = _kv_size(backend, settings, left, drafter)
-    runner = _runner(decoder, backend, settings, size, states, computed.spec, drafter, matrices)
+    kv_cache, capacity = _kv_cache(backend, settings, size, states, computed.spec, drafter)
+    memory_of_blocks = backend.block_memory(kv_cache)
+    block_bytes = backend.bytes_per_block(settings.shape)
+    places = tuple(
+        settings.open_places(None if memory_of_blocks is None else BlockMemory(memory_of_blocks, block_bytes))
+    )
+    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed.spec, drafter, matrices, places)
     executor = with_workers(runner, workers)
     allocated = time.perf_counter()
     try:
@@ -130,7 +149,7 @@ def build_executor(
         seconds.memory,
         seconds.warm_up,
     )
-    return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds)
+    return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds, places)
 
 
 def _step_bytes(
@@ -176,17 +195,15 @@ def _kv_size(
     )
 
 
-def _runner(
-    decoder: PassDecoder,
+def _kv_cache(
     backend: Device,
     settings: ExecutorSettings,
     size: KVSize,
     states: StateSize,
     spec: ModelSpec,
     drafter: LoadedDrafter | None,
-    adapters: AdapterMatrices | None,
-) -> ModelRunner:
-    shape, limits, kinds = settings.shape, settings.limits, states_of(spec)
+) -> tuple[KVCache, Capacity]:
+    shape, limits = settings.shape, settings.limits
     own = backend.bytes_per_block(shape)
     whole = own if drafter is None else own + drafter.bytes_per_block
     host_blocks = swap_blocks(settings.scheduling.swap_space, whole)
@@ -207,6 +224,21 @@ def _runner(
         whole_texts=limits.whole_texts,
         adapter_slots=settings.adapters.num_slots,
     )
+    return kv_cache, capacity
+
+
+def _runner(
+    decoder: PassDecoder,
+    backend: Device,
+    settings: ExecutorSettings,
+    kv_cache: KVCache,
+    capacity: Capacity,
+    spec: ModelSpec,
+    drafter: LoadedDrafter | None,
+    adapters: AdapterMatrices | None,
+    places: Sequence[PlaceTransfers],
+) -> ModelRunner:
+    limits, kinds = settings.limits, states_of(spec)
     cache = None
     if kinds:
         assert isinstance(backend, Backend)
@@ -216,7 +248,7 @@ def _runner(
     if settings.grammars is not None:
         # On a GPU a step with drafts is none of those that are captured as graphs; whether it pays is not measured yet.
         grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced=not limits.on_gpu)
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters)
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places)
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:

@@ -258,6 +258,13 @@ engine_options = grouped(
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
     click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),
     click.option(
+        "--kv-cache-dir",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="Keep keys and values in this folder, too: over restarts, and for other engines that share it.",
+    ),
+    click.option("--kv-cache-disk", type=float, metavar="GiB", help="That --kv-cache-dir may hold; 10 without it."),
+    click.option(
         "--no-prefix-caching", "enable_prefix_caching", flag_value=False, default=True, help="Share no prefixes."
     ),
     click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),

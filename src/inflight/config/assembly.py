@@ -6,6 +6,7 @@ apart from what needs its memory (`make_scheduler`), so that a mistake in the se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
@@ -24,6 +25,7 @@ from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import UNLIMITED, Strategy, StrategyContext
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.tenants.shares import Shares
+from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.plan import Capacity
 
 
@@ -73,8 +75,10 @@ def make_scheduler(
     make: type[Scheduler] = Scheduler,
     speculation: Speculation | None = None,
     cache_journal: CacheJournal | None = None,
+    sources: Sequence[BlockSource] = (),
+    sink: BlockSink | None = None,
 ) -> Scheduler:
-    """make: the class of the scheduler. cache_journal: as the scheduler has it."""
+    """make: the class of the scheduler. cache_journal, sources, sink: as the scheduler has them."""
     return make(
         capacity,
         rules.strategy,
@@ -93,6 +97,8 @@ def make_scheduler(
         speculation=speculation,
         longest_chunk=UNLIMITED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
         cache_journal=cache_journal,
+        sources=sources,
+        sink=sink,
     )
 
 

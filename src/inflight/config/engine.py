@@ -48,6 +48,8 @@ class EngineSettings:
     gpu_memory_utilization: on a GPU, share of all its memory that this engine may have: what weights and the largest
     step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
     wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
+    kv_cache_dir: a folder in which keys and values are kept as well, over restarts and for others. kv_cache_disk: GiB
+    that it may hold.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     watermark: share of the KV blocks kept free of newcomers.
@@ -81,6 +83,8 @@ class EngineSettings:
     kv_memory: float | None = None
     num_blocks: int | None = None
     state_memory: float | None = None
+    kv_cache_dir: str | None = None
+    kv_cache_disk: float | None = None
     enable_prefix_caching: bool = True
     watermark: float = 0.01
     threads: int | None = None
@@ -107,7 +111,7 @@ class EngineSettings:
             raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
-        for name in ("kv_memory", "state_memory"):
+        for name in ("kv_memory", "state_memory", "kv_cache_disk"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, int | float):
                 raise SettingsError(f"{option(name)} is {given!r}; give a number of GiB.")
@@ -118,6 +122,7 @@ class EngineSettings:
         if self.kv_memory is not None and self.num_blocks is not None:
             raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
         self._check_utilization()
+        self._check_tiers()
         if self.pooling not in get_args(PoolingChoice):
             raise SettingsError(f"--pooling is {self.pooling!r}; known are auto, cls, mean and last.")
         self._check_score_tokens()
@@ -152,6 +157,22 @@ class EngineSettings:
             self._check_transformers()
         if self.kv_cache_dtype not in get_args(KVCacheChoice):
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto, int8 and fp8.")
+
+    def _check_tiers(self) -> None:
+        if self.kv_cache_dir == "":
+            raise SettingsError("--kv-cache-dir is empty; give a folder, or leave it out.")
+        if self.kv_cache_disk is not None and self.kv_cache_dir is None:
+            raise SettingsError("--kv-cache-disk says how much --kv-cache-dir may hold, and that is not given.")
+        if self.kv_cache_dir is not None and not self.enable_prefix_caching:
+            raise SettingsError(
+                "--kv-cache-dir keeps what the prefix cache holds, and --no-prefix-caching is given; leave one of them "
+                "out."
+            )
+        if self.kv_cache_dir is not None and self.tensor_parallel_size > 1:
+            raise SettingsError(
+                "--kv-cache-dir keeps blocks of one device, and --tensor-parallel-size is "
+                f"{self.tensor_parallel_size}; leave one of them out."
+            )
 
     def _check_utilization(self) -> None:
         share = self.gpu_memory_utilization
@@ -214,6 +235,7 @@ class EngineSettings:
             "pin_threads": False,
             "enforce_eager": False,
             "gpu_memory_utilization": None,
+            "kv_cache_dir": None,
             "attention_backend": "auto",
             "batch_invariant": False,
             "tensor_parallel_size": 1,

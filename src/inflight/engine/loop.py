@@ -12,6 +12,7 @@ accounts begin anew. Either way the next call finds an engine that works.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +31,8 @@ from inflight.engine.clock import Clock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
 
-POLL_SECONDS = 0.05  # for which a round waits for a transfer
+POLL_SECONDS = 0.01  # for which a round waits for a transfer; who comes meanwhile waits as long
+CLOSING_SECONDS = 5.0  # at the end, for what is to be kept
 
 
 @dataclass(slots=True)
@@ -181,6 +183,19 @@ class EngineLoop:
         return events
 
     def close(self) -> None:
+        try:
+            self._keep_the_rest()
+        finally:
+            self._close()
+
+    def _keep_the_rest(self) -> None:
+        """What is still to be stored for later is, where nobody runs any more, and as far as it takes no longer than a
+        moment."""
+        last = time.monotonic() + CLOSING_SECONDS
+        while not self._scheduler.has_requests and not self.idle and time.monotonic() < last:
+            self.advance()
+
+    def _close(self) -> None:
         try:
             self._executor.close()
         finally:

@@ -284,6 +284,11 @@ class Scheduler:
         """Nothing waits, runs or is in flight, and no transfer is out, or is to begin."""
         return not self._samples and not self._planned and not self.transfers_out and not self._memory.writes_wait
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether anybody waits or runs."""
+        return bool(self._samples)
+
     def snapshot(self) -> Snapshot:
         return take_snapshot(
             self._next_step,

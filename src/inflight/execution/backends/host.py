@@ -105,6 +105,10 @@ class HostBackend(ABC, Generic[P]):
     depth = 1  # who would plan ahead is the one that computes
     asynchronous_copies = False  # nor can anybody copy beside
 
+    def block_memory(self, kv_cache: KVCache) -> memoryview | None:
+        """None: they do not lie one behind the other."""
+        return None
+
     def own_memory(self) -> None:
         """It is the host's."""
 

@@ -130,6 +130,9 @@ class NullBackend:
     def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> NullKVCache:
         return NullKVCache(shape, num_blocks + host_blocks)
 
+    def block_memory(self, kv_cache: KVCache) -> None:
+        """There is none."""
+
     def own_memory(self) -> None:
         """Sizes are those of this machine."""
 

@@ -113,6 +113,10 @@ class NativeBackend(HostBackend[NativePass]):
         cache.shape = shape
         return cache
 
+    def block_memory(self, kv_cache: Any) -> memoryview:
+        view: memoryview = kv_cache.memory
+        return view.cast("B")
+
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return int(self._kernels.bytes_per_state(state_sizes(layers)))
 

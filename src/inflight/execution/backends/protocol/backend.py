@@ -64,6 +64,10 @@ class Device(Protocol):
         """`num_blocks` in the device's memory, and behind them, numbered on, so many in the host's, which no pass
         reads: they are copied to and from. On a CPU both are the same memory."""
 
+    def block_memory(self, kv_cache: KVCache) -> memoryview | None:
+        """Of all blocks, one behind the other, where this machine's memory has them, to be read and written beside the
+        passes; None where it has not."""
+
     def own_memory(self) -> DeviceMemory | None:
         """None: it computes in the host's."""
 

@@ -118,6 +118,10 @@ class ReferenceBackend(HostBackend[ReferencePass]):
     def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> ReferenceKVCache:
         return ReferenceKVCache(shape, num_blocks + host_blocks, self._act)
 
+    def block_memory(self, kv_cache: KVCache) -> memoryview:
+        assert isinstance(kv_cache, ReferenceKVCache)
+        return kv_cache.memory.data.cast("B")
+
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return ReferenceStates(layers, 1, 0, self._act).nbytes
 

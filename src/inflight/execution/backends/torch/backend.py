@@ -196,6 +196,10 @@ class TorchBackend:
         run()
         return 0
 
+    def block_memory(self, kv_cache: KVCache) -> memoryview | None:
+        assert isinstance(kv_cache, DeviceKVCache)
+        return kv_cache.host_memory()
+
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return memory.bytes_per_state(layers, self._act)
 

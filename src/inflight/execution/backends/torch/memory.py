@@ -71,6 +71,12 @@ class DeviceKVCache:
         assert found is not None
         return found
 
+    def host_memory(self) -> memoryview | None:
+        """Of all blocks, where they lie in one piece of the host's memory."""
+        if self._memory.device.type != "cpu" or len(self._host):
+            return None
+        return self._memory.numpy().data.cast("B")
+
     def copies(self, sources: Sequence[int], destinations: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """Target and source of each copy of whole blocks, in order: neighbours that go to neighbours in the other
         memory at once."""

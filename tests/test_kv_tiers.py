@@ -1,0 +1,97 @@
+"""A request says the same with a folder of blocks and without, before a restart and after it, and with damaged files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from models import write_model
+from test_sameness import Case, alone, answer, mix, opened, run
+
+from inflight.build import build_engine
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
+
+SHAPES = {
+    "as it comes": {},
+    "few rows": {"max_num_seqs": 2, "max_num_batched_tokens": 24},
+    "little memory": {"max_num_seqs": 12, "num_blocks": 16, "watermark": 0.0},
+    "swap": {"preemption": "swap", "swap_space": 0.001, "max_num_seqs": 12, "num_blocks": 16, "watermark": 0.0},
+    "static": {"strategy": "static", "batch_size": 5, "max_wait": 0.01},
+    "int8": {"kv_cache_dtype": "int8"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("llama"))
+
+
+def brought(model: Path, kept: Path, cases: list[Case], expected: list[object], **shape: object) -> int:
+    """Blocks, of a run whose answers are as they should be."""
+    with opened(model, kv_cache_dir=str(kept), **shape) as engine:
+        outputs = run(engine, cases)
+        tiers = engine.loop.snapshot().tiers
+    for number, (output, same) in enumerate(zip(outputs, expected, strict=True)):
+        assert answer(output) == same, f"request {number}"
+    assert tiers is not None and not tiers.failed
+    return tiers.brought
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_answers_are_the_same_with_a_folder_and_after_a_restart(name: str, folder: Path, tmp_path: Path) -> None:
+    cases = mix(seed=5, count=16)
+    shape = SHAPES[name]
+    expected = alone(folder, cases, **{key: value for key, value in shape.items() if key == "kv_cache_dtype"})
+    brought(folder, tmp_path, cases, expected, **shape)
+    assert brought(folder, tmp_path, cases, expected, **shape) > 4, "a restarted engine begins behind what was kept"
+
+
+def test_damaged_files_change_no_answer(folder: Path, tmp_path: Path) -> None:
+    cases, dice = mix(seed=6, count=12), random.Random(0)
+    expected = alone(folder, cases)
+    brought(folder, tmp_path, cases, expected)
+    files = sorted(tmp_path.rglob("*.kv"))
+    for path in files:
+        whole = bytearray(path.read_bytes())
+        match dice.randrange(4):
+            case 0:
+                whole[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
+            case 1:
+                del whole[dice.randrange(len(whole)) :]
+            case 2:
+                whole = bytearray(dice.choice(files).read_bytes())
+        path.write_bytes(whole)
+    with opened(folder, kv_cache_dir=str(tmp_path)) as engine:
+        outputs = run(engine, cases)
+        tiers = engine.loop.snapshot().tiers
+    assert [answer(output) for output in outputs] == expected
+    assert tiers is not None and tiers.failed
+
+
+def test_another_model_of_the_same_shape_finds_nothing(folder: Path, tmp_path: Path) -> None:
+    cases = mix(seed=7, count=8)
+    brought(folder, tmp_path / "kept", cases, alone(folder, cases))
+    other = write_model(tmp_path / "other")
+    file = next(other.glob("*.safetensors"))
+    held = bytearray(file.read_bytes())
+    held[-2] ^= 1  # of one number one bit
+    file.write_bytes(held)
+    assert brought(other, tmp_path / "kept", cases, alone(other, cases)) == 0
+
+
+def test_what_cannot_be_kept_is_refused_with_a_sentence(folder: Path, tmp_path: Path) -> None:
+    def refused(**given: object) -> str:
+        with pytest.raises(SettingsError) as refusal:
+            build_engine(EngineSettings(model=str(folder), **given)).loop.close()  # type: ignore[arg-type]
+        return str(refusal.value)
+
+    (tmp_path / "file").write_text("")
+    assert "cannot be made" in refused(kv_cache_dir=str(tmp_path / "file" / "below"))
+    assert "--no-prefix-caching" in refused(kv_cache_dir=str(tmp_path), enable_prefix_caching=False)
+    assert "--kv-cache-dir" in refused(kv_cache_disk=3.0)
+    assert "above 0" in refused(kv_cache_dir=str(tmp_path), kv_cache_disk=0.0)
+    windowed = write_model(tmp_path / "gemma", "gemma2")
+    with pytest.raises(SettingsError, match="KV group"):
+        build_engine(EngineSettings(model=str(windowed), kv_cache_dir=str(tmp_path), max_model_len=400))
