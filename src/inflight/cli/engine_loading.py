@@ -21,6 +21,8 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
+from inflight.live.engine_feed import EngineFeed
+from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server.loaded_engine import Described, LoadedEngine
 from inflight.server.metrics import Metrics
@@ -89,7 +91,12 @@ def load_engine(
         adapters=engine.adapters.all,
         lanes=tuple(lanes),
     )
-    return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
+    feed = None
+    if settings.ui:
+        live_observer = LiveObserver(engine.loop.latency)
+        engine.loop.watch(live_observer)
+        feed = EngineFeed(engine.loop, live_observer)
+    return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described, feed)
 
 
 def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:

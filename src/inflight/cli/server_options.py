@@ -55,6 +55,9 @@ server_options = stacked(
             "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
         ),
         *_PARSERS,
+        click.option(
+            "--no-ui", "ui", is_flag=True, flag_value=False, default=True, help="Show no live page at /, and feed none."
+        ),
         click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
         click.option(
             "--kv-events-config",

@@ -16,7 +16,7 @@ from fastapi_offline import FastAPIOffline
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -43,6 +43,7 @@ from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
+from inflight.server.live.routes import Live, live_routes
 from inflight.server.offload import offload
 from inflight.server.responses.endpoints import response_routes
 from inflight.server.service import Service
@@ -71,9 +72,11 @@ def make_app(
     jobs: Kept | None = None,
     before: Callable[[ASGIApp], ASGIApp] | None = None,
     spans: SpanSink | None = None,
+    live: Live | None = None,
 ) -> FastAPI:
     """observe: told of every HTTP request. jobs: batch jobs and stored responses, where there is a place to keep them.
-    before: what stands between the ingress and the routes. spans: told of requests to models, where traces are made."""
+    before: what stands between the ingress and the routes. spans: told of requests to models, where traces are made.
+    live: what the live page is fed with; None: there is none."""
     app = FastAPIOffline(
         redoc_url=None,
         title="inflight",
@@ -92,7 +95,7 @@ def make_app(
         state_routes(service, metrics, version),
         _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
         _no_responses() if responses is None else response_routes(responses, tenant_of),
-        _front_page(),
+        live_routes(live, tenant_of),
     ]
     for router in routers:
         app.include_router(router)
@@ -168,16 +171,6 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
             expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
         )
     app.add_middleware(RequestTurns, turns=turns)
-
-
-def _front_page() -> APIRouter:
-    routes = APIRouter(include_in_schema=False)
-
-    @routes.get("/")
-    async def front_page() -> RedirectResponse:
-        return RedirectResponse("docs", 307)
-
-    return routes
 
 
 def _no_jobs() -> APIRouter:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from inflight.engine.client import EngineClient
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.batch.service import BatchService
 from inflight.server.line_calls import LineAnswerer
+from inflight.server.live.hub import LiveHub
+from inflight.server.live.routes import Live
+from inflight.server.live.sources import FeedSource
 from inflight.server.loaded_engine import Described
 from inflight.server.parsers import parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -89,6 +94,17 @@ def make_served(
         keeps_grammars=engine.keeps_grammars,
         generates=engine.generates,
     )
+
+
+def make_live(service: Service, source: Callable[[], FeedSource | None], record: Path | None = None) -> Live | None:
+    """What the live page is fed with, unless there is to be none. source: None while nothing is loaded."""
+    if not service.settings.ui:
+        return None
+
+    def ends() -> bool:
+        return service.state == "failed" or (service.state == "draining" and not service.under_way)
+
+    return Live(LiveHub(source, ends), record)
 
 
 def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:

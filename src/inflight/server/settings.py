@@ -39,6 +39,7 @@ class ServerSettings:
     at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
     keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
     max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
+    ui: the server shows its live page at /.
     lora_dir: the folder from which adapters may be loaded while the server runs.
     otlp_traces_endpoint: the collector's URL, to which spans of requests are sent; None: none are made.
     kv_events_config: where routers are told what the prefix cache holds; None: nowhere.
@@ -89,6 +90,7 @@ class ServerSettings:
     store_responses: bool = False
     max_responses_mb: float | None = None
     response_days: float | None = None
+    ui: bool = True
     lora_dir: Path | None = None
     otlp_traces_endpoint: str | None = None
     kv_events_config: KVEventOptions | None = None

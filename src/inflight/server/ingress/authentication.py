@@ -10,7 +10,7 @@ from inflight.server.tenants import Tenants
 
 CREDENTIALS = (b"authorization", b"x-api-key")  # headers, the first before the other
 _OPEN = frozenset(("/", "/health", "/version", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"))
-_OPEN_FOLDER = "/static-offline-docs/"  # what the page /docs is made of
+_OPEN_FOLDERS = ("/static-offline-docs/", "/ui/")  # what the page /docs, and the live page, are made of
 
 
 class Authentication:
@@ -40,4 +40,4 @@ def _authorization(scope: Scope) -> str | None:
 
 def is_open(path: str) -> bool:
     """For those who run the server, and the documentation: nothing that tells of what is asked."""
-    return path in _OPEN or path.startswith(_OPEN_FOLDER)
+    return path in _OPEN or path.startswith(_OPEN_FOLDERS)

@@ -1,0 +1,10 @@
+"""What an engine does, drawn while it does it: frames, made of a live engine or of a record, and the page that shows
+them.
+
+    engine's loop ─ observer ─▶ ring ─┐
+                    census ───────────┴▶ live ────┐
+                                                  ├▶ StepFacts, Moment ─▶ FrameMaker ─▶ Frame ─▶ page, terminal
+    record file, line by line ─────────▶ recorded ┘
+
+One drawing: a page that replays a record, or a simulation's, shows what it would have shown of the engine at work.
+"""

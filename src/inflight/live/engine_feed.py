@@ -1,0 +1,182 @@
+"""The feed of an engine at work: what its observer has kept, with a census, becomes frames.
+
+Knows numbers of sequences, which the engine counts as requests come. Two halves: what is taken in the engine's turn
+(`look`, quick), and what is made of it afterwards (`frame`, in any thread).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from inflight.core.scheduling.census import Census, LaneCensus
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.request import Request
+from inflight.engine.loop import EngineLoop
+from inflight.live.block_map import in_cells, owners_of
+from inflight.live.frame_maker import FrameMaker
+from inflight.live.frames import Account, BlocksPart, Frame, Holder, LanePart, RequestInfo
+from inflight.live.observer import Added, Happened, LiveObserver, Stepped, Told
+from inflight.live.step_facts import Moment, of_plan
+from inflight.records.timings import Timings
+
+MAP_SECONDS = 0.5  # between two maps of blocks
+_WORST_FIRST = ("error", "abort", "length", "stop")
+
+
+class Look(NamedTuple):
+    """What was there at one moment, and what had happened since the last one."""
+
+    now: float
+    census: Census
+    told: list[Told]
+    lost: int
+    begins: bool  # nobody looked before
+
+
+class EngineFeed:
+    def __init__(self, loop: EngineLoop, observer: LiveObserver):
+        """observer: whom the loop tells."""
+        self._loop, self._observer = loop, observer
+        self._frames = 0  # made so far, by all makers
+        self._maker = FrameMaker()
+        self._first: dict[str, int] = {}  # request id → its first sample's number
+        self._next_number = 0
+        self._before = 0.0
+        self._map_at = float("-inf")
+
+    # -- in the engine's turn -----------------------------------------------------------------------------------------
+
+    def look(self) -> Look:
+        begins = not self._observer.watching
+        if begins:
+            self._observer.watch(True)
+        told, lost = self._observer.drain()
+        return Look(self._loop.clock.now(), self._loop.census(whole=begins), told, lost, begins)
+
+    def leave(self) -> None:
+        """Nobody looks any more."""
+        self._observer.watch(False)
+
+    # -- afterwards ---------------------------------------------------------------------------------------------------
+
+    @property
+    def told(self) -> list[RequestInfo]:
+        """Requests that frames have told of, and that are alive."""
+        return self._maker.told
+
+    def frame(self, look: Look) -> Frame:
+        if look.begins:
+            self._begin(look)
+        for one in look.told:
+            if isinstance(one, Stepped):
+                self._maker.step(of_plan(*one))
+            elif isinstance(one, Happened):
+                for event in one.events:
+                    self._happened(event, one.now)
+            else:
+                self._added(one)
+        frame = self._maker.end_frame(self._before, look.now, self._moment(look), lost=look.lost)
+        self._before = look.now
+        self._frames += 1
+        return frame
+
+    def _begin(self, look: Look) -> None:
+        """With those that are there."""
+        self._maker = FrameMaker(first_number=self._frames)
+        self._first.clear()
+        self._before, self._map_at = look.now, float("-inf")
+        self._next_number = look.census.next_number
+        by_request: dict[str, list[RequestInfo]] = {}
+        has_run: set[str] = set()
+        for one in look.census.running:
+            request = one.request
+            by_request.setdefault(request.request_id, []).append(_info(one.number, request))
+            repeats = one.most_computed if one.most_computed > one.num_computed else 0  # with what is in flight
+            self._maker.rows.seed(one.row, one.number, len(request.prompt_token_ids), repeats)
+            if one.num_tokens > len(request.prompt_token_ids):
+                has_run.add(request.request_id)
+        for lane in look.census.lanes:
+            for waiting in lane.named:
+                by_request.setdefault(waiting.request.request_id, []).append(_info(waiting.number, waiting.request))
+                self._maker.rows.seen(waiting.number, waiting.most_computed)
+                if waiting.most_computed:
+                    has_run.add(waiting.request.request_id)
+        for request_id, infos in by_request.items():
+            infos.sort(key=lambda one: one.number)
+            self._maker.came(infos, request_id in has_run)
+            self._first[request_id] = infos[0].number
+
+    def _added(self, added: Added) -> None:
+        request, first = added.request, self._next_number
+        self._next_number += request.params.n
+        self._first[request.request_id] = first
+        self._maker.came([_info(first + sample, request) for sample in range(request.params.n)])
+
+    def _happened(self, event: Event, now: float) -> None:
+        if isinstance(event, TokensEvent):
+            first = self._first.get(event.request_id)
+            if first is not None:
+                self._maker.tokens(first + event.sample_index, len(event.token_ids), now)
+        elif isinstance(event, FinishedEvent):
+            first = self._first.pop(event.request_id, None)
+            if first is not None:
+                reasons = {one.reason for one in event.finishes}
+                reason = next((one for one in _WORST_FIRST if one in reasons), "error")
+                self._maker.ended(first, reason, now, account_of(event.timings))
+
+    def _moment(self, look: Look) -> Moment:
+        census = look.census
+        tables = [(one.number, one.blocks) for one in census.running]
+        with_map = look.now - self._map_at >= MAP_SECONDS
+        held = sum(map(bool, census.ref_counts))
+        shared = sum(count > 1 for count in census.ref_counts)
+        evictable = len(census.evictable)
+        blocks = BlocksPart(held, shared, evictable, len(census.ref_counts) - held - evictable, census.held_host_blocks)
+        holders: list[Holder] = []
+        if with_map:
+            self._map_at = look.now
+            owners, shared_of = owners_of(census.ref_counts, census.evictable, tables)
+            cells, per_cell = in_cells(owners)
+            blocks = BlocksPart(blocks.held, shared, evictable, blocks.free, blocks.on_host, cells, per_cell)
+            holders = [
+                Holder(one.number, one.row, one.num_tokens, one.num_computed, len(one.blocks), shared_of[one.number])
+                for one in census.running
+            ]
+        return Moment([_lane(one, look.now) for one in census.lanes], blocks, holders)
+
+
+def _lane(lane: LaneCensus, now: float) -> LanePart:
+    first = [one.number for one in lane.named]
+    oldest = max((now - one.request.arrival for one in lane.named), default=0.0)
+    reason = lane.stands_for if lane.waiting else ""
+    return LanePart(lane.name, lane.waiting, lane.running, reason, lane.behind, first[:8], round(oldest, 3))
+
+
+def _info(number: int, request: Request) -> RequestInfo:
+    return RequestInfo(
+        number=number,
+        request_id=request.request_id,
+        lane=request.lane,
+        tenant=request.tenant,
+        arrival=round(request.arrival, 4),
+        prompt_tokens=len(request.prompt_token_ids),
+        ttft_target=request.slo.ttft or 0.0,
+        itl_target=request.slo.itl or 0.0,
+    )
+
+
+def account_of(timings: Timings) -> Account:
+    """With what is above nothing."""
+    return Account(
+        queue=round(timings.queue_ms, 2),
+        prefill=round(timings.prefill_ms, 2),
+        decode=round(timings.decode_ms, 2),
+        preempted=round(timings.preempted_ms, 2),
+        other=round(timings.other_ms, 2),
+        total=round(timings.total_ms, 2),
+        ttft=None if timings.ttft_ms is None else round(timings.ttft_ms, 2),
+        cached_tokens=timings.cached_tokens,
+        recomputed_tokens=timings.recomputed_tokens,
+        queued_by={name: round(ms, 2) for name, ms in timings.queued_by.items() if ms > 0},
+        queued_behind={name: round(ms, 2) for name, ms in timings.queued_behind.items() if ms > 0},
+    )

@@ -1,0 +1,139 @@
+"""The frame maker: steps, tokens and ends of requests, as they come, become frames.
+
+Knows the requests that are alive, and whether a viewer has been told of them; not where all this comes from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from inflight.live.batch_rows import BatchRows
+from inflight.live.frames import Account, Ended, Frame, Member, RequestInfo
+from inflight.live.recent import Recent
+from inflight.live.step_facts import Moment, StepFacts
+
+
+class _Alive:
+    """A request, and what its samples share."""
+
+    __slots__ = ("has_token", "numbers", "output_tokens")
+
+    def __init__(self, numbers: Sequence[int], has_token: bool):
+        self.numbers = numbers
+        self.has_token = has_token
+        self.output_tokens = 0
+
+
+class _Known:
+    __slots__ = ("info", "is_told", "last_token", "request")
+
+    def __init__(self, info: RequestInfo, request: _Alive):
+        self.info, self.request = info, request
+        self.last_token: float | None = None
+        self.is_told = False
+
+
+class FrameMaker:
+    def __init__(self, recent_seconds: float = 10.0, first_number: int = 0):
+        """recent_seconds: over which rates and percentiles are taken. first_number: of the next frame."""
+        self.rows = BatchRows()
+        self._number = first_number
+        self._known: dict[int, _Known] = {}
+        self._recent = Recent(recent_seconds)
+        self._preempted: list[int] = []
+        self._ended: list[Ended] = []
+        self._run: set[int] = set()  # sequences that had a chunk
+        self._output = self._drafted = 0
+        self._accepted: Counter[int] = Counter()
+
+    @property
+    def told(self) -> list[RequestInfo]:
+        """Those that are alive, and that frames so far have told of: for a viewer that joins now."""
+        return [one.info for one in self._known.values() if one.is_told]
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def came(self, infos: Sequence[RequestInfo], has_token: bool = False) -> None:
+        """A request with its samples. has_token: it has run before anybody looked."""
+        request = _Alive([one.number for one in infos], has_token)
+        for one in infos:
+            self._known[one.number] = _Known(one, request)
+
+    def step(self, facts: StepFacts) -> None:
+        self._preempted += (one for one in self.rows.step(facts) if one in self._known)
+        self._run.update(chunk.sequence for chunk in facts.chunks)
+        for drafts, accepted in facts.verified:
+            self._drafted += drafts
+            self._accepted[accepted] += 1
+
+    def tokens(self, number: int, count: int, at: float) -> None:
+        """So many came at once."""
+        known = self._known.get(number)
+        if known is None or not count:
+            return
+        self._output += count
+        known.request.output_tokens += count
+        info, itl = known.info, self._recent.itl
+        if known.last_token is not None:
+            itl.add(at - known.last_token, info.itl_target)
+        elif not known.request.has_token:
+            self._recent.ttft.add(at - info.arrival, info.ttft_target)
+        for _ in range(count - 1):
+            itl.add(0.0, info.itl_target)
+        known.request.has_token = True
+        known.last_token = at
+
+    def ended(self, number: int, reason: str, at: float, account: Account | None) -> None:
+        """A request, by its first sample's number."""
+        known = self._known.get(number)
+        if known is None:
+            return
+        for one in known.request.numbers:
+            self._known.pop(one, None)
+            self.rows.forget(one)
+        self._ended.append(Ended(known.info, reason, round(at, 4), known.request.output_tokens, account))
+
+    # -- what is drawn of it ------------------------------------------------------------------------------------------
+
+    def end_frame(
+        self, start: float, end: float, moment: Moment | None, members: Sequence[Member] = (), lost: int = 0
+    ) -> Frame:
+        """moment: None where nothing is known of it."""
+        points, runs = self.rows.end_frame()
+        prompt = sum(one.prompt + one.recomputed for one in points)
+        waiting = () if moment is None else (number for lane in moment.lanes for number in lane.first)
+        rates = self._recent.end_frame(start, end, prompt, self._output, len(self._ended))
+        most = max(self._accepted, default=-1)
+        frame = Frame(
+            number=self._number,
+            start=round(start, 4),
+            end=round(end, 4),
+            steps=points,
+            runs=runs,
+            lanes=[] if moment is None else list(moment.lanes),
+            blocks=None if moment is None else moment.blocks,
+            holders=[] if moment is None else list(moment.holders),
+            requests=self._untold((*self._run, *waiting)),
+            preempted=self._preempted,
+            ended=self._ended,
+            rates=rates,
+            drafted=self._drafted,
+            accepted=[self._accepted[place] for place in range(most + 1)],
+            members=list(members),
+            lost=lost,
+        )
+        self._number += 1
+        self._preempted, self._ended, self._run = [], [], set()
+        self._output = self._drafted = 0
+        self._accepted.clear()
+        return frame
+
+    def _untold(self, numbers: Iterable[int]) -> list[RequestInfo]:
+        found = []
+        for number in numbers:
+            known = self._known.get(number)
+            if known is not None and not known.is_told:
+                known.is_told = True
+                found.append(known.info)
+        return found

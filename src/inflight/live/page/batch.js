@@ -1,0 +1,268 @@
+// The batch over time: rows as lanes, in each what was computed there, coloured by whose it is. Above the rows how many
+// wait. Drawn into a picture that moves on with time, so that only what is new is drawn.
+"use strict";
+(function (ns) {
+  const { format, History } = ns;
+  const LEFT = 34, RIGHT = 8, TOP = 6, QUEUE = 34, AXIS = 20;
+  const LOW = 0.62; // of a row's height: single tokens
+  const STEP_SPACE = 7; // pixels that a step has on average, to be drawn
+
+  class BatchPicture {
+    constructor(figure, history, colours, onPick) {
+      this.canvas = figure.querySelector("canvas");
+      this.tip = figure.querySelector(".tip");
+      this.legend = figure.querySelector(".legend");
+      this.history = history;
+      this.colours = colours;
+      this.onPick = onPick;
+      this.selected = null;
+      this.picture = document.createElement("canvas");
+      this.drawnTo = null;
+      this.width = 0;
+      const at = (event) => [event.offsetX, event.offsetY];
+      this.canvas.addEventListener("mousemove", (event) => this.point(...at(event)));
+      this.canvas.addEventListener("mouseleave", () => (this.tip.hidden = true));
+      this.canvas.addEventListener("click", (event) => {
+        const run = this.under(...at(event));
+        this.onPick(run ? run.sequence : null);
+      });
+    }
+    get rows() {
+      const told = this.history.hello ? this.history.hello.max_rows : 0;
+      return Math.max(1, Math.min(told || 1, Math.max(this.history.rows.length, Math.min(told, 8))));
+    }
+    // Sizes, of the width that there is; true where they have changed.
+    fit() {
+      const width = Math.max(200, this.canvas.parentElement.clientWidth), rows = this.rows;
+      const scale = window.devicePixelRatio || 1;
+      if (width === this.width && rows === this.fitted && scale === this.scale) return false;
+      this.width = width;
+      this.fitted = rows;
+      this.scale = scale;
+      this.rowHeight = Math.max(2, Math.min(20, Math.floor((width < 500 ? 300 : 380) / rows)));
+      this.plotHeight = QUEUE + this.rowHeight * rows;
+      this.height = TOP + this.plotHeight + AXIS;
+      this.plotWidth = width - LEFT - RIGHT;
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(this.height * scale);
+      this.canvas.style.height = this.height + "px";
+      this.picture.width = Math.max(1, Math.round(this.plotWidth * scale));
+      this.picture.height = Math.round(this.plotHeight * scale);
+      this.drawnTo = null;
+      return true;
+    }
+    again() {
+      this.drawnTo = null;
+    }
+    select(number) {
+      this.selected = number;
+      this.again();
+    }
+    // Shows `span` seconds that end at `end`, and what was there at `until`: what comes later is not seen yet.
+    draw(end, span, until) {
+      this.fit();
+      const { history, picture } = this;
+      const perPixel = span / picture.width;
+      const column = Math.round(end / perPixel), seen = Math.min(column, Math.round(until / perPixel));
+      const first = column - picture.width;
+      let from = first;
+      const last = this.drawnTo;
+      const goes = last !== null && this.span === span && column >= last.column && column - last.column < picture.width && seen >= last.seen;
+      if (goes) {
+        const moved = column - last.column;
+        if (moved) {
+          const pen = picture.getContext("2d");
+          pen.globalCompositeOperation = "copy";
+          pen.drawImage(picture, -moved, 0);
+          pen.globalCompositeOperation = "source-over";
+        }
+        const changed = isFinite(history.dirtyFrom) ? Math.floor(history.dirtyFrom / perPixel) - 1 : Infinity;
+        from = Math.max(first, Math.min(last.seen, changed));
+      }
+      history.dirtyFrom = Infinity;
+      this.drawnTo = { column, seen };
+      this.span = span;
+      if (!goes) this.ground(seen, first);
+      if (from < seen) this.strip(from, seen, perPixel, first);
+      if (seen < column) this.ground(seen, first);
+      this.compose(column * perPixel, span);
+    }
+    // Rows without anything, from a column on.
+    ground(from, first) {
+      const pen = this.picture.getContext("2d"), x = Math.max(0, from - first), height = this.rowHeight * this.scale;
+      pen.clearRect(x, 0, this.picture.width - x, this.picture.height);
+      pen.fillStyle = this.colours.of.free;
+      for (let row = 0; row < this.fitted; row++)
+        pen.fillRect(x, QUEUE * this.scale + row * height, this.picture.width - x, height - this.gap);
+    }
+    get gap() {
+      const height = this.rowHeight * this.scale;
+      return height >= 5 ? Math.max(1, Math.round(this.scale * 0.75)) : 0;
+    }
+    // Draws columns from … to anew. Columns count from time 0; `first` is the picture's first.
+    strip(from, to, perPixel, first) {
+      const pen = this.picture.getContext("2d"), { colours, history, scale, gap } = this;
+      const x0 = from - first, width = to - from;
+      const height = this.rowHeight * scale, top = QUEUE * scale;
+      pen.clearRect(x0, 0, width, this.picture.height);
+      pen.save();
+      pen.beginPath();
+      pen.rect(x0, 0, width, this.picture.height);
+      pen.clip();
+      pen.fillStyle = colours.of.free;
+      for (let row = 0; row < this.fitted; row++) pen.fillRect(x0, top + row * height, width, height - gap);
+      const timeFrom = from * perPixel, timeTo = to * perPixel, dim = this.selected !== null;
+      for (let row = 0; row < this.fitted; row++) {
+        for (const run of history.within(row, timeFrom, timeTo)) {
+          const left = run.start / perPixel - first, right = Math.max(run.end / perPixel - first, left + 0.6);
+          const tall = run.work === 0 || run.work === 2;
+          const full = height - gap, own = tall || height < 5 ? full : Math.max(2, full * LOW);
+          pen.globalAlpha = dim && run.sequence !== this.selected ? 0.18 : height < 5 && !tall ? 0.85 : 1;
+          pen.fillStyle = colours.run(run.sequence, run.work, history.infoOf(run.sequence));
+          pen.fillRect(left, top + row * height + full - own, right - left, own);
+          if (run.work === 2 && height >= 5) this.stripes(pen, left, top + row * height, right - left, full);
+          if (this.beginning(row, run) && right - left > 3) {
+            pen.fillStyle = colours.of.card;
+            pen.fillRect(left, top + row * height, Math.max(1, scale), height);
+          }
+        }
+      }
+      pen.globalAlpha = 1;
+      this.waiting(pen, timeFrom, timeTo, perPixel, first);
+      this.stepLines(pen, timeFrom, timeTo, perPixel, first, top);
+      pen.restore();
+    }
+    beginning(row, run) {
+      const runs = this.history.rows[row];
+      const place = History.at(runs, run.start - 1e-6, (one) => one.start);
+      return place < 0 || runs[place].sequence !== run.sequence;
+    }
+    stripes(pen, left, top, width, height) {
+      pen.save();
+      pen.beginPath();
+      pen.rect(left, top, width, height);
+      pen.clip();
+      pen.strokeStyle = this.colours.of.card;
+      pen.lineWidth = 1.2 * this.scale;
+      pen.beginPath();
+      for (let x = Math.floor((left - height) / 6) * 6; x < left + width; x += 6 * this.scale) {
+        pen.moveTo(x, top + height);
+        pen.lineTo(x + height, top);
+      }
+      pen.stroke();
+      pen.restore();
+    }
+    waiting(pen, timeFrom, timeTo, perPixel, first) {
+      const { frames } = this.history, floor = (QUEUE - 6) * this.scale, ceiling = 4 * this.scale;
+      this.most = Math.max(this.most || 1, 1);
+      pen.fillStyle = this.colours.of.waiting;
+      pen.globalAlpha = 0.75;
+      let newest = 1;
+      for (let place = Math.max(0, History.at(frames, timeFrom)); place < frames.length; place++) {
+        const frame = frames[place];
+        if (frame.start > timeTo) break;
+        newest = Math.max(newest, frame.waiting);
+        if (!frame.waiting) continue;
+        const height = ((floor - ceiling) * Math.min(frame.waiting, this.most)) / this.most;
+        const left = Math.floor(frame.start / perPixel - first);
+        pen.fillRect(left, floor - height, Math.max(1, Math.ceil(frame.end / perPixel - first) - left), height);
+      }
+      pen.globalAlpha = 1;
+      if (newest > this.most) {
+        this.most = newest; // the whole strip is drawn anew to the new height
+        this.drawnTo = null;
+      }
+    }
+    stepLines(pen, timeFrom, timeTo, perPixel, first, top) {
+      const { steps } = this.history;
+      let place = History.at(steps, timeTo, (step) => step[0]), count = 0;
+      const marks = [];
+      for (; place >= 0 && steps[place][1] >= timeFrom; place--) {
+        if (steps[place][4] === 1) marks.push(steps[place][0]);
+        count += steps[place][4];
+      }
+      if (!count || (timeTo - timeFrom) / perPixel / count < STEP_SPACE * this.scale) return;
+      pen.fillStyle = this.colours.of.card;
+      pen.globalAlpha = 0.55;
+      for (const time of marks) pen.fillRect(Math.round(time / perPixel - first), top, Math.max(0.7, this.scale * 0.6), this.picture.height);
+      pen.globalAlpha = 1;
+    }
+    compose(end, span) {
+      const pen = this.canvas.getContext("2d"), { colours, scale } = this;
+      pen.setTransform(1, 0, 0, 1, 0, 0);
+      pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+      pen.drawImage(this.picture, Math.round(LEFT * scale), Math.round(TOP * scale));
+      pen.setTransform(scale, 0, 0, scale, 0, 0);
+      pen.font = "11px system-ui, sans-serif";
+      pen.fillStyle = colours.of.soft;
+      pen.strokeStyle = colours.of.grid;
+      pen.textBaseline = "middle";
+      pen.textAlign = "right";
+      pen.fillText(format.count(this.most || 0), LEFT - 6, TOP + 8);
+      const every = this.rowHeight >= 12 ? 1 : this.rowHeight >= 8 ? 2 : this.rowHeight >= 4 ? 8 : 32;
+      for (let row = 0; row < this.fitted; row += every)
+        pen.fillText(String(row), LEFT - 6, TOP + QUEUE + (row + 0.5) * this.rowHeight);
+      pen.fillRect(LEFT, TOP + QUEUE - 4, this.plotWidth, 0.5);
+      this.axis(pen, end, span);
+      this.shown = { end, span };
+    }
+    axis(pen, end, span) {
+      const bottom = TOP + this.plotHeight;
+      const every = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60].find((one) => (one / span) * this.plotWidth >= 64) || 60;
+      const live = this.history.hello && this.history.hello.source === "live";
+      const zero = live ? 0 : this.history.hello && this.history.hello.span ? this.history.hello.span[0] : 0;
+      pen.textAlign = "center";
+      pen.textBaseline = "top";
+      const begin = end - span;
+      for (let mark = Math.ceil((begin - zero) / every) * every + zero; mark <= end + 1e-9; mark += every) {
+        const x = LEFT + ((mark - begin) / span) * this.plotWidth;
+        if (mark - zero < -1e-9) continue;
+        pen.fillRect(x, bottom, 0.5, 4);
+        if (x > LEFT + 8 && x < this.width - 18) pen.fillText(this.mark(mark - zero, every), x, bottom + 6);
+      }
+    }
+    mark(time, every) {
+      if (every < 1) return time.toFixed(1) + " s";
+      const whole = Math.round(time);
+      if (whole < 120) return whole + " s";
+      const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60].map((one) => String(one).padStart(2, "0"));
+      return parts[0] === "00" ? parts.slice(1).join(":") : parts.join(":");
+    }
+    under(x, y) {
+      if (!this.shown) return null;
+      const row = Math.floor((y - TOP - QUEUE) / this.rowHeight);
+      if (row < 0 || row >= this.fitted || x < LEFT || x > this.width - RIGHT) return null;
+      const { end, span } = this.shown;
+      return this.history.runAt(row, end - span + ((x - LEFT) / this.plotWidth) * span);
+    }
+    point(x, y) {
+      const run = this.under(x, y);
+      this.canvas.style.cursor = run ? "pointer" : "default";
+      this.tip.hidden = !run;
+      if (!run) return;
+      const info = this.history.infoOf(run.sequence) || {};
+      const name = info.mine === false ? "another tenant's request" : info.request_id || `sequence ${run.sequence}`;
+      const about = [ns.WORK_NAMES[run.work], run.tokens ? format.counted(run.tokens, "token") : "", format.seconds(run.end - run.start)];
+      const whose = [info.lane, info.tenant].filter(Boolean).join(" · ");
+      this.tip.replaceChildren(format.h("b", {}, format.shortened(name)), format.h("span", {}, about.filter(Boolean).join(", ")));
+      if (whose) this.tip.append(format.h("span", {}, whose));
+      const room = this.canvas.clientWidth - 240;
+      this.tip.style.left = Math.max(0, Math.min(x + 14, room)) + "px";
+      this.tip.style.top = y + 16 + "px";
+    }
+    showLegend() {
+      const { h } = format, swatch = (style, words, extra = "") =>
+        h("span", { class: "key" }, h("i", { class: "swatch " + extra, style }), words);
+      const keys = this.colours.legend().map(([colour, words]) => swatch({ background: colour }, words));
+      if (this.colours.mode !== "work")
+        keys.push(swatch({}, "tall: a prompt's chunk", "tall"), swatch({}, "low: a next token", "low"));
+      keys.push(swatch({ background: this.colours.of.waiting }, "waiting"));
+      this.legend.replaceChildren(...keys);
+    }
+    describe(frame) {
+      const rows = `${frame.running} of ${this.history.hello.max_rows} rows in use, ${frame.waiting} waiting`;
+      this.canvas.setAttribute("aria-label", `The batch over time: each lane is a row. Now ${rows}. The list of requests below has them as buttons.`);
+    }
+  }
+  ns.BatchPicture = BatchPicture;
+})((window.inflight ??= {}));

@@ -1,0 +1,77 @@
+// Colours: of the page's style sheet, and of requests, lanes, tenants and kinds of work. Told apart by lightness as well
+// as by hue, and never by colour alone: prompts are tall and single tokens low, shared and cached blocks have patterns.
+"use strict";
+(function (ns) {
+  const WORKS = ["prefill", "decode", "recomputed", "padding", "idle"];
+  const NAMES = ["prompt", "next token", "computed again", "padding", "holds its row, not computed"];
+  const SERIES = ["s1", "s2", "s3", "s4", "s5", "s6"];
+  const MOST = 4000; // requests whose colours are remembered
+
+  class Colours {
+    constructor() {
+      this.mode = "request";
+      this.names = { lane: new Map(), tenant: new Map() };
+      this.read();
+    }
+    // The style sheet's, which follow the system's light and dark.
+    read() {
+      const style = getComputedStyle(document.documentElement);
+      const variable = (name) => style.getPropertyValue("--" + name).trim();
+      this.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+      this.of = {};
+      for (const name of ["page", "card", "ink", "soft", "rule", "grid", "free", "idle", "padding", "cached", "shared",
+        "prefill", "decode", "recomputed", "waiting", "bad", "good", "s1", "s2", "s3", "s4", "s5", "s6", "s7"])
+        this.of[name] = variable(name);
+      this.cache = new Map();
+    }
+    setMode(mode) {
+      this.mode = mode;
+      this.cache = new Map();
+    }
+    // Of what a run, or a block's holder, is drawn in. work: a place in WORKS.
+    run(number, work, info) {
+      if (work === 4) return this.of.idle;
+      if (work === 3) return this.of.padding;
+      const key = number * 8 + work;
+      let found = this.cache.get(key);
+      if (found === undefined) {
+        if (this.cache.size > MOST) this.cache.clear();
+        found = this.made(number, work, info);
+        if (info) this.cache.set(key, found);
+      }
+      return found;
+    }
+    made(number, work, info) {
+      if (info && info.mine === false) return this.tint(250, 0.012, work);
+      switch (this.mode) {
+        case "work": return this.of[WORKS[work]];
+        case "lane": return this.named("lane", info ? info.lane || "" : "", work);
+        case "tenant": return this.named("tenant", info ? info.tenant || "" : "", work);
+      }
+      return this.tint((number * 137.508 + 245) % 360, 0.115, work);
+    }
+    tint(hue, chroma, work) {
+      const strong = work === 0 || work === 2;
+      const light = this.dark ? (strong ? 80 : 62) : strong ? 56 : 76;
+      return `oklch(${light}% ${strong ? chroma * 1.25 : chroma} ${hue.toFixed(0)})`;
+    }
+    named(kind, name, work) {
+      const colour = this.of[SERIES[this.placeOf(kind, name)]];
+      if (work === 0 || work === 2) return colour;
+      return `color-mix(in srgb, ${colour} 62%, ${this.of.card})`;
+    }
+    placeOf(kind, name) {
+      const known = this.names[kind];
+      if (!known.has(name)) known.set(name, known.size % SERIES.length);
+      return known.get(name);
+    }
+    // What the legend says of the mode: [colour, words, is low].
+    legend() {
+      if (this.mode === "work") return [0, 1, 2, 3, 4].map((work) => [this.of[WORKS[work]], NAMES[work]]);
+      if (this.mode === "request") return [];
+      return [...this.names[this.mode]].slice(0, 8).map(([name, place]) => [this.of[SERIES[place]], name || "(no name)"]);
+    }
+  }
+  ns.Colours = Colours;
+  ns.WORK_NAMES = NAMES;
+})((window.inflight ??= {}));

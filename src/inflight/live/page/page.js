@@ -1,0 +1,286 @@
+// The page: one clock for all runs, what the user has chosen, and which runs there are.
+"use strict";
+(function (ns) {
+  const { format, History, RunView, Colours, feeds } = ns;
+  const LIVE_SECONDS = 180, PAUSED_SECONDS = 600; // that are kept
+  const LAG = 0.15; // seconds that a live picture is behind, so that it moves evenly
+  const FRAME_MS = 48; // between two drawings: twenty a second
+  const byId = (id) => document.getElementById(id);
+
+  class Page {
+    constructor() {
+      this.colours = new Colours();
+      this.runs = [];
+      this.live = true;
+      this.paused = false;
+      this.offset = 0; // seconds since the beginning, of a replay
+      this.time = 0; // of the right edge, of a live run
+      this.span = 20;
+      this.speed = 1;
+      this.picked = null;
+      this.server = "";
+      this.costs = new Float32Array(1200); // ms of the last drawings, for those who measure
+      this.drawings = 0;
+      this.listen();
+      requestAnimationFrame((now) => this.tick(now));
+    }
+    listen() {
+      byId("pause").addEventListener("click", () => this.pause(!this.paused));
+      byId("scrub").addEventListener("input", () => this.scrub(Number(byId("scrub").value) / 1000));
+      byId("window").addEventListener("change", (event) => (this.span = Number(event.target.value)));
+      byId("speed").addEventListener("change", (event) => (this.speed = Number(event.target.value)));
+      byId("colour").addEventListener("change", (event) => {
+        this.colours.setMode(event.target.value);
+        this.again();
+      });
+      byId("download").addEventListener("click", () => this.download());
+      byId("record").addEventListener("click", (event) => this.fetchRecord(event));
+      document.addEventListener("keydown", (event) => this.onKey(event));
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+        this.colours.read();
+        this.again();
+      });
+      addEventListener("resize", () => this.again());
+    }
+    onKey(event) {
+      const typing = /^(INPUT|SELECT|TEXTAREA|BUTTON|A|SUMMARY)$/.test(event.target.tagName);
+      if (event.key === "Escape" && this.picked) this.pick(null, null);
+      else if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      else if (event.key === " ") this.pause(!this.paused);
+      else if (event.key === "ArrowLeft") this.move(-this.span / 20);
+      else if (event.key === "ArrowRight") this.move(this.span / 20);
+      else return;
+      event.preventDefault();
+    }
+    again() {
+      for (const run of this.runs) run.again();
+    }
+
+    // -- runs ---------------------------------------------------------------------------------------------------------
+    addRun(live) {
+      const view = new RunView(new History(live ? LIVE_SECONDS : Infinity), this.colours, (run, number) => this.pick(run, number));
+      this.runs.push(view);
+      byId("runs").append(view.element);
+      byId("runs").classList.toggle("beside", this.runs.length > 1);
+      return view;
+    }
+    startLive() {
+      let view = this.addRun(true);
+      const told = {
+        hello: (hello) => {
+          if (this.server && this.server !== hello.server) {
+            this.notice("The server has been started anew; what it did before is gone.");
+            view.element.remove();
+            this.runs = [];
+            this.pick(null, null);
+            this.resume();
+            view = this.addRun(true);
+          }
+          this.server = hello.server;
+          view.greet(hello, true);
+          this.greetLive(hello);
+        },
+        frame: (frame) => {
+          this.state("live", this.paused ? "paused" : "live");
+          view.history.keep = this.paused ? PAUSED_SECONDS : LIVE_SECONDS;
+          view.history.add(frame);
+          if (frame.lost) this.notice(`${format.counted(frame.lost, "event")} came faster than they could be drawn, and are left out.`);
+        },
+        state: (kind, words) => this.state(kind, words),
+        key: (wrong) => this.askKey(wrong),
+      };
+      this.feed = new feeds.LiveFeed("live/events", told);
+      this.feed.run();
+    }
+    greetLive(hello) {
+      format.setText(byId("model"), hello.title);
+      document.title = `${hello.title} · inflight`;
+      document.body.classList.toggle("restricted", !hello.sees_all);
+      byId("record").hidden = !hello.has_record;
+      if (!hello.sees_all) this.notice(`You see the requests of ${hello.tenant}; others are there without names. The whole view, pause and records need an operator's key.`);
+      if (hello.members_only) this.notice("Engines of this server run in processes of their own; here are their counts.");
+    }
+    startReplay(sources) {
+      this.live = false;
+      document.body.classList.add("replay");
+      byId("speed-label").hidden = false;
+      let missing = sources.length;
+      sources.forEach((start) => {
+        const view = this.addRun(false);
+        start({
+          hello: (hello) => {
+            view.greet(hello, sources.length === 1);
+            const titles = this.runs.map((run) => run.history.hello && run.history.hello.title).filter(Boolean);
+            document.title = `${titles.join(" beside ")} · inflight`;
+            format.setText(byId("model"), sources.length === 1 ? hello.title : `${titles.length} runs`);
+            this.suit();
+          },
+          frame: (frame) => view.history.add(frame),
+          state: (kind, words) => {
+            if (kind === "whole" && --missing === 0) this.state("whole", "replay");
+            else if (kind !== "whole") this.state(kind, words);
+          },
+        }).catch((fault) => this.state("lost", `this run cannot be read: ${fault.message}`));
+      });
+      this.state("live", "reading");
+    }
+    // A window and a speed that suit the longest run.
+    suit() {
+      const longest = Math.max(...this.runs.map((run) => (run.history.hello ? run.history.hello.span[1] - run.history.hello.span[0] : 0)));
+      const nearest = (select, wanted) => {
+        const values = [...select.options].map((one) => Number(one.value));
+        const best = values.reduce((one, other) => (Math.abs(Math.log(other / wanted)) < Math.abs(Math.log(one / wanted)) ? other : one));
+        select.value = String(best);
+        return best;
+      };
+      this.longest = longest;
+      this.span = nearest(byId("window"), longest / 2);
+      this.speed = nearest(byId("speed"), longest / 25);
+    }
+    state(kind, words) {
+      byId("status").dataset.kind = this.paused && kind === "live" ? "paused" : kind;
+      format.setText(byId("status-text"), words);
+    }
+    notice(words) {
+      byId("notice").hidden = !words;
+      format.setText(byId("notice"), words);
+    }
+    askKey(wrong) {
+      const dialog = byId("key");
+      this.state("refused", "a key is needed");
+      if (wrong) format.setText(byId("key-why"), "That key is not known here; give another one.");
+      dialog.showModal();
+      return new Promise((done) => dialog.addEventListener("close", () => {
+        const text = byId("key-text").value.trim();
+        byId("key-text").value = "";
+        done(text);
+      }, { once: true }));
+    }
+
+    // -- time ---------------------------------------------------------------------------------------------------------
+    get bounds() {
+      if (!this.live) return [0, this.longest || 0];
+      const first = this.runs[0];
+      return first ? [first.history.start, first.history.end] : [0, 0];
+    }
+    get at() {
+      return this.live ? this.time : this.offset;
+    }
+    set at(value) {
+      if (this.live) this.time = value;
+      else this.offset = value;
+    }
+    pause(paused) {
+      if (document.body.classList.contains("restricted")) return;
+      const [, end] = this.bounds;
+      if (!paused && !this.live && this.offset >= end - 1e-6) this.offset = 0;
+      this.paused = paused;
+      const button = byId("pause");
+      button.setAttribute("aria-pressed", String(paused));
+      format.setText(button.querySelector(".word"), paused ? (this.live ? "Go on" : "Play") : "Pause");
+      if (this.live) this.state("live", paused ? "paused" : "live");
+      this.again();
+    }
+    resume() {
+      if (this.paused) this.pause(false);
+    }
+    scrub(share) {
+      const [start, end] = this.bounds;
+      if (!this.paused) this.pause(true);
+      this.at = start + share * (end - start);
+      if (this.live && share >= 0.999) this.resume();
+    }
+    move(seconds) {
+      if (!this.paused) this.pause(true);
+      const [start, end] = this.bounds;
+      this.at = Math.max(start, Math.min(end, this.at + seconds));
+    }
+    advance(elapsed) {
+      const [start, end] = this.bounds;
+      if (this.paused) {
+        this.at = Math.max(start, this.at);
+        return;
+      }
+      if (!this.live) {
+        this.offset = Math.min(end, this.offset + elapsed * this.speed);
+        if (end && this.offset >= end) this.pause(true);
+        return;
+      }
+      const wanted = end - LAG;
+      this.time = Math.min(this.time + elapsed, end);
+      if (Math.abs(wanted - this.time) > 0.6) this.time = wanted;
+      else this.time += (wanted - this.time) * 0.08;
+    }
+    tick(now) {
+      requestAnimationFrame((later) => this.tick(later));
+      if (this.last !== undefined && now - this.last < FRAME_MS) return;
+      const elapsed = this.last === undefined ? 0 : Math.min(1, (now - this.last) / 1e3);
+      this.last = now;
+      const began = performance.now();
+      this.advance(elapsed);
+      for (const run of this.runs) run.draw(this.timeOf(run), this.span, now);
+      this.showClock(now);
+      if (this.picked && now - (this.shownAt || 0) > 500) this.showPicked(now);
+      this.costs[this.drawings++ % this.costs.length] = performance.now() - began;
+    }
+    timeOf(run) {
+      if (this.live) return this.time;
+      const { hello } = run.history;
+      return (hello && hello.span ? hello.span[0] : 0) + this.offset;
+    }
+    showClock(now) {
+      if (now - (this.clocked || 0) < 100) return;
+      this.clocked = now;
+      const [start, end] = this.bounds, scrub = byId("scrub");
+      const place = end > start ? Math.round(((this.at - start) / (end - start)) * 1000) : 1000;
+      if (document.activeElement !== scrub || !this.paused) scrub.value = String(this.live && !this.paused ? 1000 : place);
+      const behind = end - this.at;
+      const words = this.live ? (this.paused && behind > 0.5 ? `${format.seconds(behind)} ago` : "now") : `${this.at.toFixed(2)} of ${format.seconds(end)}`;
+      format.setText(byId("clock"), words);
+      scrub.setAttribute("aria-valuetext", words);
+    }
+
+    // -- one request --------------------------------------------------------------------------------------------------
+    pick(run, number) {
+      for (const one of this.runs) one.select(one === run ? number : null);
+      this.picked = number === null ? null : { run, number };
+      if (this.picked) {
+        this.showPicked(performance.now());
+        byId("drawer").focus({ preventScroll: true });
+      } else byId("drawer").hidden = true;
+    }
+    showPicked(now) {
+      this.shownAt = now;
+      const drawer = byId("drawer"), { run, number } = this.picked;
+      if (!drawer.hidden && drawer.contains(document.activeElement) && document.activeElement !== drawer && this.shownNumber === number) return;
+      this.shownNumber = number;
+      drawer.hidden = !ns.request.show(drawer, run, number, this.timeOf(run), (other) => this.pick(run, other), () => this.pick(null, null));
+    }
+
+    // -- downloads ----------------------------------------------------------------------------------------------------
+    save(blob, name) {
+      const link = format.h("a", { href: URL.createObjectURL(blob), download: name });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    }
+    download() {
+      const parts = this.runs.flatMap((run) => run.history.saved());
+      this.save(new Blob(parts, { type: "application/jsonl" }), "inflight-frames.jsonl");
+    }
+    // A link cannot send a key in a header.
+    async fetchRecord(event) {
+      if (!this.feed || !this.feed.key) return;
+      event.preventDefault();
+      const response = await fetch("live/record", { headers: { Authorization: `Bearer ${this.feed.key}` }, credentials: "omit" });
+      if (response.ok) this.save(await response.blob(), "record.jsonl");
+      else this.notice(`The record cannot be had: the server answers ${response.status}.`);
+    }
+  }
+
+  const page = (ns.page = new Page());
+  const held = [...document.querySelectorAll('script[type="application/x-inflight-frames"]')];
+  const replayed = document.querySelector('meta[name="inflight-replay"]');
+  if (held.length) page.startReplay(held.map((one) => (told) => feeds.held(one.textContent, told)));
+  else if (replayed) page.startReplay([...Array(Number(replayed.content)).keys()].map((one) => (told) => feeds.replayed(`frames/${one}`, told)));
+  else page.startLive();
+})((window.inflight ??= {}));

@@ -1,0 +1,63 @@
+// One request: where its time went, what it holds, and who was computed beside it.
+"use strict";
+(function (ns) {
+  const { format, panels } = ns;
+  const { h } = format;
+  const PARTS = [["queue", "waiting"], ["prefill", "prompt"], ["decode", "answer"], ["preempted", "preempted"], ["other", "other"]];
+
+  // In milliseconds: as the engine has told it, or as far as it can be seen.
+  function account(history, known, time) {
+    const told = known.ended && known.ended.account;
+    if (told) return { ...told, exact: true };
+    const end = known.ended ? known.ended.at : time, { first, decoded } = known, came = known.info.arrival || first || end;
+    const ms = (from, to) => Math.max(0, (to - from) * 1e3);
+    return {
+      queue: ms(came, first ?? end), prefill: first === null ? 0 : ms(first, decoded ?? end), decode: decoded === null ? 0 : ms(decoded, end),
+      preempted: 0, other: 0, total: ms(came, end), exact: false,
+    };
+  }
+
+  function bar(parts, total) {
+    const all = Math.max(total, 1e-9);
+    const said = PARTS.filter(([key]) => parts[key] > 0).map(([key, words]) => `${words} ${format.seconds(parts[key] / 1e3)}`).join(", ");
+    return h("div", { class: "account", role: "img", "aria-label": said },
+      ...PARTS.map(([key]) => h("i", { class: "part-" + key, style: { width: ((parts[key] || 0) / all) * 100 + "%" } })));
+  }
+
+  function show(element, run, number, time, onPick, onClose) {
+    const { history } = run, known = history.requests.get(number);
+    if (!known) return false;
+    const { info } = known, parts = account(history, known, time), ended = known.ended;
+    const shown = history.mapAt(time), holder = shown && shown.holders.find((one) => one[0] === number);
+    const name = info.mine === false ? "another tenant's request" : info.request_id || `sequence ${number}`;
+    const state = ended ? `ended: ${ended.reason || "—"}` : holder ? `in row ${holder[1]}` : known.first === null ? "waiting" : known.preempted.length ? "preempted, or between rows" : "not in the batch now";
+    const facts = [
+      ["lane", info.lane], ["tenant", info.tenant], ["prompt", info.prompt_tokens ? format.counted(info.prompt_tokens, "token") : ""],
+      ["answer", ended ? format.counted(ended.output_tokens || 0, "token") : holder ? format.counted(Math.max(0, holder[2] - (info.prompt_tokens || 0)), "token") + " so far" : ""],
+      ["first token", parts.ttft !== null && parts.ttft !== undefined ? format.seconds(parts.ttft / 1e3) : ""],
+      ["from the cache", parts.cached_tokens ? format.counted(parts.cached_tokens, "token") : ""],
+      ["computed again", parts.recomputed_tokens ? format.counted(parts.recomputed_tokens, "token") : ""],
+      ["preempted", known.preempted.length ? format.counted(known.preempted.length, "time") : ""],
+      ["KV blocks", holder ? `${holder[4]}${holder[5] ? `, ${holder[5]} of them shared` : ""}` : ended ? "given up" : ""],
+      ["targets", [info.ttft_target && `first token ${format.seconds(info.ttft_target)}`, info.itl_target && `between tokens ${format.seconds(info.itl_target)}`].filter(Boolean).join(", ")],
+    ].filter(([, value]) => value);
+    const waits = Object.entries(parts.queued_by || {}).sort((one, other) => other[1] - one[1])
+      .map(([reason, ms]) => h("li", {}, `${format.seconds(ms / 1e3)}: ${panels.REASONS[reason] || reason}`));
+    const behind = Object.entries(parts.queued_behind || {}).sort((one, other) => other[1] - one[1])
+      .map(([lane, ms]) => `${lane} ${format.seconds(ms / 1e3)}`).join(", ");
+    const beside = history.neighbours(number).slice(0, 8);
+    element.replaceChildren(
+      h("button", { type: "button", class: "close", "aria-label": "Close", onclick: onClose }, "×"),
+      h("p", { class: "over" }, `request ${info.number ?? number} · ${state}`),
+      h("h2", { title: name }, name),
+      bar(parts, parts.total),
+      h("ul", { class: "parts" }, ...PARTS.filter(([key]) => parts[key] > 0.005).map(([key, words]) =>
+        h("li", {}, h("i", { class: "swatch part-" + key }), `${words} `, h("b", {}, format.seconds(parts[key] / 1e3))))),
+      h("p", { class: "why" }, `${format.seconds(parts.total / 1e3)} in all${parts.exact ? ", as the engine counted it" : ", as far as it has come; the engine's own account comes with its end"}.`),
+      waits.length ? h("div", {}, h("h3", {}, "What it waited for"), h("ul", { class: "waits" }, ...waits), behind ? h("p", { class: "why" }, `Behind lanes: ${behind}.`) : null) : null,
+      h("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)])),
+      beside.length ? h("div", {}, h("h3", {}, "Computed beside it"), h("p", { class: "chips" }, ...beside.map(([one]) => panels.chip(history, one, onPick)))) : null);
+    return true;
+  }
+  ns.request = { show, account };
+})((window.inflight ??= {}));

@@ -1,0 +1,81 @@
+// One run on the page: its history and all its panels. Several stand side by side, on one clock.
+"use strict";
+(function (ns) {
+  const { format, panels } = ns;
+  const TEXT_EVERY = 250, TABLE_EVERY = 1000; // ms between two renewals of what is text
+
+  class RunView {
+    constructor(history, colours, onPick) {
+      const made = document.getElementById("run-template").content.cloneNode(true);
+      this.element = made.firstElementChild;
+      this.history = history;
+      const part = (name) => this.element.querySelector(name);
+      const pick = (number) => onPick(this, number);
+      this.pick = pick;
+      this.batch = new ns.BatchPicture(part(".batch"), history, colours, pick);
+      this.memory = new ns.MemoryMap(part(".memory"), history, colours, pick);
+      this.charts = new ns.Charts(part(".charts"), history, colours);
+      this.tiles = new panels.Tiles(part(".tiles"));
+      this.lanes = part(".lanes");
+      this.members = part(".members");
+      this.table = part(".requests .scroll");
+      this.details = part(".requests");
+      this.settingsPart = part(".settings");
+      this.texts = this.tables = 0;
+    }
+    greet(hello, alone) {
+      this.history.greet(hello);
+      this.element.classList.toggle("members-only", Boolean(hello.members_only));
+      format.setText(this.element.querySelector(".run-title"), hello.title);
+      const setting = (name) => (hello.settings || []).find((one) => one.name === name);
+      const strategy = setting("strategy"), policy = setting("policy");
+      const about = [strategy && strategy.value && `strategy ${strategy.value}`, policy && policy.value && `policy ${policy.value}`,
+        hello.max_rows && format.counted(hello.max_rows, "row"), hello.span && format.seconds(hello.span[1] - hello.span[0]) + " long", ...(hello.notes || [])];
+      format.setText(this.element.querySelector(".run-about"), about.filter(Boolean).join(" · "));
+      this.element.querySelector(".run-head").hidden = alone && hello.source === "live";
+      panels.settings(this.settingsPart, hello.settings || []);
+      this.again();
+    }
+    select(number) {
+      this.batch.select(number);
+      this.memory.select(number);
+    }
+    again() {
+      this.batch.again();
+      this.memory.again();
+      this.charts.again();
+      this.texts = this.tables = 0;
+      this.batch.showLegend();
+    }
+    draw(time, span, now) {
+      const { history } = this, { hello } = history;
+      if (!hello || !history.frames.length) return;
+      const frame = history.frameAt(time);
+      if (hello.members_only) {
+        if (now - this.tables > TEXT_EVERY) {
+          this.tables = now;
+          panels.members(this.members, frame.members);
+          this.tiles.show(history, frame, time);
+        }
+        return;
+      }
+      const first = hello.source === "live" || !hello.span ? -Infinity : hello.span[0] + span;
+      this.batch.draw(Math.max(time, first), span, time);
+      this.memory.draw(time);
+      this.charts.draw(Math.max(time, first), span, now, time);
+      if (now - this.texts > TEXT_EVERY) {
+        this.texts = now;
+        this.tiles.show(history, frame, time);
+        panels.queues(this.lanes, history, frame, this.pick);
+        this.batch.showLegend();
+      }
+      if (now - this.tables > TABLE_EVERY) {
+        this.tables = now;
+        this.batch.describe(frame);
+        if (frame.members.length) panels.members(this.members, frame.members);
+        if (this.details.open) panels.requests(this.table, history, history.mapAt(time), this.pick);
+      }
+    }
+  }
+  ns.RunView = RunView;
+})((window.inflight ??= {}));

@@ -1,0 +1,94 @@
+"""The page's files, and the page as one file of its own that needs no server.
+
+Knows which files there are and in which order scripts begin; what they do, each of them says.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from inflight.live.frames import Frame, Hello, encode
+
+_FOLDER = Path(__file__).parent / "page"
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".txt": "text/plain",
+    ".svg": "image/svg+xml",
+}
+STYLES = ("uPlot.css", "live.css")
+SCRIPTS = (
+    "uPlot.js",
+    "format.js",
+    "colours.js",
+    "history.js",
+    "batch.js",
+    "memory.js",
+    "charts.js",
+    "panels.js",
+    "request.js",
+    "run.js",
+    "feeds.js",
+    "page.js",
+)
+
+
+class PageFile(NamedTuple):
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def page_file(name: str) -> PageFile:
+    """Raises KeyError for what is no file of the page."""
+    path = _FOLDER / name
+    if name not in {one.name for one in _FOLDER.iterdir()}:
+        raise KeyError(name)
+    content = path.read_bytes()
+    return PageFile(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:20]}"')
+
+
+def text_of(name: str) -> str:
+    return page_file(name).content.decode()
+
+
+def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str:
+    """A page that holds its runs, side by side where there are several, and may ask nobody for anything."""
+    script = "\n".join(map(text_of, SCRIPTS))
+    style = "\n".join(map(text_of, STYLES))
+    data = "\n".join(
+        f'<script type="application/x-inflight-frames">{_packed(hello, frames)}</script>' for hello, frames in runs
+    )
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{html.escape(title)}</title>\n'
+        f"<style>{style}</style>"
+    )
+    page = text_of("index.html")
+    before, _, rest = page.partition("<!-- head -->")
+    _, _, rest = rest.partition("<!-- /head -->")
+    body, _, end = rest.partition("<!-- scripts -->")
+    _, _, end = end.partition("<!-- /scripts -->")
+    return f"{before}{head}{body}{data}\n<script>{script}</script>{end}"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _packed(hello: Hello, frames: Iterable[Frame]) -> str:
+    """Lines of JSON, compressed: a page of a long run is to stay small."""
+    lines = b"\n".join([encode(hello), *map(encode, frames)])
+    return base64.b64encode(gzip.compress(lines, 6, mtime=0)).decode()

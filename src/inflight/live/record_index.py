@@ -1,0 +1,156 @@
+"""What must be known of a record before it is drawn from its beginning: how long it is, and who came when.
+
+A record tells of a request when it has ended; a picture of its queue needs it when it came. So the file is read twice:
+here for its requests alone, whose prompts and answers are only counted, and then step by step. Knows lines; draws
+nothing. A record that is cut off is read as far as it goes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inflight.records.checked import MOST_BYTES
+from inflight.records.schema import Header, RecordError, SloRecord, TimingsRecord, header_of, read_records
+
+_STEP, _REQUEST = b'{"kind":"step"', b'{"kind":"request"'  # as the recorder begins them
+
+
+class SampleIndex(Struct, frozen=True):
+    sequence: int
+    finish_reason: str
+    token_ids: list[msgspec.Raw]
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+class _RequestLine(Struct, frozen=True):
+    request_id: str
+    lane: str
+    tenant: str
+    arrival: float
+    added: float
+    ended: float
+    slo: SloRecord
+    timings: TimingsRecord
+    prompt_token_ids: list[msgspec.Raw]
+    samples: list[SampleIndex]
+
+
+class _StepTimes(Struct, frozen=True):
+    planned: float
+    committed: float
+
+
+class _Kind(Struct, frozen=True):
+    kind: str = ""
+
+
+class RecordedRequest(Struct, frozen=True):
+    """One that has ended. sequences: of its samples, with the tokens of each. reason: the worst of its samples'."""
+
+    request_id: str
+    lane: str
+    tenant: str
+    arrival: float
+    added: float
+    ended: float
+    prompt_tokens: int
+    slo: SloRecord
+    timings: TimingsRecord
+    sequences: dict[int, int]
+    reason: str
+
+
+class RecordIndex(Struct, frozen=True):
+    """requests: in the order in which they were added. start, end: of all that happened, in seconds."""
+
+    path: Path
+    header: Header
+    requests: list[RecordedRequest]
+    steps: int
+    start: float
+    end: float
+
+    def setting(self, name: str, default: Any) -> Any:
+        entry = self.header["settings"].get(name, default)
+        return entry["value"] if isinstance(entry, dict) and "value" in entry else entry
+
+
+_request = msgspec.json.Decoder(_RequestLine)
+_times = msgspec.json.Decoder(_StepTimes)
+_kind = msgspec.json.Decoder(_Kind)
+_WORST_FIRST = ("error", "abort", "length", "stop")
+
+
+def read_index(path: Path) -> RecordIndex:
+    """Raises RecordError for what is no record, or holds no step."""
+    lines = read_records(path)
+    header = header_of([next(lines)])
+    lines.close()  # type: ignore[attr-defined]  # a generator, which holds the file open
+    requests: list[RecordedRequest] = []
+    steps, first, last = 0, b"", b""
+    with path.open("rb") as file:
+        file.readline(MOST_BYTES + 1)
+        while line := file.readline(MOST_BYTES + 1):
+            kind = _kind_of(line)
+            if kind == "step":
+                steps += 1
+                first, last = first or line, line if line.endswith(b"\n") else last or line
+            elif kind == "request" and (one := _read(line)) is not None:
+                requests.append(one)
+    times = [found for line in (first, last) if (found := _step_times(line)) is not None]
+    if not times:
+        raise RecordError(
+            f"{path} holds a header and {len(requests)} requests, but no step: nothing was computed, so that there is "
+            "nothing to be drawn. Record a run that answers something."
+        )
+    requests.sort(key=lambda one: one.added)
+    start = min([times[0].planned, *(one.arrival for one in requests[:1])])
+    end = max([times[-1].committed, *(one.ended for one in requests[-1:])])
+    return RecordIndex(path, header, requests, steps, start, end)
+
+
+def _kind_of(line: bytes) -> str:
+    if line.startswith(_STEP):
+        return "step"
+    if line.startswith(_REQUEST):
+        return "request"
+    try:
+        return _kind.decode(line).kind
+    except (msgspec.MsgspecError, ValueError):
+        return ""
+
+
+def _step_times(line: bytes) -> _StepTimes | None:
+    try:
+        return _times.decode(line)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _read(line: bytes) -> RecordedRequest | None:
+    """None: the line is damaged, which is told when it is drawn."""
+    try:
+        one = _request.decode(line)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    reasons = {sample.finish_reason for sample in one.samples}
+    return RecordedRequest(
+        one.request_id,
+        one.lane,
+        one.tenant,
+        one.arrival,
+        one.added,
+        one.ended,
+        len(one.prompt_token_ids),
+        one.slo,
+        one.timings,
+        {sample.sequence: sample.output_tokens for sample in one.samples},
+        next((reason for reason in _WORST_FIRST if reason in reasons), "error"),
+    )

@@ -1,0 +1,247 @@
+"""The feed of a record: its lines, one by one, become the frames that a viewer would have seen.
+
+Knows the record's schema; keeps what is alive, whatever the record's length. What a record does not tell is told as it
+most likely was: content that was given up stays findable until somebody takes its block (`records.block_owners`), a
+queue stands still for what its first one waited for most, and a step's time is predicted as the engine's own model
+would have (`core.estimation.latency`, fed with the record's steps).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.types.features import Features
+from inflight.live.block_map import in_cells
+from inflight.live.frame_maker import FrameMaker
+from inflight.live.frames import FREE, SHARED, Account, BlocksPart, Frame, Hello, Holder, RequestInfo, Setting
+from inflight.live.record_index import RecordedRequest, RecordIndex
+from inflight.live.recorded_queues import RecordedQueues
+from inflight.live.step_facts import Moment, of_record
+from inflight.records.block_owners import CACHED, BlockOwners
+from inflight.records.drafts import verified
+from inflight.records.schema import RecordError, RequestRecord, StepRecord, read_records
+
+MOST_FRAMES = 1500  # of a record, unless more are asked for
+LEAST_PERIOD = 0.01  # seconds
+_MAPS = 300  # of a record
+_TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
+_KNOWN = {one.name for one in fields(Features)}
+
+
+def period_of(index: RecordIndex, frames: int = MOST_FRAMES) -> float:
+    """Seconds of a frame, so that there are no more than these."""
+    return max(LEAST_PERIOD, (index.end - index.start) / frames)
+
+
+def hello_of(index: RecordIndex, title: str, period: float) -> Hello:
+    capacity = index.header["capacity"]
+    settings = [
+        Setting(name, _text(entry["value"]), entry.get("reason", ""))
+        if isinstance(entry, dict) and "value" in entry
+        else Setting(name, _text(entry))
+        for name, entry in index.header["settings"].items()
+    ]
+    return Hello(
+        source="record",
+        title=title,
+        num_blocks=capacity["num_blocks"],
+        block_size=capacity["block_size"],
+        max_rows=capacity["max_rows"],
+        host_blocks=capacity.get("host_blocks", 0),
+        period=period,
+        span=(round(index.start, 4), round(index.end, 4)),
+        sees_all=True,
+        settings=settings,
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+class RecordFeed:
+    """notes: what is to be told beside the frames; a record that was cut off."""
+
+    def __init__(self, index: RecordIndex, period: float):
+        self._index, self._period = index, period
+        self._start = index.start  # of the next frame
+        self.notes: list[str] = []
+        capacity = index.header["capacity"]
+        self._num_blocks = capacity["num_blocks"]
+        keeps = bool(index.setting("prefix_caching", True))
+        windows = capacity.get("windows", (0,))
+        self._owners = BlockOwners(capacity["block_size"], keeps, windows, self._num_blocks)
+        self._host: set[int] = set()
+        self._together = index.setting("strategy", "") in _TOGETHER
+        span = index.end - index.start
+        self._maker = FrameMaker(max(20 * period, min(10.0, span / 10)))
+        self._map_period, self._map_at = max(period, span / _MAPS), float("-inf")
+        self._queues = RecordedQueues(dict.fromkeys(one.lane for one in index.requests))
+        self._coming = iter(index.requests)
+        self._next = next(self._coming, None)
+        self._requests = {number: one for one in index.requests for number in one.sequences}
+        self._first = {one.request_id: min(one.sequences) for one in index.requests}
+        self._left: dict[int, int] = {}  # sequence → tokens of it that are still to come
+        self._latency = LatencyModel()
+
+    def frames(self) -> Iterator[Frame]:
+        """Raises nothing for a record that is cut off; `notes` tells."""
+        lines = read_records(self._index.path)
+        next(lines)
+        try:
+            for line in lines:
+                if line["kind"] == "step":
+                    yield from self._until(line["planned"])
+                    self._planned(line)
+                    yield from self._until(line["committed"])
+                    self._committed(line)
+                elif line["kind"] == "request":
+                    yield from self._until(line["ended"])
+                    self._ended(line)
+        except RecordError as error:
+            self.notes.append(f"The record is cut off: {error} What comes before is shown.")
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            self.notes.append(f"A line of the record cannot be understood ({error!r}). What comes before is shown.")
+        yield self._frame()
+
+    def _until(self, time: float) -> Iterator[Frame]:
+        while time > self._start + self._period:
+            yield self._frame()
+
+    def _planned(self, step: StepRecord) -> None:
+        """Whoever is in it has a row and blocks from now on."""
+        self._arrivals(step["planned"])
+        held = self._owners.sequences
+        for row in step["freed_rows"]:
+            number = held.get(row)
+            if number is not None:
+                self._queues.waits_again(number, self._requests.get(number))
+        prompts = {new["row"]: new["prompt_tokens"] for new in step["new_rows"]}
+        for chunk in step["chunks"]:
+            if chunk["sequence"] not in self._left and chunk["sequence"] not in self._requests:
+                self._unknown(chunk["sequence"], step["planned"], prompts.get(chunk["row"], 0))
+            self._queues.runs(chunk["sequence"])
+        self._owners.freed(step)
+        self._owners.taken(step)
+        self._host.update(host for _, host in step["moves"]["out"])
+        self._host.difference_update(host for host, _ in step["moves"]["back"])
+
+    def _committed(self, step: StepRecord) -> None:
+        self._maker.step(of_record(step, self._predicted(step)))
+        if "error" not in step and not self._together:
+            self._tokens(step)
+
+    def _tokens(self, step: StepRecord) -> None:
+        """What was drawn; what came after its end was dropped."""
+        accepted = {one.sequence: one.accepted for one in verified(step)}
+        for chunk in step["chunks"]:
+            if chunk["sample"]:
+                number = chunk["sequence"]
+                count = min(1 + accepted.get(number, 0), self._left.get(number, 0))
+                self._left[number] = self._left.get(number, 0) - count
+                self._maker.tokens(number, count, step["committed"])
+
+    def _predicted(self, step: StepRecord) -> float:
+        features = Features(**{name: value for name, value in step["features"].items() if name in _KNOWN})  # type: ignore[arg-type]
+        predicted = self._latency.seconds(features) if self._latency.ready else 0.0
+        self._latency.observe(features, step["seconds"] - step.get("draft_seconds", 0.0))
+        return predicted
+
+    def _arrivals(self, until: float) -> None:
+        while (one := self._next) is not None and one.added <= until:
+            self._came(one)
+            self._next = next(self._coming, None)
+
+    def _came(self, request: RecordedRequest) -> None:
+        slo = request.slo
+        infos = [
+            RequestInfo(
+                number,
+                request.request_id,
+                request.lane,
+                request.tenant,
+                round(request.arrival, 4),
+                request.prompt_tokens,
+                slo["ttft"] or 0.0,
+                slo["itl"] or 0.0,
+            )
+            for number in sorted(request.sequences)
+        ]
+        self._maker.came(infos)
+        for number, tokens in request.sequences.items():
+            self._queues.came(number, request, request.lane)
+            self._left[number] = tokens
+
+    def _unknown(self, number: int, at: float, prompt_tokens: int) -> None:
+        """One that had not ended when the record did."""
+        lane = self._index.requests[0].lane if self._index.requests else "interactive"
+        info = RequestInfo(number, f"sequence {number}, not ended", lane, "", round(at, 4), prompt_tokens)
+        self._maker.came([info])
+        self._queues.came(number, None, lane)
+        self._left[number] = 1 << 62
+
+    def _ended(self, request: RequestRecord) -> None:
+        self._arrivals(request["ended"])
+        first = self._first.get(request["request_id"])
+        known = None if first is None else self._requests[first]
+        if first is None or known is None:
+            return
+        rows = {number: row for row, number in self._owners.sequences.items()}
+        for number, tokens in known.sequences.items():
+            if self._together:
+                self._maker.tokens(number, tokens, known.ended)
+            self._queues.ended(number)
+            self._left.pop(number, None)
+            if number in rows:
+                self._owners.give_up(rows[number], Counter())
+        self._maker.ended(first, known.reason, known.ended, _account(known))
+
+    def _frame(self) -> Frame:
+        start, end = self._start, self._start + self._period
+        self._start = end
+        self._arrivals(end)
+        return self._maker.end_frame(start, end, self._moment(end))
+
+    def _moment(self, end: float) -> Moment:
+        owners, counts = self._owners, Counter(self._owners.owner.values())
+        shared, evictable, held = counts[SHARED], counts[CACHED], owners.allocated
+        free = self._num_blocks - held - evictable
+        cells: list[int] = []
+        holders: list[Holder] = []
+        per_cell = 1
+        if end - self._map_at >= self._map_period * 0.999:
+            self._map_at = end
+            every = [FREE] * self._num_blocks
+            for block, owner in owners.owner.items():
+                every[block] = owner
+            cells, per_cell = in_cells(every)
+            holders = [self._holder(row, number) for row, number in sorted(owners.sequences.items())]
+        blocks = BlocksPart(held, shared, evictable, free, len(self._host), cells, per_cell)
+        return Moment(self._queues.lanes(end), blocks, holders)
+
+    def _holder(self, row: int, number: int) -> Holder:
+        held, computed = self._owners.held(row), self._owners.computed(row)
+        shared = sum(self._owners.owner.get(block) == SHARED for block in held)
+        return Holder(number, row, computed + 1, computed, len(held), shared)
+
+
+def _account(request: RecordedRequest) -> Account:
+    timings = request.timings
+    return Account(
+        queue=timings["queue_ms"],
+        prefill=timings["prefill_ms"],
+        decode=timings["decode_ms"],
+        preempted=timings["preempted_ms"],
+        other=timings["other_ms"],
+        total=timings["total_ms"],
+        ttft=timings["ttft_ms"],
+        cached_tokens=timings["cached_tokens"],
+        recomputed_tokens=timings["recomputed_tokens"],
+        queued_by={name: ms for name, ms in timings.get("queued_by", {}).items() if ms > 0},
+        queued_behind={name: ms for name, ms in timings.get("queued_behind", {}).items() if ms > 0},
+    )

@@ -1,0 +1,137 @@
+"""/, /ui/* and /live/*: the page, what it is made of, and what it is fed with.
+
+Knows who may see what (an operator everything, a tenant its own requests), and how a browser is kept from lending
+another site's page its way here: no answer is for other origins, whatever --cors-origin says, keys travel in headers
+only, and the page may load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from inflight.live.page_files import PageFile, page_file
+from inflight.server.endpoints.operators import check_operator
+from inflight.server.errors import ApiError
+from inflight.server.live.hub import LiveHub
+from inflight.server.sending import ClientGone, until_gone
+from inflight.server.tenants import Tenant
+
+EVENTS, RECORD, FILES = "/live/events", "/live/record", "/ui"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """record: the file that the engine's steps are written to, if they are."""
+
+    hub: LiveHub
+    record: Path | None = None
+
+
+def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRouter:
+    """live: None: the server shows no page (--no-ui)."""
+    routes = APIRouter(include_in_schema=False)
+    if live is None:
+        routes.add_api_route("/", _to_the_documentation, methods=["GET"])
+        return routes
+
+    @routes.get("/")
+    async def page(request: Request) -> Response:
+        return _file(page_file("index.html"), request)
+
+    @routes.get("/playground")
+    async def playground(request: Request) -> Response:
+        return _file(page_file("playground.html"), request)
+
+    @routes.get(FILES + "/{name}")
+    async def file(name: str, request: Request) -> Response:
+        try:
+            return _file(page_file(name), request)
+        except KeyError:
+            raise ApiError(404, f"The page has no file {name[:60]!r}.", code="not_found") from None
+
+    @routes.get(EVENTS)
+    async def events(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+        """Frames as server-sent events, behind the one in Last-Event-ID where it is still kept."""
+        check_origin(request)
+        live.hub.enter()
+        return FeedResponse(live.hub, tenant, request.headers.get("last-event-id"))
+
+    @routes.get(RECORD)
+    async def record(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+        """The record so far."""
+        check_origin(request)
+        check_operator(tenant, "download records")
+        if live.record is None:
+            raise ApiError(404, "This server writes no record; start it with --record FILE.", code="not_found")
+        headers = {**_HEADERS, "Cache-Control": "no-store"}
+        return FileResponse(live.record, filename=live.record.name, media_type="application/jsonl", headers=headers)
+
+    return routes
+
+
+async def _to_the_documentation() -> RedirectResponse:
+    return RedirectResponse("docs", 307)
+
+
+def check_origin(request: Request) -> None:
+    """Whether it is this server's own page that asks, or no page at all. Raises ApiError 403."""
+    headers = request.headers
+    own = {f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")}
+    origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+    if any(one.lower() not in own for one in origins) or {"cross-site", "same-site"} & set(sites):
+        raise ApiError(
+            403,
+            "What is seen live is for this server's own page; pages of other origins may not read it.",
+            code="cross_origin",
+        )
+
+
+def _file(file: PageFile, request: Request) -> Response:
+    headers = {**_HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+class FeedResponse(Response):
+    """What the hub has for a viewer who has entered, until one of them ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, hub: LiveHub, tenant: Tenant, last_event_id: str | None):
+        super().__init__(headers={**_HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._hub, self._tenant, self._last = hub, tenant, last_event_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with contextlib.suppress(ClientGone, OSError):
+                await until_gone(receive, self._send_all(send), asyncio.Event())
+        finally:
+            self._hub.leave()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with contextlib.aclosing(self._hub.stream(self._tenant, self._last)) as events:
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,48 @@
+"""The page as files: small, self-contained, and made of what it says."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+
+import pytest
+
+from inflight.live.frames import Frame, Hello, decode
+from inflight.live.page_files import SCRIPTS, STYLES, page_file, text_of, whole_page
+
+NAMES = ("index.html", *SCRIPTS, *STYLES)
+
+
+def test_it_is_small_and_asks_nobody_else() -> None:
+    assert sum(len(page_file(name).content) for name in NAMES) < 250_000
+    for name in NAMES:
+        if not name.startswith("uPlot"):
+            assert not re.search(r"(?:src|href|url|fetch|import)\W{1,4}https?:", text_of(name)), name
+            assert "innerHTML" not in text_of(name) and "insertAdjacentHTML" not in text_of(name), name
+
+
+def test_every_script_is_named_in_order() -> None:
+    named = re.findall(r'<script defer src="ui/([^"]+)">', text_of("index.html"))
+    assert tuple(named) == SCRIPTS
+    assert tuple(re.findall(r'<link rel="stylesheet" href="ui/([^"]+)">', text_of("index.html"))) == STYLES
+
+
+def test_what_is_no_file_of_the_page_is_not_read() -> None:
+    for name in ("../frames.py", "nothing.js", ""):
+        with pytest.raises(KeyError):
+            page_file(name)
+
+
+def test_uplot_comes_with_its_licence() -> None:
+    assert "MIT" in text_of("uPlot.LICENSE.txt") and "uPlot" in text_of("uPlot.js")[:200]
+
+
+def test_one_file_holds_its_runs_and_no_markup_of_theirs() -> None:
+    bad = "</script><img src=x onerror=alert(1)>"
+    page = whole_page(bad, [(Hello("record", bad), [Frame(0, 0.0, 1.0)]), (Hello("record", "b"), [])])
+    assert "<img" not in page and 'src="ui/' not in page and 'href="ui/' not in page
+    held = re.findall(r'<script type="application/x-inflight-frames">([^<]*)</script>', page)
+    lines = gzip.decompress(base64.b64decode(held[0])).splitlines()
+    assert [decode(line) for line in lines] == [Hello("record", bad), Frame(0, 0.0, 1.0)]
+    assert len(held) == 2 and "default-src 'none'" in page

@@ -1,0 +1,182 @@
+"""The live page of a real server: the page, its feed, and who may see what."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from server.conftest import Server
+
+KEYS = '[acme]\nkey = "sk-acme"\n[umbrella]\nkey = "sk-umbrella"\n[boss]\nkey = "sk-boss"\noperator = true\n'
+
+
+@contextmanager
+def feed(server: Server, **headers: str) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
+    """(event id, message), as they come."""
+    with httpx.stream("GET", server.url + "/live/events", headers=headers, timeout=30) as answer:
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+
+        def messages() -> Iterator[tuple[str, dict[str, Any]]]:
+            event_id = ""
+            for line in answer.iter_lines():
+                if line.startswith("id: "):
+                    event_id = line[4:]
+                elif line.startswith("data: "):
+                    yield event_id, json.loads(line[6:])
+
+        yield messages()
+
+
+def ask(server: Server, key: str = "none", tokens: int = 40, **more: Any) -> None:
+    answer = server.post(
+        "/v1/completions",
+        {"prompt": "one two three", "max_tokens": tokens, "ignore_eos": True, **more},
+        headers={"Authorization": f"Bearer {key}"},
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "keys.toml").write_text(KEYS, encoding="utf-8")
+    arguments = ("--api-keys-file", str(folder / "keys.toml"), "--record", str(folder / "record.jsonl"))
+    running = Server(*arguments, "--cors-origin", "https://friend.example").ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+
+
+def test_the_front_page_is_the_live_page(server: Server) -> None:
+    answer = server.get("/")
+    assert answer.status_code == 200 and "<title>inflight</title>" in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    for part in (piece.split('"')[0] for piece in answer.text.split('="ui/')[1:]):
+        file = server.get(f"/ui/{part}")
+        assert file.status_code == 200 and file.headers["x-content-type-options"] == "nosniff", part
+        assert server.get(f"/ui/{part}", headers={"If-None-Match": file.headers["etag"]}).status_code == 304
+    assert server.get("/ui/nothing.js").status_code == 404
+    assert server.get("/ui/..%2fframes.py").status_code == 404
+
+
+def test_frames_tell_of_a_request(server: Server) -> None:
+    with feed(server) as messages:
+        _, hello = next(messages)
+        assert hello["type"] == "hello" and hello["sees_all"] and hello["max_rows"] > 0
+        assert any(one["name"] == "strategy" for one in hello["settings"])
+        threading.Thread(target=ask, args=(server,)).start()
+        runs: list[list[float]] = []
+        ended: list[dict[str, Any]] = []
+        for _, frame in messages:
+            runs += frame.get("runs", [])
+            ended += frame.get("ended", [])
+            if ended:
+                break
+        assert {run[2] for run in runs} >= {0, 1}, "a prompt, and single tokens"
+        assert ended[0]["output_tokens"] == 40 and ended[0]["account"]["total"] > 0
+        assert ended[0]["reason"] == "length"
+
+
+def test_who_comes_back_gets_what_he_missed_and_a_new_page_the_latest(server: Server) -> None:
+    with feed(server) as messages:
+        seen = [next(messages) for _ in range(5)]
+    last = seen[2][0]
+    with feed(server, **{"Last-Event-ID": last}) as messages:
+        next(messages)
+        assert [next(messages)[1]["number"] for _ in range(2)] == [seen[3][1]["number"], seen[4][1]["number"]]
+    for wrong in ("other-3", "nonsense", last + "9" * 40):
+        with feed(server, **{"Last-Event-ID": wrong}) as messages:
+            next(messages)
+            assert next(messages)[1]["number"] >= seen[4][1]["number"]
+
+
+def test_nobody_without_a_key_sees_anything(guarded: Server) -> None:
+    assert guarded.get("/").status_code == 200, "the page itself tells nothing"
+    for path in ("/live/events", "/live/record"):
+        assert guarded.get(path).status_code == 401
+        assert guarded.get(path, headers=bearer("wrong")).status_code == 401
+        assert guarded.get(path + "?key=sk-boss&api_key=sk-boss").status_code == 401, "no keys in addresses"
+
+
+def test_a_tenant_sees_his_own_and_others_without_names(guarded: Server) -> None:
+    asked = [
+        threading.Thread(target=ask, args=(guarded, f"sk-{who}", 400), kwargs={"user": f"user-of-{who}"})
+        for who in ("acme", "umbrella")
+    ]
+
+    def seen_by(key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        with feed(guarded, **bearer(key)) as messages:
+            _, hello = next(messages)
+            if key == "sk-acme":
+                for one in asked:
+                    one.start()
+            infos = list(hello.get("requests", []))
+            for _, frame in messages:
+                infos += frame.get("requests", []) + [one["info"] for one in frame.get("ended", [])]
+                if len({info["number"] for info in infos}) >= 2:
+                    return hello, infos
+        raise AssertionError("the feed ended")
+
+    hello, infos = seen_by("sk-acme")
+    assert not hello.get("sees_all") and hello["tenant"] == "acme" and "settings" not in hello
+    mine = [info for info in infos if info.get("mine", True)]
+    others = [info for info in infos if not info.get("mine", True)]
+    assert mine and others and all(info["request_id"] for info in mine)
+    assert not any(key in info for info in others for key in ("request_id", "tenant", "prompt_tokens"))
+    hello, infos = seen_by("sk-boss")
+    assert hello["sees_all"] and {info["tenant"] for info in infos} >= {"acme", "umbrella"}
+    for one in asked:
+        one.join()
+
+
+def test_records_are_the_operators(guarded: Server) -> None:
+    ask(guarded, "sk-acme")
+    refused = guarded.get("/live/record", headers=bearer("sk-acme"))
+    assert refused.status_code == 403 and refused.json()["error"]["code"] == "not_an_operator"
+    record = guarded.get("/live/record", headers=bearer("sk-boss"))
+    assert record.status_code == 200 and json.loads(record.text.splitlines()[0])["kind"] == "header"
+    assert "attachment" in record.headers["content-disposition"]
+
+
+def test_a_server_without_a_record_says_how_to_get_one(server: Server) -> None:
+    answer = server.get("/live/record")
+    assert answer.status_code == 404 and "--record" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://friend.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_pages_of_other_origins_read_nothing(guarded: Server, headers: dict[str, str]) -> None:
+    """Whatever --cors-origin allows the API."""
+    for path in ("/live/events", "/live/record"):
+        answer = guarded.get(path, headers={**headers, **bearer("sk-boss")})
+        assert answer.status_code == 403 and answer.json()["error"]["code"] == "cross_origin"
+
+
+def test_without_the_page_there_is_neither_page_nor_feed(start: Callable[..., Server]) -> None:
+    server = start("--no-ui")
+    assert server.get("/").status_code == 307
+    assert server.get("/live/events").status_code == 404 and server.get("/ui/page.js").status_code == 404
+
+
+def test_the_server_ends_though_somebody_looks(start: Callable[..., Server]) -> None:
+    server = start()
+    with feed(server) as messages:
+        next(messages)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 10
+        for _ in messages:
+            pass  # its stream ends whole
+    assert not [line for line in server.log if "Traceback" in line or "exceeded" in line]
