@@ -295,3 +295,64 @@ def test_what_a_newcomer_is_lifted_to_is_never_forgotten() -> None:
         last = policy._counters[f"{number}"]
     policy.arrived(SequenceView(sequence(tenant="new")))
     assert policy.group_rank("new", 0.0)[0] == last > 0
+
+
+def test_who_was_served_elsewhere_waits_longer_here() -> None:
+    tenants = Tenants(rows=2)
+    for _ in range(4):
+        tenants.add("a", 4, 4)
+        tenants.add("b", 4, 4)
+    assert tenants.scheduler.exchange_service({}) == {}
+    tenants.scheduler.exchange_service({"interactive": {"a": 1000.0}, "gone": {"a": 5.0}})
+    for _ in range(6):
+        tenants.step()
+    assert tenants.served["a"] == 0.0 < tenants.served["b"]
+    given = tenants.scheduler.exchange_service({})
+    assert given == {"interactive": {"b": tenants.served["b"]}}, "what was told is not told again"
+    assert tenants.scheduler.exchange_service({}) == {}
+
+
+def test_weights_count_elsewhere_too() -> None:
+    policy = Fair({"heavy": 4.0})
+    for number, tenant in enumerate(("heavy", "light")):
+        policy.arrived(view(number, tenant=tenant))
+    policy.served_elsewhere({"heavy": 100.0, "light": 100.0})
+    assert policy.group_rank("heavy", 0.0) < policy.group_rank("light", 0.0)
+
+
+def test_idle_time_is_not_banked_against_who_was_served_elsewhere() -> None:
+    """Alone elsewhere for long, then both come here: they begin alike, whoever comes first."""
+    for first, second in (("alone", "new"), ("new", "alone")):
+        policy = Fair()
+        for _ in range(100):
+            policy.served_elsewhere({"alone": 1000.0, "rare": 1.0})
+        for number, tenant in enumerate((first, second)):
+            policy.arrived(view(number, tenant=tenant))
+        counters = [policy.group_rank(tenant, 0.0)[0] for tenant in (first, second)]
+        assert counters[0] == counters[1] > 0.0
+
+
+def test_who_asks_for_little_elsewhere_banks_nothing_here() -> None:
+    policy = Fair()
+    policy.arrived(view(0, tenant="busy"))
+    for _ in range(100):
+        policy.served(view(0, tenant="busy"), 0, 10, 0.0)
+        policy.served_elsewhere({"rare": 1.0})
+    policy.arrived(view(1, tenant="rare"))
+    assert policy.group_rank("rare", 0.0) >= policy.group_rank("busy", 0.0)
+
+
+def test_names_that_are_served_elsewhere_are_forgotten() -> None:
+    policy = Fair()
+    for number in range(2 * MOST_GONE):
+        policy.served_elsewhere({f"t{number}": float(number)})
+    assert len(policy._counters) <= MOST_GONE + 1
+    assert f"t{2 * MOST_GONE - 1}" in policy._counters
+
+
+def test_nothing_is_kept_to_tell_before_somebody_asks() -> None:
+    tenants = Tenants(rows=2)
+    tenants.add("a", 4, 4)
+    for _ in range(3):
+        tenants.step()
+    assert tenants.scheduler.exchange_service({}) == {}, "there was no one to share with"

@@ -23,6 +23,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.scheduling.census import Census
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.tenants.service import Service
 from inflight.core.types.events import Event
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
@@ -99,6 +100,16 @@ class EngineLoop:
 
     def census(self, whole: bool = False) -> Census:
         return self._scheduler.census(whole)
+
+    def exchange_service(self, elsewhere: Service) -> Service:
+        """Share tenants' service with other engines: see the scheduler."""
+        self._mend()
+        now = self.clock.now()
+        with self._verb:
+            given = self._scheduler.exchange_service(elsewhere)
+        if elsewhere:
+            self._observers.served_elsewhere(elsewhere, now)
+        return given
 
     def watch(self, observer: EngineObserver) -> None:
         """Tell one more, from now on."""

@@ -1,5 +1,5 @@
 """The recorder: writes what the engine did, one JSON line per step and per ended request (records.schema), and one for
-transfers that ended between steps.
+transfers that ended between steps, and one for service elsewhere.
 
 Knows core's types and the schema; the loop tells it what happens. Lines are flushed with each request's end, so that
 a run that is cut off keeps what it had finished.
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from inflight.core.tenants.service import Service
 from inflight.core.types.adapter import Adapter
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
@@ -57,7 +58,7 @@ class Recorder:
         self._before_commit: dict[int, int] = {}  # of the steps in flight, the first one committed after its plan
         self._next_commit = 0
         self._next_sequence = 0
-        self._commands = 0  # adds, ends and those of transfers so far, which may bear the same time
+        self._commands = 0  # adds, ends, transfers and service elsewhere so far, which may bear the same time
         self._alive: dict[str, _Alive] = {}
         self._write(
             {
@@ -124,6 +125,18 @@ class Recorder:
                 "kind": "transfers",
                 "transferred": [_transferred(one) for one in ended],
                 "ended": now,
+                "before_step": self._next_step,
+                "before_commit": self._next_commit,
+                "command": self._command(),
+            }
+        )
+
+    def served_elsewhere(self, service: Service, now: float) -> None:
+        self._write(
+            {
+                "kind": "service",
+                "elsewhere": service,
+                "told": now,
                 "before_step": self._next_step,
                 "before_commit": self._next_commit,
                 "command": self._command(),

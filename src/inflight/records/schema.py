@@ -1,7 +1,8 @@
 """The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
 
 First a header, then in the order of events a line per step, a line per request when it has ended, and one for transfers
-of blocks that ended between two steps; those that had ended with one, that step's line tells. Times are
+of blocks that ended between two steps; those that had ended with one, that step's line tells. And a line for what
+other engines were told to have given to tenants. Times are
 seconds on the engine's clock, which begins with the engine; they are not rounded, because ranks and step times decide
 plans. A run can be repeated exactly: requests are added and aborted, and transfers end, in the order of their commands,
 between the plans and commits that they name, and plans are made and committed at the steps' times.
@@ -160,6 +161,17 @@ class TransfersRecord(TypedDict):
     command: Count  # its place among all adds, ends, and these
 
 
+class ServiceRecord(TypedDict):
+    """What other engines gave to tenants meanwhile, as it was told here."""
+
+    kind: Literal["service"]
+    elsewhere: dict[str, dict[str, Amount]]  # lane → tenant → weighted tokens
+    told: Time
+    before_step: Count  # first step planned after it
+    before_commit: Count  # first step committed after it
+    command: Count  # its place among all adds, ends, transfers, and these
+
+
 class SampleRecord(TypedDict):
     sequence: Count  # the number its chunks carry
     token_ids: list[Count]
@@ -226,7 +238,7 @@ class RequestRecord(TypedDict):
     timings: TimingsRecord
 
 
-Line = Header | StepRecord | RequestRecord | TransfersRecord
+Line = Header | StepRecord | RequestRecord | TransfersRecord | ServiceRecord
 Records = Sequence[Line]
 
 
@@ -244,6 +256,7 @@ _HEADER = msgspec.json.Decoder(Header)
 _STEP = msgspec.json.Decoder(StepRecord)
 _REQUEST = msgspec.json.Decoder(RequestRecord)
 _TRANSFERS = msgspec.json.Decoder(TransfersRecord)
+_SERVICE = msgspec.json.Decoder(ServiceRecord)
 
 
 def read_records(path: Path) -> Iterator[Line]:
@@ -284,7 +297,9 @@ def _line(path: Path, line: bytes, is_first: bool) -> Line:
             return decoded(_REQUEST, line)
         case "transfers":
             return decoded(_TRANSFERS, line)
-    raise Malformed(f"has kind {found.kind!r}, where steps, requests and transfers are expected")
+        case "service":
+            return decoded(_SERVICE, line)
+    raise Malformed(f"has kind {found.kind!r}, where steps, requests, transfers and service are expected")
 
 
 def _checked_step(step: StepRecord) -> StepRecord:
@@ -299,6 +314,8 @@ def of_kind(records: Records, kind: Literal["step"]) -> list[StepRecord]: ...
 def of_kind(records: Records, kind: Literal["request"]) -> list[RequestRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["transfers"]) -> list[TransfersRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["service"]) -> list[ServiceRecord]: ...
 def of_kind(records: Records, kind: str) -> list[Any]:
     return [record for record in records if record["kind"] == kind]
 

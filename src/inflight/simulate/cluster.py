@@ -1,7 +1,8 @@
 """Several simulated engines behind a router, in order of their times; one engine is a cluster of one.
 
 Three things happen: a step's events are told, a request comes, a replica steps. Whichever is earliest happens next, at
-equal times in this order, so that an answer's end can bring the next request before the next step is planned.
+equal times in this order, so that an answer's end can bring the next request before the next step is planned. Before
+them, now and then, replicas that share tenants are told what the others gave.
 
 With `decode`, requests move on to a second pool after their first token: the first engine computes the prompt and
 samples one token (`max_tokens` 1); the second gets prompt and first token, with the keys and values of the prompt's
@@ -21,6 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from inflight.core.tenants.service import PERIOD_SECONDS, Service, elsewhere
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
@@ -97,7 +99,10 @@ class Cluster:
         request: Callable[[int, float], Request],
         first: RoutedPool,
         decode: DecodePool | None = None,
+        *,
+        shares_service: bool = False,
     ):
+        """shares_service: the replicas are told what the others gave to tenants."""
         self._request = request
         self._entries = workload.entries
         self._first, self._decode = first, decode
@@ -111,6 +116,8 @@ class Cluster:
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
         self._moving: list[tuple[float, int, Request]] = []  # heap of requests on their way to the second pool
         self._tickets = itertools.count()
+        self._next_exchange = 0.0 if shares_service else math.inf
+        self._given: dict[str, Service] = {}  # in the last period, by replica
         self._sent: dict[str, _Sent] = {}
         self._link_free: dict[int, float] = {}  # of the sender
         self._cached: dict[str, int] = {}  # prompt tokens that the first pool found cached
@@ -127,6 +134,8 @@ class Cluster:
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
+            if first >= self._next_exchange:
+                self._exchange_service(first)
             if events_due == first:
                 time, _, replica, events = heapq.heappop(self._pending)
                 self._take(replica, events, time)
@@ -151,6 +160,12 @@ class Cluster:
             self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
         if events:
             heapq.heappush(self._pending, (replica.now, next(self._tickets), replica, events))
+
+    def _exchange_service(self, now: float) -> None:
+        """As whoever stands before replicas does: with the question what each gave goes what the others had given."""
+        self._next_exchange = now + PERIOD_SECONDS
+        every = enumerate(self._replicas)
+        self._given = {str(at): one.exchange_service(elsewhere(self._given, str(at))) for at, one in every}
 
     def _offer(self, now: float) -> None:
         """A place that a refusal gives back may be the next one's at once."""

@@ -1,12 +1,13 @@
 """A record, run again on a fresh scheduler with the record's own times: it must make the same plans.
 
 Knows record files and the order of the loop, and no executor: tokens, drafts, seconds and ends of transfers are the
-record's. Commands (adds, aborts, and ends of transfers that nothing was computed beside) come between the plans and
-commits that they came between, also while a step is computed; answers end where they ended. What is compared is every
-plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of waiting is not: at
-which moments an engine looked and found that it had to wait, or at depth 2 that it had nothing to plan ahead, a record
-does not hold. For the same reason the borders of dynamic batching's buckets may differ where requests were aborted
-while they waited, and at depth 2 with drafts the numbers of blocks where windows slide at such a look.)
+record's. Commands (adds, aborts, ends of transfers that nothing was computed beside, and service elsewhere) come
+between the plans and commits that they came between, also while a step is computed; answers end where they ended. What
+is compared is every plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of
+waiting is not: at which moments an engine looked and found that it had to wait, or at depth 2 that it had nothing to
+plan ahead, a record does not hold. For the same reason the borders of dynamic batching's buckets may differ where
+requests were aborted while they waited, and at depth 2 with drafts the numbers of blocks where windows slide at such a
+look.)
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from inflight.records.schema import (
     RecordError,
     Records,
     RequestRecord,
+    ServiceRecord,
     StepRecord,
     TransferredRecord,
     TransfersRecord,
@@ -267,7 +269,7 @@ class Replay:
         self._tokens = {
             sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
         }
-        self._commands = self._in_order(of_kind(records, "transfers"))
+        self._commands = self._in_order(of_kind(records, "transfers"), of_kind(records, "service"))
         drafts = RecordedDrafts(self.steps)
         speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
         self._scheduler = make(Recall(self.requests), drafts if speculated else None)
@@ -303,7 +305,9 @@ class Replay:
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
 
-    def _in_order(self, transfers: Sequence[TransfersRecord]) -> dict[tuple[int, int], list[Command]]:
+    def _in_order(
+        self, transfers: Sequence[TransfersRecord], services: Sequence[ServiceRecord]
+    ) -> dict[tuple[int, int], list[Command]]:
         """What came beside the steps, by the numbers of plans and of commits before it."""
         found: dict[tuple[int, int], list[Command]] = {}
         for one in self.requests:
@@ -315,6 +319,9 @@ class Replay:
         for ended in transfers:
             when = ended["before_step"], ended["before_commit"]
             found.setdefault(when, []).append((ended["command"], partial(self._end_transfers, ended)))
+        for told in services:
+            when = told["before_step"], told["before_commit"]
+            found.setdefault(when, []).append((told["command"], partial(self._exchange_service, told)))
         for commands in found.values():
             commands.sort(key=lambda command: command[0])
         return found
@@ -336,6 +343,9 @@ class Replay:
     def _end_transfers(self, one: TransfersRecord) -> None:
         events = self._scheduler.transferred(self._transferred(one["transferred"]), one["ended"])
         self.events.append((one["ended"], events))
+
+    def _exchange_service(self, told: ServiceRecord) -> None:
+        self._scheduler.exchange_service(told["elsewhere"])
 
     def _transferred(self, records: Sequence[TransferredRecord]) -> tuple[Transferred, ...]:
         """Raises RecordError for what is not under way here."""

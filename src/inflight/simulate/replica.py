@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.tenants.service import Service
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
@@ -56,6 +57,9 @@ class Replica:
 
     def abort(self, request_id: str) -> None:
         self._loop.abort(request_id)
+
+    def exchange_service(self, elsewhere: Service) -> Service:
+        return self._loop.exchange_service(elsewhere)
 
     def step(self) -> list[Event]:
         """Events of the next step, whose time is `now` afterwards; none where it turns out that it must wait."""

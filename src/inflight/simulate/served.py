@@ -13,6 +13,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, replace
 
+from inflight.core.tenants.service import Service
 from inflight.core.types.events import Event
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, StepResult, Transferred, WaitUntil
@@ -49,6 +50,9 @@ class Watch:
         self.steps.append(Timed(features(plan), result.seconds, planned, committed, sequences, result.draft_seconds))
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        """Steps alone are watched."""
+
+    def served_elsewhere(self, service: Service, now: float) -> None:
         """Steps alone are watched."""
 
     def events(self, events: list[Event], now: float) -> None:

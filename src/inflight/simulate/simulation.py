@@ -124,8 +124,10 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
         assert setup.link is not None, "a second pool needs a link to it"
         decode = DecodePool(RoutedPool(made[1], _router(setup.decode, setup.seed + 1)), setup.link)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
-    cluster = Cluster(workload, requests, RoutedPool(made[0], _router(setup.pool, setup.seed)), decode)
     replicas = [one for pool in made for one in pool]
+    shares = len(replicas) > 1 and any(pool.scheduling.weighs_tenants for pool in pools)
+    first = RoutedPool(made[0], _router(setup.pool, setup.seed))
+    cluster = Cluster(workload, requests, first, decode, shares_service=shares)
     observations = cluster.run()
     for one in replicas:
         one.close()
@@ -213,6 +215,11 @@ def in_force(pool: Pool) -> dict[str, Any]:
 
 
 def _record_paths(record: Path | None, replicas: int) -> Sequence[Path | None]:
-    if record is None or replicas == 1:
-        return [record] * replicas
+    return [None] * replicas if record is None else record_paths(record, replicas)
+
+
+def record_paths(record: Path, replicas: int) -> list[Path]:
+    """Of several the same file with their numbers before the suffix."""
+    if replicas == 1:
+        return [record]
     return [record.with_name(f"{record.stem}.{number}{record.suffix}") for number in range(replicas)]

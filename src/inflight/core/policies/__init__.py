@@ -62,6 +62,12 @@ class Policy(Protocol):
     def left(self, view: SequenceView) -> None:
         """A sequence has ended, while it waited or (`is_running`) in its row."""
 
+    def take_service(self) -> Mapping[str, float]:
+        """What each tenant was given since this was last asked, where tenants are charged for it."""
+
+    def served_elsewhere(self, service: Mapping[str, float]) -> None:
+        """Other engines gave so much to tenants: as `take_service` tells it."""
+
 
 class Ordered:
     """One queue, ranks of the waiting that do not change, no preemption by rank, nothing to remember."""
@@ -93,6 +99,12 @@ class Ordered:
         """Nothing to remember."""
 
     def left(self, view: SequenceView) -> None:
+        """Nothing to remember."""
+
+    def take_service(self) -> Mapping[str, float]:
+        return {}
+
+    def served_elsewhere(self, service: Mapping[str, float]) -> None:
         """Nothing to remember."""
 
 

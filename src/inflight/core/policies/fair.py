@@ -12,6 +12,11 @@ more rows than its share of them (by weight, among those with requests), and goe
 tenant ahead of it that has its share without it. Tenants that ask for more wait for rows to come free and push nobody
 out, so that two floods do not take each other's work apart. The bound holds as before: who gets a row is whom the
 counters name, and who loses one is ahead.
+
+Where several engines serve the same tenants, what the others gave is charged here too (`served_elsewhere`), so that
+each counter tells of all of them, a moment late: a tenant that has one engine for itself goes behind on those that it
+shares. Who waits here is charged as it is; whoever does not is lifted first, as if it came to wait, since elsewhere it
+was lifted when it did.
 """
 
 from __future__ import annotations
@@ -39,7 +44,8 @@ class Fair(Ordered):
         self._waiting: Counter[str] = Counter()
         self._rows = 0  # in use by all
         self._weight_inside = 0.0  # of all tenants inside
-        self._last_taken = ""  # whose sequence was last taken from the queue
+        self._last_taken = ""  # whose sequence was last taken from the queue, or who was served elsewhere meanwhile
+        self._given: dict[str, float] | None = None  # to tenants since it was last asked; None: nobody ever asked
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         # Among the running, whose tenant has had most goes last; among a tenant's waiting this part is the same.
@@ -75,7 +81,9 @@ class Fair(Ordered):
 
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
         work = PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
-        self._counters[view.tenant] += work / self.shares.weight(view.tenant)
+        self._charge(view.tenant, work)
+        if self._given is not None:
+            self._given[view.tenant] = self._given.get(view.tenant, 0.0) + work
 
     def left(self, view: SequenceView) -> None:
         if view.is_running:
@@ -85,12 +93,33 @@ class Fair(Ordered):
         _less(self._inside, view.tenant)
         if view.tenant not in self._inside:
             self._sum_weights()
-            if len(self._counters) > len(self._inside) + MOST_GONE:
-                self._forget()
+            self._forget()
+
+    def take_service(self) -> Mapping[str, float]:
+        given, self._given = self._given or {}, {}
+        return given
+
+    def served_elsewhere(self, service: Mapping[str, float]) -> None:
+        if not service:
+            return
+        floor = self._floor()
+        for tenant, work in service.items():
+            if tenant not in self._waiting:
+                self._lift(tenant, floor)
+            self._charge(tenant, work)
+        if not self._waiting:
+            # Who is furthest ahead of those that are served is backlogged there: a newcomer here begins where it is.
+            self._last_taken = max(service, key=self._counters.__getitem__)
+        self._forget()
+
+    def _charge(self, tenant: str, work: float) -> None:
+        self._counters[tenant] += work / self.shares.weight(tenant)
 
     def _forget(self) -> None:
         """Keep of the tenants that are gone the half with the greatest counters. Who returns is lifted to the least
         counter of the waiting, so that a counter matters only to a tenant that is ahead of them."""
+        if len(self._counters) <= len(self._inside) + MOST_GONE:
+            return
         gone = [name for name in self._counters if name not in self._inside and name != self._last_taken]
         gone.sort(key=self._counters.__getitem__)
         for name in gone[: -(MOST_GONE // 2)]:
@@ -99,10 +128,16 @@ class Fair(Ordered):
     def _waits(self, tenant: str) -> None:
         """A sequence of the tenant joins the queue."""
         if tenant not in self._waiting:
-            others = [self._counters[name] for name in self._waiting]
-            floor = min(others) if others else self._counters.get(self._last_taken, 0.0)
-            self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
+            self._lift(tenant, self._floor())
         self._waiting[tenant] += 1
+
+    def _floor(self) -> float:
+        """Counter that a tenant has at least which comes to wait."""
+        waiting = [self._counters[name] for name in self._waiting]
+        return min(waiting) if waiting else self._counters.get(self._last_taken, 0.0)
+
+    def _lift(self, tenant: str, floor: float) -> None:
+        self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
 
     def _place(self, tenant: str) -> tuple[float, int]:
         """A tenant that returns is lifted to its rivals' counter: on that tie, who has less inside goes first."""

@@ -6,7 +6,7 @@ again, and none gets a new token, counts as failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from inflight.core.plugin import Plugin
@@ -69,6 +69,12 @@ class Guarded:
 
     def left(self, view: SequenceView) -> None:
         self._plugin.ask("left", lambda: self._policy.left(view))
+
+    def take_service(self) -> Mapping[str, float]:
+        return {}  # as with `shares`: tenants are ours to share
+
+    def served_elsewhere(self, service: Mapping[str, float]) -> None:
+        """Nobody is charged."""
 
 
 class _Group:

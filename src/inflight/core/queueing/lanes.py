@@ -9,7 +9,7 @@ predicted time within a target, which is learnt from what foreground work takes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,6 +22,7 @@ from inflight.core.queueing.floor import Floor, Owed
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.request_timings import QueueWaitMeter
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.tenants.service import Service
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
 
@@ -260,6 +261,16 @@ class Lanes:
             alone, whole = self._latency.seconds(features(BatchPlan(0, chunks))), self._latency.seconds(held)
             own = seconds * min(1.0, alone / whole) if whole > 0 else seconds
         self._target.gap(own, sum(one.length == (one.sample or 1) for one in chunks))
+
+    def exchange_service(self, elsewhere: Service) -> Service:
+        """Charge tenants for what other engines gave them; what was given here since the last time."""
+        given: dict[str, Mapping[str, float]] = {}
+        for name, lane in self._lanes.items():
+            policy = lane.queue.policy
+            policy.served_elsewhere(elsewhere.get(name, {}))
+            if own := policy.take_service():
+                given[name] = own
+        return given
 
     def ended(self, sequence: Sequence) -> None:
         """What a foreground request waited for its first token is what the next ones may expect."""

@@ -1,5 +1,5 @@
-"""The scheduler: the one owner of sequences and blocks. Nine verbs: add, abort, plan, commit, transferred, recover,
-idle, snapshot, census.
+"""The scheduler: the one owner of sequences and blocks. Ten verbs: add, abort, plan, commit, transferred, recover,
+exchange_service, idle, snapshot, census.
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -36,6 +36,7 @@ from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
+from inflight.core.tenants.service import Service
 from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
@@ -273,6 +274,11 @@ class Scheduler:
         self._begin()
         self._running.free_again(range(self._capacity.max_rows))
         return events
+
+    def exchange_service(self, elsewhere: Service) -> Service:
+        """Other engines gave tenants so much: their share here is what is left of it. Returns what was given here since
+        this was last asked."""
+        return self._lanes.exchange_service(elsewhere)
 
     @property
     def latency(self) -> LatencyModel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from inflight.core.tenants.service import Service
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
@@ -38,6 +39,9 @@ class ForegroundCount:
         pass
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
+        pass
+
+    def served_elsewhere(self, service: Service, now: float) -> None:
         pass
 
     def events(self, events: list[Event], now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inflight.core.tenants.service import Service
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
@@ -30,6 +31,9 @@ class EngineWatcher:
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """Blocks count when they are planned to move."""
+
+    def served_elsewhere(self, service: Service, now: float) -> None:
+        """Nobody has a figure of it."""
 
     def events(self, events: list[Event], now: float) -> None:
         self._requests.events(events, now)
