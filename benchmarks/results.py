@@ -37,6 +37,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "scheduler_cost",
             "structured_output",
             "adapters",
+            "kv_tiers",
             "several_models",
             "routing",
             "suffix_index",

@@ -1,4 +1,4 @@
-"""A request says the same with a folder of blocks and without, before a restart and after it, and with damaged files."""
+"""A request says the same with a folder of blocks and without, before a restart and after it, also with damaged files."""
 
 from __future__ import annotations
 

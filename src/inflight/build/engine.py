@@ -232,7 +232,13 @@ def _assemble(
     observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
     return Engine(
         loop=EngineLoop(
-            scheduler, driven, MonotonicClock(), depth=backend.depth, observers=observers, grammars=grammars
+            scheduler,
+            driven,
+            MonotonicClock(),
+            depth=backend.depth,
+            observers=observers,
+            grammars=grammars,
+            folder=tiers[0].stats if tiers else None,
         ),
         executor=driven,
         tokenizer=tokenizer,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -28,6 +28,7 @@ from inflight.core.types.events import Event
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.tier_counts import FolderStats
 from inflight.engine.clock import Clock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
@@ -72,8 +73,11 @@ class EngineLoop:
         depth: int = 1,
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
+        folder: Callable[[], FolderStats] | None = None,
     ):
-        """grammars: None: the executor binds no output to one."""
+        """grammars: None: the executor binds no output to one. folder: of what lies in a folder of blocks, if there is
+        one."""
+        self._folder = folder
         self.clock = clock
         self.grammars = grammars
         self._scheduler = scheduler
@@ -96,6 +100,8 @@ class EngineLoop:
 
     def snapshot(self) -> Snapshot:
         snapshot = self._scheduler.snapshot()
+        if self._folder is not None:
+            snapshot = replace(snapshot, folder=self._folder())
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
     def census(self, whole: bool = False) -> Census:

@@ -33,7 +33,8 @@ class Driven:
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
-        self.executor = FaultyExecutor(self.setup.capacity, self._seconds)
+        elsewhere = None if self.setup.tier is None else self.setup.tier.elsewhere
+        self.executor = FaultyExecutor(self.setup.capacity, self._seconds, self.setup.fate, elsewhere=elsewhere)
         self.metrics = Metrics("tiny", self.setup.capacity, self.names, version="1.2.3")
         self.loop = EngineLoop(
             self.setup.scheduler(), self.executor, self.clock, depth=self.depth, observers=[self.metrics.observer]

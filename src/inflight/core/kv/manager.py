@@ -188,7 +188,8 @@ class KVCacheManager:
             return None
         loads = LoaderCounts() if self.loader is None else self.loader.counts
         writes = WriteCounts() if self.writes is None else self.writes.counts
-        return TierCounts(loads.brought, loads.failed, loads.declined, writes.stored, writes.failed, writes.missed)
+        of_loads = loads.asked, loads.brought, loads.failed, loads.declined
+        return TierCounts(*of_loads, writes.stored, writes.failed, writes.missed)
 
     @property
     def writes_wait(self) -> bool:

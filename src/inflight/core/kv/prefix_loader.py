@@ -38,8 +38,10 @@ class Worth(Protocol):
 
 @dataclass(slots=True)
 class LoaderCounts:
-    """Blocks since the engine began, by what became of them. declined: computing them was cheaper."""
+    """Blocks since the engine began, by what became of them. asked: that sources were asked for. declined: computing
+    them was cheaper."""
 
+    asked: int = 0
     brought: int = 0
     failed: int = 0
     declined: int = 0
@@ -112,6 +114,7 @@ class PrefixLoader:
             told = (one.continuation(sequence.request, root, tokens, held) for one in self._sources)
             found = max((one for one in told if one is not None), key=_length, default=None)
             self._told[sequence.number] = held, found
+            self.counts.asked += most - held
         if found is None or not found.remote_blocks:
             return None
         blocks = len(found.remote_blocks)

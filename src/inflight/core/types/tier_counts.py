@@ -7,13 +7,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TierCounts:
-    """brought: from a tier or a peer, instead of being computed. failed: that did not come. declined: that it was
-    cheaper to compute. stored, unstored: kept in the tier, and that could not be. missed: given away before their turn
-    to be stored had come."""
+    """asked: of prompts that were looked for in tiers and with peers, since the prefix cache did not have them.
+    brought: from there, instead of being computed. failed: that did not come. declined: that it was cheaper to compute.
+    stored, unstored: kept in the tier, and that could not be. missed: given away before their turn to be stored had
+    come."""
 
+    asked: int = 0
     brought: int = 0
     failed: int = 0
     declined: int = 0
     stored: int = 0
     unstored: int = 0
     missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStats:
+    """What lies in a folder: bytes of all models, of at most most_bytes, and blocks of this one. Since the engine
+    began: bytes read and written, files that gave way to others, files that were damaged, writes that failed."""
+
+    nbytes: int
+    most_bytes: int
+    blocks: int
+    read_bytes: int
+    written_bytes: int
+    evicted: int
+    damaged: int
+    write_errors: int

@@ -35,7 +35,7 @@ class FolderIndex:
         """Raises OSError where the folder cannot be made or read."""
         self._root = folder / FOLDER
         self._mine = self._root / identity.hex()
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._entries: dict[Path, Entry] = {}  # of all models
         self._names: dict[int, Entry] = {}  # of this one
         self._bytes = 0
@@ -100,14 +100,14 @@ class FolderIndex:
 
     def make_room(self, nbytes: int) -> bool:
         """Take what was used longest ago, until so many bytes more stay within the bound; whether they do."""
-        if nbytes > self._most_bytes:
+        if nbytes > self.most_bytes:
             return False
-        if self._bytes + nbytes <= self._most_bytes:
+        if self._bytes + nbytes <= self.most_bytes:
             return True
         with self._lock:
             oldest = sorted(self._entries.values(), key=lambda entry: entry.used)
             # Some more than is needed, so that not every block sorts anew.
-            wanted = self._bytes + max(nbytes, self._most_bytes // 64) - self._most_bytes
+            wanted = self._bytes + max(nbytes, self.most_bytes // 64) - self.most_bytes
             for entry in oldest:
                 if wanted <= 0:
                     break
@@ -115,7 +115,7 @@ class FolderIndex:
                 wanted -= entry.nbytes
                 self._forget(entry.path)
                 self.taken += 1
-        return self._bytes + nbytes <= self._most_bytes
+        return self._bytes + nbytes <= self.most_bytes
 
     def _forget(self, path: Path) -> None:
         entry = self._entries.pop(path, None)

@@ -24,6 +24,7 @@ from inflight.core.types.block_source import Continuation
 from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.core.types.request import Request
+from inflight.core.types.tier_counts import FolderStats
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
 from inflight.execution.tiers.block_copies import BlockCopies
@@ -43,11 +44,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class FolderCounts:
-    """Files since the engine began."""
+    """Since the engine began."""
 
-    read: int = 0
     read_bytes: int = 0
-    written: int = 0
     written_bytes: int = 0
     damaged: int = 0
     write_errors: int = 0
@@ -91,6 +90,19 @@ class FolderTier:
         self._writer = BackgroundThreads(1, "kv-write", WRITING)
         self._out: dict[int, _UnderWay] = {}  # by ticket
         self._closed = threading.Event()
+
+    def stats(self) -> FolderStats:
+        index, counts = self.index, self.counts
+        return FolderStats(
+            index.nbytes,
+            index.most_bytes,
+            index.blocks,
+            counts.read_bytes,
+            counts.written_bytes,
+            index.taken,
+            counts.damaged,
+            counts.write_errors,
+        )
 
     # -- a source and a sink ------------------------------------------------------------------------------------
     def continuation(
@@ -194,7 +206,6 @@ class FolderTier:
         except OSError as error:
             self.index.lost(number)
             raise OSError(f"{path} cannot be read ({error.strerror or error}).") from error
-        self.counts.read += 1
         self.counts.read_bytes += len(into)
 
     def _write(self, numbers: Sequence[int], copies: BlockCopies) -> None:
@@ -226,7 +237,6 @@ class FolderTier:
             raise OSError(f"a block takes {self._file_bytes:,} bytes, more than --kv-cache-disk allows in all")
         write_block(self.index.path(number), self._identity, number.to_bytes(16), view)
         self.index.wrote(number, self._file_bytes)
-        self.counts.written += 1
         self.counts.written_bytes += len(view)
 
     def _look(self) -> None:

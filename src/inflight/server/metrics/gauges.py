@@ -11,7 +11,7 @@ from inflight.core.scheduling.snapshot import AdapterCounts, LaneCounts, Snapsho
 from inflight.core.types.plan import Capacity
 from inflight.metrics.definitions import kv_waste, occupancy
 from inflight.records.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
-from inflight.server.metrics import drafts, grammars
+from inflight.server.metrics import drafts, grammars, tiers
 from inflight.server.metrics.families import labelled
 
 
@@ -26,6 +26,10 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
         yield from _adapters(snapshot.adapters)
     if snapshot.grammars is not None:
         yield from grammars.collect(snapshot.grammars)
+    if snapshot.tiers is not None:
+        yield from tiers.collect(snapshot.tiers)
+    if snapshot.folder is not None:
+        yield from tiers.collect_folder(snapshot.folder)
 
 
 def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:

@@ -71,8 +71,9 @@ def collect(
 def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield page.gauge("num_requests_running", snapshot.running)
     yield page.gauge("num_requests_waiting", snapshot.waiting + snapshot.compiling)
-    held = sum(lane.loading for lane in snapshot.lanes)
-    held += sum(lane.waiting - lane.loading for lane in snapshot.lanes if lane.stands_for == "window")
+    apart = {lane.name: lane.loading + lane.fetching for lane in snapshot.lanes}
+    held = sum(apart.values())
+    held += sum(lane.waiting - apart[lane.name] for lane in snapshot.lanes if lane.stands_for == "window")
     by_reason = {"capacity": snapshot.waiting - held, "deferred": held + snapshot.compiling}
     yield page.by("reason", GaugeMetricFamily, "num_requests_waiting_by_reason", by_reason)
     yield page.gauge("num_requests_swapped", snapshot.swapped_sequences)
@@ -85,6 +86,9 @@ def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Met
         yield page.counter(f"{name}_hits", snapshot.prefix_hits)
     share = snapshot.prefix_hits / snapshot.prefix_queries if snapshot.prefix_queries else 0.0
     yield page.gauge("gpu_prefix_cache_hit_rate", share)
+    if snapshot.tiers is not None:
+        yield page.counter("external_prefix_cache_queries", snapshot.tiers.asked * capacity.block_size)
+        yield page.counter("external_prefix_cache_hits", snapshot.tiers.brought * capacity.block_size)
     yield page.counter("num_preemptions", snapshot.preemptions)
     if snapshot.speculation is not None:
         yield from _speculation(page, snapshot.speculation)

@@ -1,0 +1,61 @@
+"""What went to tiers and came from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.builders import request
+from core.harness import Setup
+from core.remembered import RememberingTier
+
+from inflight.core.types.tier_counts import FolderStats
+from inflight.server.metrics.tiers import collect_folder
+
+from .driven import Driven
+
+PROMPT = [0, 1, 1, 0, 1, 0, 0, 1, 1]
+
+
+def kept() -> Setup:
+    setup = Setup(num_blocks=20, token_budget=20, tier=RememberingTier(2))
+    first = Driven(setup)
+    first.add(request("first", PROMPT, output=4))
+    first.drain()
+    assert first.page().get("inflight_tier_stored_blocks_total", outcome="stored") == 6
+    return setup
+
+
+def test_blocks_that_were_brought_are_told_in_both_tongues() -> None:
+    driven = Driven(kept(), names="vllm")
+    driven.add(request("again", PROMPT, output=4))
+    driven.drain()
+    page, labels = driven.page(), {"model_name": "tiny", "engine": "0"}
+    assert page.get("inflight_tier_fetched_blocks_total", outcome="brought") == 4
+    assert page.get("inflight_tier_stored_blocks_total", outcome="stored") == 0, "it is there already"
+    assert page.get("vllm:external_prefix_cache_hits_total", **labels) == 8
+    assert page.get("vllm:external_prefix_cache_queries_total", **labels) == 8
+
+
+def test_whoever_waits_for_keys_and_values_is_counted_apart() -> None:
+    driven = Driven(replace(kept(), transfer_polls=(6,)), names="vllm")
+    driven.add(request("again", PROMPT, output=4))
+    driven.advance()
+    page, labels = driven.page(), {"model_name": "tiny", "engine": "0"}
+    assert page.get("inflight_sequences_waiting", lane="interactive", reason="kv") == 1
+    assert page.total("inflight_sequences_waiting") == 1
+    assert page.get("vllm:num_requests_waiting_by_reason", **labels, reason="deferred") == 1
+    driven.drain()
+
+
+def test_an_engine_without_tiers_tells_nothing_of_them() -> None:
+    driven = Driven()
+    driven.add(request("a", PROMPT, output=2))
+    driven.drain()
+    assert not {name for name in driven.page().names() if "tier" in name}
+
+
+def test_what_lies_in_a_folder() -> None:
+    told = {one.name: one.samples for one in collect_folder(FolderStats(100, 400, 3, 64, 128, 2, 1, 5))}
+    assert told["inflight_tier_folder_bytes"][0].value == 100
+    faults = {one.labels["kind"]: one.value for one in told["inflight_tier_faults"]}
+    assert faults == {"damaged": 1, "write": 5}
