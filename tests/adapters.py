@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -29,9 +30,8 @@ def write_adapter(
 
 def modules_of(model: Path, targets: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Shapes of the matrices of a model's modules, by name."""
-    names = {
-        name.removesuffix(".weight"): tensor.shape for name, tensor in load_file(model / "model.safetensors").items()
-    }
+    with safe_open(model / "model.safetensors", "np") as file:
+        names = {name.removesuffix(".weight"): tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     return {name: shape for name, shape in names.items() if name.rsplit(".", 1)[-1] in targets}
 
 

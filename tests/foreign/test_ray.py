@@ -184,6 +184,15 @@ def _replica_pids(server: int) -> list[int]:
     return [int(row[0]) for row in rows if "ServeReplica" in row[-1] and is_below(int(row[0]))]
 
 
+def test_the_example_starts_two_engines_and_asks_them(python: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "ray_replicas.py"
+    ended = subprocess.run(
+        [python, example, str(_free_port())], capture_output=True, text=True, timeout=READY_SECONDS, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Continuous batching decides anew" in ended.stdout
+
+
 def test_the_same_is_an_application_of_rays(python: str, single: Server, tmp_path: Path) -> None:
     """What deploy/ray tells KubeRay, with a port and sizes for this machine."""
     config = yaml.safe_load(yaml.safe_load(SERVICE.read_text())["spec"]["serveConfigV2"])
