@@ -56,7 +56,7 @@ server_options = stacked(
         ),
         *_PARSERS,
         click.option(
-            "--no-ui", "ui", is_flag=True, flag_value=False, default=True, help="Show no live page at /, and feed none."
+            "--no-ui", "ui", is_flag=True, flag_value=False, default=True, help="No pages: none live at /, and no playground."
         ),
         click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
         click.option(

@@ -28,6 +28,7 @@ STYLES = ("uPlot.css", "live.css")
 SCRIPTS = (
     "uPlot.js",
     "format.js",
+    "account.js",
     "colours.js",
     "history.js",
     "batch.js",

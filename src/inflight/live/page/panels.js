@@ -2,12 +2,8 @@
 "use strict";
 (function (ns) {
   const { format } = ns;
+  const { REASONS } = ns.account;
   const { h } = format;
-  const REASONS = {
-    rows: "no row is free", blocks: "no KV blocks are free", budget: "the step has no tokens left", share: "its share is used up",
-    window: "the batch under way", grammar: "a grammar is compiled", adapter: "its adapter is not in memory",
-    kv: "keys and values are on their way", other: "the step under way",
-  };
 
   class Tiles {
     constructor(element) {
@@ -104,5 +100,5 @@
     element.querySelector(".scroll").replaceChildren(h("table", { class: "words" }, h("tbody", {}, ...list.map((one) =>
       h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.value || "–"), h("td", {}, one.reason || ""))))));
   }
-  ns.panels = { Tiles, queues, members, requests, settings, chip, REASONS };
+  ns.panels = { Tiles, queues, members, requests, settings, chip };
 })((window.inflight ??= {}));

@@ -1,9 +1,8 @@
 // One request: where its time went, what it holds, and who was computed beside it.
 "use strict";
 (function (ns) {
-  const { format, panels } = ns;
+  const { format, panels, account: drawn } = ns;
   const { h } = format;
-  const PARTS = [["queue", "waiting"], ["prefill", "prompt"], ["decode", "answer"], ["preempted", "preempted"], ["other", "other"]];
 
   // In milliseconds: as the engine has told it, or as far as it can be seen.
   function account(history, known, time) {
@@ -15,13 +14,6 @@
       queue: ms(came, first ?? end), prefill: first === null ? 0 : ms(first, decoded ?? end), decode: decoded === null ? 0 : ms(decoded, end),
       preempted: 0, other: 0, total: ms(came, end), exact: false,
     };
-  }
-
-  function bar(parts, total) {
-    const all = Math.max(total, 1e-9);
-    const said = PARTS.filter(([key]) => parts[key] > 0).map(([key, words]) => `${words} ${format.seconds(parts[key] / 1e3)}`).join(", ");
-    return h("div", { class: "account", role: "img", "aria-label": said },
-      ...PARTS.map(([key]) => h("i", { class: "part-" + key, style: { width: ((parts[key] || 0) / all) * 100 + "%" } })));
   }
 
   function show(element, run, number, time, onPick, onClose) {
@@ -41,20 +33,16 @@
       ["KV blocks", holder ? `${holder[4]}${holder[5] ? `, ${holder[5]} of them shared` : ""}` : ended ? "given up" : ""],
       ["targets", [info.ttft_target && `first token ${format.seconds(info.ttft_target)}`, info.itl_target && `between tokens ${format.seconds(info.itl_target)}`].filter(Boolean).join(", ")],
     ].filter(([, value]) => value);
-    const waits = Object.entries(parts.queued_by || {}).sort((one, other) => other[1] - one[1])
-      .map(([reason, ms]) => h("li", {}, `${format.seconds(ms / 1e3)}: ${panels.REASONS[reason] || reason}`));
-    const behind = Object.entries(parts.queued_behind || {}).sort((one, other) => other[1] - one[1])
-      .map(([lane, ms]) => `${lane} ${format.seconds(ms / 1e3)}`).join(", ");
+    const { reasons, behind } = drawn.waits(parts);
     const beside = history.neighbours(number).slice(0, 8);
     element.replaceChildren(
       h("button", { type: "button", class: "close", "aria-label": "Close", onclick: onClose }, "×"),
       h("p", { class: "over" }, `request ${info.number ?? number} · ${state}`),
       h("h2", { title: name }, name),
-      bar(parts, parts.total),
-      h("ul", { class: "parts" }, ...PARTS.filter(([key]) => parts[key] > 0.005).map(([key, words]) =>
-        h("li", {}, h("i", { class: "swatch part-" + key }), `${words} `, h("b", {}, format.seconds(parts[key] / 1e3))))),
+      drawn.bar(parts, parts.total),
+      drawn.words(parts),
       h("p", { class: "why" }, `${format.seconds(parts.total / 1e3)} in all${parts.exact ? ", as the engine counted it" : ", as far as it has come; the engine's own account comes with its end"}.`),
-      waits.length ? h("div", {}, h("h3", {}, "What it waited for"), h("ul", { class: "waits" }, ...waits), behind ? h("p", { class: "why" }, `Behind lanes: ${behind}.`) : null) : null,
+      reasons.length ? h("div", {}, h("h3", {}, "What it waited for"), h("ul", { class: "waits" }, ...reasons.map((one) => h("li", {}, one))), behind ? h("p", { class: "why" }, `Behind lanes: ${behind}.`) : null) : null,
       h("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)])),
       beside.length ? h("div", {}, h("h3", {}, "Computed beside it"), h("p", { class: "chips" }, ...beside.map(([one]) => panels.chip(history, one, onPick)))) : null);
     return true;

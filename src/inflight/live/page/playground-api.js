@@ -1,0 +1,85 @@
+// This server, asked: which models there are, and an answer as it comes. The key goes into a header, never into an address,
+// and is kept in this page's memory, or in the tab's storage where the user says so.
+"use strict";
+(function (ns) {
+  const STORED = "inflight-key";
+
+  class Refused extends Error {
+    constructor(message, status) {
+      super(message);
+      this.status = status;
+    }
+  }
+
+  class Api {
+    constructor() {
+      this.key = "";
+      try {
+        this.key = sessionStorage.getItem(STORED) || "";
+      } catch { /* a page without storage asks */ }
+    }
+    // kept: whether the tab may keep it until it is closed.
+    setKey(key, kept) {
+      this.key = key;
+      try {
+        if (kept && key) sessionStorage.setItem(STORED, key);
+        else sessionStorage.removeItem(STORED);
+      } catch { /* for this page alone */ }
+    }
+    get isKept() {
+      try {
+        return Boolean(sessionStorage.getItem(STORED));
+      } catch {
+        return false;
+      }
+    }
+    async ask(path, body, signal) {
+      const headers = {};
+      if (this.key) headers.Authorization = `Bearer ${this.key}`;
+      if (body) headers["Content-Type"] = "application/json";
+      const response = await fetch(path, {
+        method: body ? "POST" : "GET", body: body && JSON.stringify(body), headers, signal, cache: "no-store", credentials: "omit",
+      });
+      if (response.ok) return response;
+      const told = await response.json().catch(() => ({}));
+      throw new Refused((told.error && told.error.message) || `The server answers with HTTP ${response.status}.`, response.status);
+    }
+    async models() {
+      const told = await (await this.ask("v1/models")).json();
+      return told.data;
+    }
+    // Frames of an answer. Throws Refused where the server tells an error, and says so where the stream breaks off.
+    async *answer(body, signal, onSign) {
+      const response = await this.ask("v1/chat/completions", body, signal);
+      let done = false;
+      for await (const line of lines(response)) {
+        onSign();
+        if (!line.startsWith("data:")) continue; // ": waiting", so that proxies keep the connection
+        const data = line.slice(5).trim();
+        if (data === "[DONE]") {
+          done = true;
+          break;
+        }
+        const frame = JSON.parse(data);
+        if (frame.error) throw new Refused(frame.error.message || "The server made a mistake.", 500);
+        yield frame;
+      }
+      if (!done) throw new TypeError("the stream ended before its end");
+    }
+  }
+
+  async function* lines(response) {
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split("\n");
+      rest = parts.pop();
+      yield* parts;
+    }
+    if (rest) yield rest;
+  }
+  ns.Api = Api;
+  ns.Refused = Refused;
+})((window.inflight ??= {}));
