@@ -20,6 +20,7 @@ import pytest
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.peer_source import PeerSource
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
 from inflight.core.policies import Ordered, Policy, Rank
@@ -49,6 +50,7 @@ from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
 from inflight.core.types import kv_groups
 from inflight.core.types.adapter import Adapter
+from inflight.core.types.block_source import BlockSource
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
@@ -71,6 +73,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 
 from . import inspect_scheduler as inside
+from .peering import Elsewhere, identity
 from .remembered import RememberingTier
 
 VOCABULARY = 8
@@ -150,6 +153,7 @@ class Setup:
     spacing: SnapshotSpacing = SPACING
     adapter_slots: int = 0
     tier: RememberingTier | None = field(default=None, compare=False)  # shared by those that begin anew
+    peers: bool = False  # prompts are given to other engines, and taken from them
     journal: CacheJournal | None = field(default=None, compare=False)  # of one scheduler
 
     @property
@@ -215,9 +219,14 @@ class Setup:
             longest_chunk=self.longest_chunk,
             spacing=self.spacing,
             cache_journal=self.journal,
-            sources=() if self.tier is None else (self.tier,),
+            sources=self._sources(),
             sink=self.tier,
+            identity=identity if self.peers else None,
         )
+
+    def _sources(self) -> list[BlockSource]:
+        tiers: list[BlockSource] = [] if self.tier is None else [self.tier]
+        return [*tiers, PeerSource(self.block_size, identity)] if self.peers else tiers
 
     def drafts(self) -> Drafts:
         return Drafts(self.right_drafts or 0.0)
@@ -236,7 +245,7 @@ class Setup:
         return lambda new, count: drafts.behind(replace(new, row=0), count)
 
     def executor(self) -> FaultyExecutor:
-        elsewhere = None if self.tier is None else self.tier.elsewhere
+        elsewhere = Elsewhere({} if self.tier is None else self.tier.elsewhere)
         return FaultyExecutor(self.capacity, seconds, self.fate, self.draft(), elsewhere)
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -497,7 +506,7 @@ class Harness:
             self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
             self._check_floor(plan, kept, overdue)
             beside = [one for one in plan.transfers if self.setup.transfer_polls or one.place != HOST]
-            self.loading |= {one.ticket: one.blocks for one in beside if one.kind == "load"}
+            self.loading |= {one.ticket: one.blocks for one in beside if one.kind in ("load", "receive")}
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -561,6 +570,11 @@ class Harness:
         assert self.setup.tier is not None
         self.setup.tier.vanish(most)
 
+    def lose_peers(self) -> None:
+        """Other engines are gone, with what was given to them."""
+        self.log.append(("lose_peers", self.now))
+        self.executor._elsewhere.lose_peers()  # type: ignore[attr-defined]
+
     def step(self, fail: bool | str = False) -> list[Event]:
         """One round of the engine's loop."""
         while len(self.flights) < self.setup.depth and isinstance(self.plan(fail), BatchPlan):
@@ -581,7 +595,7 @@ class Harness:
         """Steps until nothing is left (invariants 1, 2 and 9 at the end of a run)."""
         events = []
         for _ in range(2000):
-            if self.scheduler.idle and not self.flights:
+            if self.scheduler.idle and not self.flights and not self.scheduler.transfers_out:
                 break
             events += self.step()
         assert self.scheduler.idle, "it does not end"
@@ -648,7 +662,7 @@ class Harness:
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
         size = self.setup.block_size
-        beside = self.setup.transfer_polls or self.setup.tier is not None
+        beside = self.setup.transfer_polls or self.setup.tier is not None or self.setup.peers
         assert plan.chunks or (plan.transfers and beside) or plan.adapter_loads
         self._check_adapter_loads(plan)
         if plan.chunks:

@@ -17,6 +17,7 @@ from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 
 from .harness import POLICIES, STRATEGIES, Client, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
+from .peering import GIVES, TAKES
 from .remembered import RememberingTier
 
 MAX_ROWS, MAX_BUDGET = 4, 9
@@ -50,23 +51,25 @@ def lane_setups(draw: st.DrawFn, rows: int, budget: int) -> tuple[LaneSetup, ...
 @st.composite
 def tiers(draw: st.DrawFn, block_size: int) -> RememberingTier | None:
     """With much room, or little."""
-    most = draw(st.sampled_from([None, None, 3, 100]))
+    most = draw(st.sampled_from([None, 3, 100]))
     return None if most is None else RememberingTier(block_size, most)
 
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
-    """Every strategy with every policy, allocation and way of preemption."""
+    """Every strategy with every policy, allocation and way of preemption. Tiers and peers are of one KV group, without
+    recurrent state."""
+    beyond = draw(st.booleans())
     max_rows, token_budget = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_BUDGET))
-    windows = draw(st.sampled_from(WINDOWS))
-    snapshots = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
-    block_size = draw(st.integers(1, 4))
+    windows = (0,) if beyond else draw(st.sampled_from(WINDOWS))
+    snapshots = 0 if beyond else draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
+    block_size = draw(st.integers(1, 2 if beyond else 4))
     return Setup(
         num_blocks=draw(st.integers(3, 12)) * len(windows),
         block_size=block_size,
         max_rows=max_rows,
         token_budget=token_budget,
-        prefix_caching=draw(st.booleans()),
+        prefix_caching=draw(st.sampled_from([beyond, True])),
         watermark=draw(st.sampled_from([0.0, 0.1, 0.5])),
         max_model_len=draw(st.sampled_from([8, 24])),
         depth=draw(st.integers(1, 2)),
@@ -90,7 +93,8 @@ def setups(draw: st.DrawFn) -> Setup:
         snapshots=snapshots,
         spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4))) if snapshots else SnapshotSpacing(),
         adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
-        tier=draw(tiers(block_size)) if windows == (0,) and not snapshots else None,
+        tier=draw(tiers(block_size)) if beyond else None,
+        peers=draw(st.booleans()) if beyond else False,
     )
 
 
@@ -130,16 +134,18 @@ def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
         priority=draw(st.integers(-1, 2)),
         slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0])), itl=draw(st.sampled_from([None, None, 0.06]))),
         adapter=draw(st.sampled_from([None, None, *ADAPTERS])),
+        handover=draw(st.sampled_from([None, *GIVES, *TAKES])),
     )
 
 
 def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
-    """The request in a lane that there is, with a priority only where it means something, and an adapter only where
-    there are slots."""
+    """The request in a lane that there is, with a priority only where it means something, an adapter only where there
+    are slots, and peers only where there are any."""
     lane = next((lane for lane in setup.lanes if lane.name == request.lane), setup.lanes[0])
     priority = request.priority if lane.policy == "priority" else 0
     adapter = request.adapter if setup.adapter_slots else None
-    return replace(request, lane=lane.name, priority=priority, adapter=adapter, **changes)
+    handover = request.handover if setup.peers else None
+    return replace(request, lane=lane.name, priority=priority, adapter=adapter, handover=handover, **changes)
 
 
 FAULTS: list[bool | str] = [False, False, True, "memory"]
@@ -224,6 +230,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(most=st.integers(0, 3))
     def vanish(self, most: int) -> None:
         self.harness.vanish(most)
+
+    @precondition(lambda self: self.harness.setup.peers)
+    @rule()
+    def lose_peers(self) -> None:
+        self.harness.lose_peers()
 
     @precondition(lambda self: self.harness.setup.tier is not None)
     @rule()

@@ -15,6 +15,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.peer_source import Identity
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
@@ -76,9 +77,10 @@ def make_scheduler(
     speculation: Speculation | None = None,
     cache_journal: CacheJournal | None = None,
     sources: Sequence[BlockSource] = (),
+    identity: Identity | None = None,
     sink: BlockSink | None = None,
 ) -> Scheduler:
-    """make: the class of the scheduler. cache_journal, sources, sink: as the scheduler has them."""
+    """make: the class of the scheduler. cache_journal, sources, identity, sink: as the scheduler has them."""
     return make(
         capacity,
         rules.strategy,
@@ -98,6 +100,7 @@ def make_scheduler(
         longest_chunk=UNLIMITED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
         cache_journal=cache_journal,
         sources=sources,
+        identity=identity,
         sink=sink,
     )
 

@@ -1,7 +1,8 @@
 """KV memory as the scheduler sees it: sequences come, share, are preempted and end.
 
 Joins the pool (who holds what), the prefix cache (what is where), the swap space (what is kept on the host), the
-transfers in between, what is brought from tiers and peers (`loader`), and the snapshots of recurrent state. What a
+transfers in between, what is brought from tiers and peers (`loader`), what is held for peers (`handing`), and the
+snapshots of recurrent state. What a
 sequence holds while it runs is asked of `tables`, what it shares with others of `sharing`, how much there is for one at
 most of `layout`. Decides nothing: who is admitted and who is preempted is the scheduler's.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import BlockTables
 from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.handing_over import HandingOver
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.prefix_loader import LoaderCounts, PrefixLoader
 from inflight.core.kv.prefix_sharing import Lookup, PrefixSharing
@@ -89,6 +91,8 @@ class KVCacheManager:
         sink, sources = self._tiers.sink, self._tiers.sources
         self.writes = None if sink is None else WriteBehind(self.pool, self.prefix, self.transfers, sink)
         self.sharing = PrefixSharing(self.layout, self.pool, self.prefix, states, self._prefix_caching, self.writes)
+        identity, keeps = self._tiers.identity, self.prefix.__contains__
+        self.handing = None if identity is None else HandingOver(self.pool, keeps, self.transfers, identity)
         self.loader: PrefixLoader | None = None
         if sources:
             parts = (self.pool, self.prefix, self.sharing, self.transfers)
@@ -157,6 +161,8 @@ class KVCacheManager:
 
     def end(self, sequence: Sequence) -> None:
         """The sequence will not be back."""
+        if self.handing is not None:
+            self.handing.ended(sequence)
         self._waits_no_longer(sequence)
         self.swap.give_up(sequence.offloaded)
         sequence.offloaded = ()
@@ -173,9 +179,11 @@ class KVCacheManager:
 
     # -- steps --------------------------------------------------------------------------------------------------
     def begin_writes(self, step: int) -> None:
-        """Store what is to be kept in a tier, with the plan of this step."""
+        """Store what is to be kept in a tier, and hand over what peers are to have, with the plan of this step."""
         if self.writes is not None:
             self.writes.begin(step)
+        if self.handing is not None:
+            self.handing.begin()
 
     def committed(self, step: int) -> None:
         """What plans up to this one were to compute is computed."""
@@ -193,7 +201,8 @@ class KVCacheManager:
 
     @property
     def writes_wait(self) -> bool:
-        return self.writes is not None and self.writes.waiting
+        waits = self.writes is not None and self.writes.waiting
+        return waits or (self.handing is not None and self.handing.waiting)
 
     # -- inside -------------------------------------------------------------------------------------------------
     def _dropped(self, node: int) -> None:

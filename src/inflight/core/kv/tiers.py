@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.restoring import RestoreCost
+from inflight.core.kv.peer_source import Identity
 from inflight.core.kv.prefix_loader import Worth
 from inflight.core.types.block_source import BlockSink, BlockSource
 
@@ -16,14 +17,16 @@ from inflight.core.types.block_source import BlockSink, BlockSource
 @dataclass(frozen=True, slots=True)
 class BlockTiers:
     """sources: from which the blocks of waiting sequences' prefixes are brought. worth: when. sink: in which blocks are
-    kept that can be found."""
+    kept that can be found. identity: by which blocks of prompts are handed over to other engines; None: they are
+    not."""
 
     sources: tuple[BlockSource, ...]
     worth: Worth
     sink: BlockSink | None = None
+    identity: Identity | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.sources) or self.sink is not None
+        return bool(self.sources) or self.sink is not None or self.identity is not None
 
 
 NO_TIERS = BlockTiers((), RestoreCost(LatencyModel()))

@@ -64,6 +64,12 @@ class Transfers:
                 self._ended.pop(transfer.ticket)(True)
         return tuple(sorted(asked, key=lambda transfer: transfer.kind == "load"))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether one is out whose end changes what the engine has. What is held for other engines does not: it ends
+        when they have it."""
+        return any(one.kind != "send" for one in self.out.values())
+
     def end(self, ticket: int, done: bool) -> None:
         """The executor has told of it; done: it did not fail."""
         transfer = self.out.pop(ticket)

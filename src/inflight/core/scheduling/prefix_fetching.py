@@ -24,14 +24,17 @@ class PrefixFetching:
         """It has joined its queue."""
         self._newcomers.append(sequence)
 
-    def proceed(self, now: float) -> None:
-        """Whoever waited for a ticket that has ended joins its queue, and newcomers' prefixes begin to be brought."""
+    def rejoin(self, now: float) -> None:
+        """Whoever waited for a ticket that has ended joins its queue: before anybody looks how many wait there."""
         for ticket in self._loader.drain_ended(now):
             for sequence in self._apart.pop(ticket, ()):
                 lane = self._lanes.of(sequence)
                 if lane.queue.lacks(sequence) == KV:
                     sequence.timings.awaited(KV, now, lane.clock, lane.settings.name)
                     lane.queue.push(sequence, now)
+
+    def begin(self, now: float) -> None:
+        """Newcomers' prefixes begin to be brought, with the plan under construction."""
         newcomers, self._newcomers = self._newcomers, []
         for sequence in newcomers:
             lane = self._lanes.of(sequence)

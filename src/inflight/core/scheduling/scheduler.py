@@ -16,7 +16,9 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.estimation.restoring import RestoreCost
 from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.handing_over import HandingOver
 from inflight.core.kv.manager import KVCacheManager
+from inflight.core.kv.peer_source import Identity
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
 from inflight.core.kv.tiers import BlockTiers
@@ -80,11 +82,13 @@ class Scheduler:
         cache_journal: CacheJournal | None = None,
         sources: Iterable[BlockSource] = (),
         sink: BlockSink | None = None,
+        identity: Identity | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
         cache_journal: has what changes in the prefix cache, where somebody takes it. sources: of blocks beyond the
-        device, where prefixes go on. sink: in which blocks are kept as well.
+        device, where prefixes go on. sink: in which blocks are kept as well. identity: by which those of prompts are
+        handed over to other engines; None: they are not.
         Raises ValueError for end token ids that are not in the vocabulary, and for speculation where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
@@ -104,7 +108,7 @@ class Scheduler:
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
         self._speculation = speculation
-        tiers = BlockTiers(tuple(sources), RestoreCost(self._latency), sink)
+        tiers = BlockTiers(tuple(sources), RestoreCost(self._latency), sink, identity)
         how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers)
         self._memory = KVCacheManager(capacity, *how)
         self._most_tokens = self._memory.layout.most_tokens
@@ -175,6 +179,7 @@ class Scheduler:
     def plan(self, now: float) -> BatchPlan | WaitUntil | WaitForTransfers | None:
         """The next step, the time before which none may start, that nothing can be done before a transfer has ended, or
         None when there is nothing to do, or nothing before the steps in flight have ended."""
+        self._step_builder.rejoin(now)
         shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
             self._step_builder.stand_still(now)
@@ -184,7 +189,7 @@ class Scheduler:
             self._join_queue(self._adapters.begin_loads(), now)
         plan = self._compose(shape, now)
         if plan is None:
-            return WaitForTransfers() if self.transfers_out else None
+            return WaitForTransfers() if self.transfers_out and not self.idle else None
         self._round_began = now if self._round_began is None else self._round_began
         self._next_step += 1
         for sequence in self._running.sequences:
@@ -209,6 +214,8 @@ class Scheduler:
             if self._speculation is not None:
                 self._speculation.observe(plan, features(plan), result, 0.0)
             self._running.free_again(plan.freed_rows)
+        if self._memory.handing is not None and result.error is None:
+            self._hand_over(plan, self._memory.handing)
         others: tuple[Scored | Pooled, ...] = (*result.scored, *result.pooled)
         for yielded in others:
             events += self._take_in_prompt(self._planned[yielded.sequence_id], yielded, now)
@@ -287,8 +294,9 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, runs or is in flight, and no transfer is out, or is to begin."""
-        return not self._samples and not self._planned and not self.transfers_out and not self._memory.writes_wait
+        """Nothing waits, runs or is in flight, and no transfer is out, or is to begin, but what is held for others."""
+        goes_on = self._memory.transfers.goes_on or self._adapters.out or self._memory.writes_wait
+        return not self._samples and not self._planned and not goes_on
 
     @property
     def has_requests(self) -> bool:
@@ -405,6 +413,13 @@ class Scheduler:
         return [event for one in request_ids for event in self._end_request(self._samples[one], finish, now)]
 
     # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, plan: BatchPlan, handing: HandingOver) -> None:
+        """What a plan has computed, before anybody gives up blocks of it."""
+        for chunk in plan.chunks:
+            sequence = self._planned[chunk.sequence_id]
+            if sequence.finish is None and not sequence.recomputes:
+                handing.computed(sequence, chunk.start + chunk.length, self._capacity.block_size)
 
     def _take_in_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
         """What else than tokens came of a chunk."""

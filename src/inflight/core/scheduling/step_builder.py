@@ -57,6 +57,11 @@ class StepBuilder:
         if self._fetching is not None:
             self._fetching.arrived(sequence)
 
+    def rejoin(self, now: float) -> None:
+        """Whoever stood apart for its prefix, and need not any longer, waits with the others."""
+        if self._fetching is not None:
+            self._fetching.rejoin(now)
+
     def compose(self, step: int, shape: StepShape, now: float, ahead: bool) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now, and nothing copied. ahead: a step before it
         is still being computed."""
@@ -70,7 +75,7 @@ class StepBuilder:
         self.running.sort(now)
         self._memory.begin_writes(step)
         if self._fetching is not None:
-            self._fetching.proceed(now)
+            self._fetching.begin(now)
         held = () if drafts is None else drafts.held_back(step, ahead)
         self._find_uncomputed(draft, held)
         if self._has_windows:

@@ -11,8 +11,8 @@ Way = Literal["auto", "tcp", "shm", "nixl"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVExchangeOptions:
-    """role: whether blocks are handed over, taken over, or both. host, port: where peers connect, as they are told; port
-    0: any free one. way: how blocks travel. timeout: seconds of a whole pull, from when it is asked for, what the peer
+    """role: whether blocks are handed over, taken over, or both. host, port: where peers connect, as they are told; 0:
+    at any free port. way: how blocks travel. timeout: seconds of a whole pull, from when it is asked for, what the peer
     has still to compute included. hold: seconds for which a computed prompt waits for whoever takes it."""
 
     role: Role

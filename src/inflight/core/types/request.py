@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
+from inflight.core.types.peers import KVHandover
 from inflight.core.types.sampling import PoolingParams, SamplingParams
 from inflight.counted import counted
 
@@ -37,6 +38,7 @@ class Request:
     cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
     handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
         request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
+    handover: what of the prompt's keys and values other engines have, or are to have; None: nothing.
     adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.
     grammar: what the output's text must be like.
     shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
@@ -62,6 +64,7 @@ class Request:
     pooling: PoolingParams | None = None
     second_text_at: int | None = None
     adapter: Adapter | None = None
+    handover: KVHandover | None = None
 
 
 def waiting_requests(count: int) -> str:

@@ -1,0 +1,44 @@
+"""The peer of a request: another engine that has computed its prompt, or is about to, as a source of blocks.
+
+Knows how blocks are named to peers; asks nobody. What the request says is believed as far as a ticket: if the peer does
+not have the blocks, the transfer fails, and they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.block_names import next_name, root_name
+from inflight.core.types.block_source import Continuation
+from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.request import Request
+
+Identity = Callable[[Adapter | None], bytes]  # of the model, how it computes, and an adapter's files
+
+
+class PeerSource:
+    """A `BlockSource`."""
+
+    def __init__(self, block_size: int, identity: Identity):
+        self._size, self._identity = block_size, identity
+
+    def continuation(
+        self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
+    ) -> Continuation | None:
+        """All of the prompt, whatever that takes: it is computed there for this request."""
+        if request.handover is None or request.handover.take is None:
+            return None
+        blocks = min(handed_blocks(request, self._size), len(token_ids) // self._size)
+        if blocks <= held:
+            return None
+        name, names = root_name(root, self._identity(root.adapter)), []
+        for start in range(0, blocks * self._size, self._size):
+            name = next_name(name, token_ids[start : start + self._size])
+            names.append(int.from_bytes(name))
+        return Continuation("receive", request.handover.take.place, tuple(names[held:]), always=True)
+
+
+def handed_blocks(request: Request, block_size: int) -> int:
+    """Of a prompt, those that are handed over: whole ones before its last token, from which the next is drawn."""
+    return (len(request.prompt_token_ids) - 1) // block_size

@@ -1,0 +1,123 @@
+"""Handing over: blocks of a prompt are held as they are computed, by names that only the same request has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inflight.core.kv.peer_source import PeerSource
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.peers import KVHandover, PeerPlace, giving_place
+from inflight.core.types.plan import Transfer
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+
+from ..harness import Harness, Setup
+from ..peering import identity
+
+PEER = PeerPlace("10.0.0.1", 5000, "one")
+PROMPT = (1, 0, 1, 1, 0, 0, 1, 1, 0)
+
+
+def request(handover: KVHandover | None, name: str = "r", **given: object) -> Request:
+    params = SamplingParams(max_tokens=1, temperature=0)
+    return Request(request_id=name, prompt_token_ids=PROMPT, params=params, handover=handover, **given)  # type: ignore[arg-type]
+
+
+def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
+    asked = replace(asked, handover=KVHandover(take=PEER))
+    found = PeerSource(2, identity).continuation(asked, SharedRoot(salt, adapter), asked.prompt_token_ids, held)
+    return () if found is None else found.remote_blocks
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness(Setup(peers=True))
+
+
+def sends(harness: Harness) -> list[Transfer]:
+    return [one for plan in harness.plans for one in plan.transfers if one.kind == "send"]
+
+
+def test_each_chunk_is_told_when_it_is_computed_and_the_end_once(harness: Harness) -> None:
+    harness.add(request(KVHandover(give="one")))
+    harness.drain()
+    told = sends(harness)
+    assert [len(one.blocks) for one in told] == [2, 2, 0], "9 tokens: 4 whole blocks before the last one, 2 a step"
+    assert {one.place for one in told} == {giving_place("one")}
+    assert tuple(name for one in told for name in one.remote_blocks) == names(request(None))
+    first = next(number for number, plan in enumerate(harness.plans) if told[0] in plan.transfers)
+    assert first == 1, "in the plan behind the step that computes it"
+
+
+def test_blocks_are_held_until_the_peer_has_them() -> None:
+    harness = Harness(Setup(peers=True, transfer_polls=(9,)))
+    harness.add(request(KVHandover(give="one")))
+    for _ in range(4):
+        harness.step()
+    assert harness.scheduler.snapshot().held_blocks == 4, "the request has ended"
+    assert harness.scheduler.idle, "nobody waits for them here"
+    for _ in range(12):
+        harness.poll()
+    assert harness.scheduler.snapshot().held_blocks == 0
+
+
+def test_an_aborted_prompt_is_told_as_ended(harness: Harness) -> None:
+    harness.add(request(KVHandover(give="one")))
+    harness.step()
+    harness.abort("r")
+    harness.drain()
+    assert [len(one.blocks) for one in sends(harness)][-1] == 0
+
+
+def test_names_are_of_salt_adapter_and_tokens() -> None:
+    asked = request(None)
+    one, other = Adapter("a", "", 1), Adapter("a", "", 2)
+    kinds = [names(asked), names(asked, "tenant"), names(asked, "", one), names(asked, "", other)]
+    assert len(set(kinds)) == 4 and all(len(one) == 4 for one in kinds)
+    assert names(asked, held=3) == names(asked)[3:] and names(asked, held=4) == ()
+    changed = replace(asked, prompt_token_ids=(0, *PROMPT[1:]))
+    assert not set(names(changed)) & set(names(asked)), "each is of all tokens before it, too"
+
+
+def taking_from(giving: Harness | None) -> Harness:
+    taking = Harness(Setup(peers=True))
+    if giving is not None:
+        taking.executor._elsewhere = giving.executor._elsewhere
+    return taking
+
+
+def test_what_is_taken_over_is_not_computed(harness: Harness) -> None:
+    harness.add(request(KVHandover(give="one")))
+    harness.drain()
+    taking = taking_from(harness)
+    taking.add(request(KVHandover(take=PEER)))
+    events = taking.drain()
+    assert computed(taking) == 1
+    assert taking.clients[0].tokens == harness.clients[0].tokens
+    assert events[-1].timings.cached_tokens == 8  # type: ignore[union-attr]
+
+
+def test_what_the_peer_lost_is_computed() -> None:
+    taking = taking_from(None)
+    taking.add(request(KVHandover(take=PEER)))
+    taking.drain()
+    assert computed(taking) == len(PROMPT)
+
+
+def test_only_what_is_missing_travels(harness: Harness) -> None:
+    harness.add(request(KVHandover(give="one")))
+    harness.drain()
+    taking = taking_from(harness)
+    taking.add(replace(request(None, "before"), prompt_token_ids=PROMPT[:5]))
+    taking.drain()
+    taking.add(request(KVHandover(take=PEER), "after"))
+    taking.drain()
+    (received,) = (one for plan in taking.plans for one in plan.transfers if one.kind == "receive")
+    assert received.remote_blocks == names(request(None))[2:]
+
+
+def computed(harness: Harness) -> int:
+    return sum(chunk.length for plan in harness.plans for chunk in plan.chunks)
