@@ -34,6 +34,16 @@ def test_they_are_those_that_an_engine_tells_of() -> None:
     assert hashes((1, 2, 3, 4, 5), 2, "salt", "sql") == (first, block_hash(first, (3, 4)))
 
 
+@given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20), st.sampled_from(["", "s"]))
+def test_a_turn_names_its_blocks_alike_behind_whatever_was_before_it(
+    first: list[int], second: list[int], salt: str
+) -> None:
+    before = RoutedRequest("a", tuple(first))
+    before.block_hashes(BLOCK)
+    turn = RoutedRequest("b", tuple(second), salt, before=before)
+    assert turn.block_hashes(BLOCK) == hashes(tuple(second), BLOCK, salt)
+
+
 class SlowIndex:
     """The same as the index, by looking at each replica's blocks."""
 

@@ -13,6 +13,8 @@ from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.fast_forward import SteadyDecodes
+from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.simulation import Setup, simulate
 
 from .setups import MODEL, Affine, chat, pool
@@ -64,18 +66,30 @@ def test_wall_time_that_reached_the_clock_would_be_seen(monkeypatch: pytest.Monk
     assert simulate(chat(), setup).observations != simulate(chat(), setup).observations
 
 
-def test_stretches_take_what_their_steps_take() -> None:
+def test_foreseen_steps_take_what_their_steps_take() -> None:
     """Added in the order of steps, so that the clock stands where stepping would have left it, bit by bit."""
     executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), MODEL) for _ in range(2))
-    times = executor.decodes(3, 100, 50, 0.1, 0.3)
+    foreseen = executor.foresee(SteadyDecodes(3, 100, 50), 0.1)
     now, context = 0.1, 100
-    for time_ in times[1:]:
+    for time_ in foreseen.times[1:]:
         now += alone.seconds(Features(3, 3, 3, context, 0.0))
         context += 3
         assert time_ == now
-    assert times[-2] < 0.3 <= times[-1]
-    assert (executor.steps, executor.busy) == (alone.steps, alone.busy) == (len(times) - 1, alone.busy)
-    assert len(executor.decodes(3, 100, 5, 0.1, 9.0)) == 6
+    assert executor.steps == 0
+    executor.compute(foreseen, 50)
+    assert (executor.steps, executor.busy) == (alone.steps, alone.busy) == (50, alone.busy)
+
+
+def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
+    """Of noise, too: those that come in their place draw what they would have drawn."""
+    told = FittedModel(0.01, (1e-4,), residuals=(0.5, 0.9, 1.6))
+    executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), NoisyModel(told, 1)) for _ in range(2))
+    one_step = Features(2, 2, 2, 80, 0.0)
+    executor.compute(executor.foresee(SteadyDecodes(2, 80, 40), 0.0), 1)
+    executor.compute(executor.foresee(SteadyDecodes(2, 82, 30), 0.1), 0)
+    later = [executor.seconds(one_step) for _ in range(60)]
+    assert [alone.seconds(one_step) for _ in range(61)][1:] == later
+    assert (executor.steps, executor.busy) == (alone.steps, alone.busy)
 
 
 def test_steps_beyond_the_model_are_counted() -> None:

@@ -14,7 +14,8 @@ class RoutedRequest:
     """prompt: token ids; bytes of text do as well, where nobody has tokenized it, as long as all requests are alike.
     salt, adapter: prefixes are shared under the same ones only. session: of one conversation, or "".
     tenant: whose share it is. handed_tokens: leading ones of the prompt that need not be computed, wherever it goes.
-    expected_tokens: of the answer. reuse: share of what is computed that others will find again, as things go."""
+    expected_tokens: of the answer. reuse: share of what is computed that others will find again, as things go.
+    before: one that this one's prompt probably begins with, whose blocks need not be named again."""
 
     request_id: str
     prompt: Sequence[int]
@@ -25,10 +26,13 @@ class RoutedRequest:
     handed_tokens: int = 0
     expected_tokens: float = 0.0
     reuse: float = 0.0
+    before: RoutedRequest | None = None
     _hashes: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: Request, session: str = "") -> RoutedRequest:
+    def of(cls, request: Request, session: str = "", before: RoutedRequest | None = None) -> RoutedRequest:
+        if before is not None:
+            before.before = None  # what a whole conversation was made of is nobody's concern
         return cls(
             request.request_id,
             request.prompt_token_ids,
@@ -37,14 +41,25 @@ class RoutedRequest:
             session,
             request.tenant,
             request.handed_tokens,
+            before=before,
         )
 
     def block_hashes(self, block_size: int) -> tuple[bytes, ...]:
         """Names of the prompt's whole blocks, as an engine with blocks of this size tells of them (KV events)."""
         if (known := self._hashes.get(block_size)) is None:
-            before, hashes = root_hash(self.salt, self.adapter), []
-            for start in range(0, len(self.prompt) - block_size + 1, block_size):
-                before = block_hash(before, self.prompt[start : start + block_size])
-                hashes.append(before)
+            hashes = list(self._named_before(block_size))
+            last = hashes[-1] if hashes else root_hash(self.salt, self.adapter)
+            for start in range(len(hashes) * block_size, len(self.prompt) - block_size + 1, block_size):
+                last = block_hash(last, self.prompt[start : start + block_size])
+                hashes.append(last)
             known = self._hashes[block_size] = tuple(hashes)
         return known
+
+    def _named_before(self, block_size: int) -> tuple[bytes, ...]:
+        """Names that the request before had, where this prompt begins with all that they name."""
+        before = self.before
+        if before is None or (before.salt, before.adapter) != (self.salt, self.adapter):
+            return ()
+        named = before._hashes.get(block_size, ())
+        length = len(named) * block_size
+        return named if self.prompt[:length] == before.prompt[:length] else ()

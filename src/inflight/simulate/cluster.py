@@ -109,9 +109,6 @@ class Cluster:
         self._replicas = (*first.replicas, *(decode.pool.replicas if decode is not None else ()))
         self._line = ReadyLine(self._replicas)
         self._pacer = Pacer(workload)
-        # Whether the end of one answer can bring another request, here or in the second pool.
-        self._reactive = decode is not None or workload.concurrency is not None
-        self._reactive |= any(entry.after is not None for entry in workload.entries)
         self._collector = ObservationCollector(workload)
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
         self._moving: list[tuple[float, int, Request]] = []  # heap of requests on their way to the second pool
@@ -119,6 +116,8 @@ class Cluster:
         self._next_exchange = 0.0 if shares_service else math.inf
         self._given: dict[str, Service] = {}  # in the last period, by replica
         self._sent: dict[str, _Sent] = {}
+        self._followed = {entry.after for entry in workload.entries if entry.after is not None}
+        self._routed_before: dict[int, RoutedRequest] = {}  # entries that another one is to follow
         self._link_free: dict[int, float] = {}  # of the sender
         self._cached: dict[str, int] = {}  # prompt tokens that the first pool found cached
 
@@ -145,15 +144,12 @@ class Cluster:
             elif due == first:
                 self._offer(due)
             else:
-                self._step(self._line.take(), min(events_due, moved, due))
+                self._step(self._line.take())
         self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
         return self._collector.observations()
 
-    def _step(self, replica: Replica, until: float) -> None:
-        """until: when something happens by what is known. What other replicas do before may bring requests, too."""
-        if self._reactive:
-            until = min(until, self._line.next_time())  # of the others
-        events = [] if replica.fast_forward(until) else replica.step()
+    def _step(self, replica: Replica) -> None:
+        events = replica.step()
         self._line.changed(replica)
         for request_id, times in replica.tokens():
             self._sent[request_id].tokens += len(times)
@@ -186,7 +182,7 @@ class Cluster:
     def _hand(self, index: int, request: Request, pool: RoutedPool, now: float) -> _Sent:
         """To the replica of this pool that its router chooses. Raises _Refused."""
         is_prefill = self._decode is not None and pool is self._first
-        routed = RoutedRequest.of(request, self._entries[index].session)
+        routed = self._routed(index, request)
         replica = pool.replicas[int(pool.router.send(routed).name)]
         try:
             replica.add(for_prefill(request) if is_prefill else request, now)
@@ -197,6 +193,15 @@ class Cluster:
             self._line.changed(replica)
         sent = self._sent[request.request_id] = _Sent(index, request, replica, pool.router)
         return sent
+
+    def _routed(self, index: int, request: Request) -> RoutedRequest:
+        """Each turn of a conversation begins with the one before it."""
+        entry = self._entries[index]
+        before = None if entry.after is None else self._routed_before.pop(entry.after, None)
+        routed = RoutedRequest.of(request, entry.session, before)
+        if index in self._followed:
+            self._routed_before[index] = routed
+        return routed
 
     def _take(self, replica: Replica, events: list[Event], now: float) -> None:
         """The replica's events are known from now on."""

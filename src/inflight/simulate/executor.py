@@ -7,6 +7,7 @@ null executor checks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import takewhile
 
 from inflight.core.types.features import Features, features
@@ -14,10 +15,20 @@ from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.engine.null import Done
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.fast_forward import TOKEN, CondensedPlan
+from inflight.simulate.fast_forward import TOKEN, CondensedPlan, SteadyDecodes
+from inflight.simulate.fitted import NoisyModel
 from inflight.simulate.steps import StepModel
 
 _TOKENS = (TOKEN,)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeseenSteps:
+    """seconds: that each of the decodes takes. times: when each begins, and when the last one ends."""
+
+    decodes: SteadyDecodes
+    times: list[float]
+    seconds: list[float]
 
 
 class _Transferring(Done):
@@ -61,27 +72,37 @@ class SimulatedExecutor:
         first = next(iter(self.extrapolated), sentence)
         self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
 
-    def decodes(self, rows: int, context: int, most: int, now: float, until: float) -> list[float]:
-        """When steps of so many decodes begin, from now on and before `until`, and when the last of them ends: at most
-        `most` steps. context: positions that the first of them reads; each later one reads `rows` more."""
-        seconds_of, extrapolates = self._model.seconds, self._model.extrapolates
-        times, busy = [now], self.busy
+    def foresee(self, coming: SteadyDecodes, now: float) -> ForeseenSteps:
+        """What these steps will take if they are computed from now on; the device has computed none of them yet."""
+        rows, context, seconds_of = coming.rows, coming.context, self._model.seconds
+        times, taken = [now], []
         # One for all of the steps, since they are made by the ten thousand and models keep none.
         held, change = Features(rows, rows, rows, context, 0.0), object.__setattr__
-        for _ in range(most):
-            if now >= until:
-                break
+        for _ in range(coming.most):
             seconds = seconds_of(held)
-            busy += seconds
             now += seconds
+            taken.append(seconds)
             times.append(now)
+            context += rows
+            change(held, "decode_context", context)
+        return ForeseenSteps(coming, times, taken)
+
+    def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
+        """The first so many of them, right after they were foreseen; the others never come, since they hold something
+        else."""
+        rows, context, extrapolates = foreseen.decodes.rows, foreseen.decodes.context, self._model.extrapolates
+        held, change = Features(rows, rows, rows, context, 0.0), object.__setattr__
+        busy = self.busy
+        for place in range(steps):  # added in the order of steps, bit by bit as if each had been taken alone
+            busy += foreseen.seconds[place]
             if (sentence := extrapolates(held)) is not None:
                 self._extrapolates(sentence)
             context += rows
             change(held, "decode_context", context)
         self.busy = busy
-        self.steps += len(times) - 1
-        return times
+        self.steps += steps
+        if isinstance(self._model, NoisyModel):
+            self._model.draw_again(len(foreseen.seconds) - steps)
 
     def submit(self, plan: BatchPlan) -> Done:
         held = features(plan)

@@ -33,6 +33,7 @@ from inflight.core.types.plan import BatchPlan, StepResult
 
 TOKEN = 0  # what every token is
 LASTING = 4  # steps for which the available blocks must do, when a sequence becomes steady
+MOST = 256  # steps that are foreseen together: a request that comes makes most of them others
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class FastForward(Scheduler):
         if not rows or self._planned or len(self._running) > rows or len(self._lanes):
             return None
         most = min(self._ends[0][0] - self._next_step, (self._memory.pool.available // rows - 1) * size)
-        return SteadyDecodes(rows, self._context, most) if most > 0 else None
+        return SteadyDecodes(rows, self._context, min(most, MOST)) if most > 0 else None
 
     def fast_forward(self, times: Items[float]) -> None:
         """Take the first of these steps at once: planned at these times but the last, each committed when the next is

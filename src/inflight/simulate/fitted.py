@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import random
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -190,6 +191,9 @@ class FittedModel:
 _ANY = msgspec.json.Decoder()
 
 
+_LAST = 1024
+
+
 class NoisyModel:
     """A fitted model whose seconds scatter as the measured ones did: each step draws a factor from the residuals.
     Seeded, so that the same run has the same noise; draws of successive steps are independent, as a busy machine's are
@@ -200,6 +204,8 @@ class NoisyModel:
             raise StepModelError("The step model holds no residuals to draw noise from; calibrate again.")
         self._model = model
         self._random = random.Random(seed)
+        self._last: deque[float] = deque(maxlen=_LAST)  # draws
+        self._coming: list[float] = []  # draws that are to be made again, the next one last
 
     @property
     def name(self) -> str:
@@ -207,10 +213,16 @@ class NoisyModel:
 
     def seconds(self, held: Features) -> float:
         residuals = self._model.residuals
-        place = self._random.random() * (len(residuals) - 1)
+        drawn = self._coming.pop() if self._coming else self._random.random()
+        self._last.append(drawn)
+        place = drawn * (len(residuals) - 1)
         low = int(place)
         factor = residuals[low] + (residuals[low + 1] - residuals[low]) * (place - low)
         return self._model.seconds(held) * factor
+
+    def draw_again(self, steps: int) -> None:
+        """The last so many steps, 1,024 at most, were asked for and never taken: the next ones draw what they drew."""
+        self._coming += [self._last.pop() for _ in range(steps)]
 
     def extrapolates(self, held: Features) -> str | None:
         return self._model.extrapolates(held)

@@ -2,11 +2,14 @@
 
 A step of the loop jumps to the step's end, so that a replica may be ahead of the others; what came of the step is told
 to the world when its time has come (`cluster`), and a request that comes meanwhile waits for the step, as in life.
+Steps of which is known beforehand what comes of them are not taken before they must be: where only their times are
+wanted, and a request that comes among them, nobody looks at the replica between two of its ends (`fast_forward`).
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +19,7 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
-from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.executor import ForeseenSteps, SimulatedExecutor
 from inflight.simulate.fast_forward import FastForward
 
 
@@ -37,6 +40,7 @@ class Replica:
         self._loop = loop
         self._executor = executor
         self._wake: float | None = None  # it has work, and may not start before
+        self._foreseen: ForeseenSteps | None = None  # its next steps, unless something comes
 
     @property
     def now(self) -> float:
@@ -44,25 +48,33 @@ class Replica:
 
     @property
     def ready(self) -> float | None:
-        """When its next step begins; None while it has nothing to do."""
+        """When something may happen here that is not foreseen, if nothing comes before: its next step begins, behind
+        those that are all alike. None while it has nothing to do."""
         if self._loop.idle:
             return None
-        return self.now if self._wake is None else self._wake
+        if self._wake is not None:
+            return self._wake
+        if self._foreseen is None and self._skips is not None and (coming := self._skips.steady_decodes()) is not None:
+            self._foreseen = self._executor.foresee(coming, self.now)
+        return self.now if self._foreseen is None else self._foreseen.times[-1]
 
     def add(self, request: Request, at: float) -> None:
-        """Raises RequestRefused."""
+        """Raises RequestRefused. Steps that began before it came were taken without it."""
+        if self._foreseen is not None:
+            self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
         self._loop.clock.wait_until(at)
         self._wake = None
         self._loop.add(request)
-
-    def abort(self, request_id: str) -> None:
-        self._loop.abort(request_id)
 
     def exchange_service(self, elsewhere: Service) -> Service:
         return self._loop.exchange_service(elsewhere)
 
     def step(self) -> list[Event]:
-        """Events of the next step, whose time is `now` afterwards; none where it turns out that it must wait."""
+        """Events of the next step, whose time is `now` afterwards; none of those that are foreseen, and where it turns
+        out that it must wait."""
+        if self._foreseen is not None:
+            self._take_foreseen(len(self._foreseen.seconds))
+            return []
         if self._wake is not None:
             self._loop.clock.wait_until(self._wake)
             self._wake = None
@@ -74,17 +86,16 @@ class Replica:
             self._ends.append(self.now)
         return result
 
-    def fast_forward(self, until: float) -> bool:
-        """Takes steps that are all alike and begin before `until` at once; False where the next is not such a one."""
-        if self._skips is None or self._wake is not None or (found := self._skips.steady_decodes()) is None:
-            return False
-        times = self._executor.decodes(found.rows, found.context, found.most, self.now, until)
-        if len(times) < 2:
-            return False
-        self._loop.clock.wait_until(times[-1])
-        self._skips.fast_forward(times)
-        self._ends.extend(times[1:])
-        return True
+    def _take_foreseen(self, steps: int) -> None:
+        """The first so many of them."""
+        foreseen, self._foreseen = self._foreseen, None
+        assert foreseen is not None and self._skips is not None
+        self._executor.compute(foreseen, steps)
+        if steps:
+            times = foreseen.times[: steps + 1]
+            self._loop.clock.wait_until(times[-1])
+            self._skips.fast_forward(times)
+            self._ends.extend(times[1:])
 
     def tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
         """Those that came without events, of requests of which the next event is due: (request id, times)."""

@@ -47,7 +47,7 @@ class Requests:
     def __init__(self, workload: Workload, vocab_size: int, seed: int):
         self._entries = workload.entries
         self._contents = Contents(workload.entries, vocab_size, seed=seed, floor=TOKEN + 1, stand_in=True, width=1)
-        self._followed = {entry.after for entry in workload.entries if entry.after is not None}
+        self._followers = Counter(entry.after for entry in workload.entries if entry.after is not None)  # to come
         self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
 
     def __call__(self, index: int, arrival: float) -> Request:
@@ -55,11 +55,16 @@ class Requests:
         if entry.after is None:
             prompt = self._contents.prompt(index)
         else:
-            prompt = self._so_far[entry.after] + self._contents.added(index)
+            prompt = self._so_far_of(entry.after) + self._contents.added(index)
         request = core_request(entry, str(index), prompt, arrival)
-        if index in self._followed:
+        if index in self._followers:
             self._so_far[index] = prompt + (TOKEN,) * (request.forced_output_tokens or 0)
         return request
+
+    def _so_far_of(self, index: int) -> tuple[int, ...]:
+        """The conversation up to the end of that entry; let go of when all who follow it have it."""
+        self._followers[index] -= 1
+        return self._so_far[index] if self._followers[index] else self._so_far.pop(index)
 
 
 CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes

@@ -84,7 +84,7 @@ class Contents:
             return self.prompt(index)
         before = self._entries[entry.after]
         so_far = before.prompt_tokens + before.output_tokens
-        return self._made(index, entry)[min(so_far, entry.prompt_tokens - 1) :]
+        return self._made(index, entry, min(so_far, entry.prompt_tokens - 1))
 
     def _stood_in_for(self, index: int, entry: Entry, text: str) -> tuple[int, ...]:
         """As many tokens as the entry has (a later turn: adds), from the text's bytes as far as they go."""
@@ -95,14 +95,18 @@ class Contents:
         tokens = tuple([self._token[zlib.crc32(piece) % len(self._token)] for piece in pieces])
         return tokens + self._made(index, entry)[: max(0, wanted - len(tokens))]
 
-    def _made(self, index: int, entry: Entry) -> tuple[int, ...]:
+    def _made(self, index: int, entry: Entry, start: int = 0) -> tuple[int, ...]:
+        """From this position on."""
         wanted, size = self._width * entry.prompt_tokens, entry.block_size
-        drawn = b"".join([self._block(content, size) for content in entry.prefix])
-        if len(drawn) < wanted:
-            drawn += _bytes(f"{self._seed}/own/{index}", wanted - len(drawn))
+        passed = min(start // size, len(entry.prefix)) if size else 0  # whole blocks before the start
+        drawn = b"".join([self._block(content, size) for content in entry.prefix[passed:]])
+        made = self._width * passed * size + len(drawn)
+        if made < wanted:
+            drawn += _bytes(f"{self._seed}/own/{index}", wanted - made)
+        drawn = drawn[self._width * (start - passed * size) : len(drawn) - max(0, made - wanted)]
         if self._width == 1:
-            return tuple(drawn[:wanted].translate(self._byte))
-        draws = array("H", drawn[:wanted])
+            return tuple(drawn.translate(self._byte))
+        draws = array("H", drawn)
         if sys.byteorder == "big":
             draws.byteswap()
         return tuple(map(self._token.__getitem__, draws))

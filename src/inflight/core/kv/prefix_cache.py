@@ -23,7 +23,7 @@ Node = Hashable
 Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which the garbage collector soon leaves alone
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedBlock:
     """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more. loading: the
     ticket of the transfer that brings it into its device block; 0 where it is there."""
