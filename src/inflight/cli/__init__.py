@@ -20,6 +20,7 @@ VERBS = {
     "serve": "Serve a model to OpenAI's clients.",
     "run": "Answer a prompt, or every line of a JSONL file.",
     "chat": "Talk with a model in the terminal.",
+    "top": "What a server does now, in the terminal: batch, memory, queues, latencies.",
     "embed": "Vectors of texts, one for each line of a file.",
     "bench": "Measure a server: latency and throughput under a load, its capacity, a curve.",
     "compare": "The same requests under several engine settings, or on several servers, in turns.",

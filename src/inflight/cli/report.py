@@ -19,12 +19,20 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures here.")
 @click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")
 @click.option("--title", help="Of the page; without it the files' names.")
-def command(files: tuple[Path, ...], html: Path | None, as_data: bool, title: str | None) -> int:
+@click.option("--live", is_flag=True, help="Play the records on the live page, side by side; with --html, as one file.")
+@click.option("--port", type=int, help="Of the page that --live shows; a free one unless given.")
+def command(
+    files: tuple[Path, ...], html: Path | None, as_data: bool, title: str | None, live: bool, port: int | None
+) -> int:
     """What FILEs say: step records (--record of run and serve) and results (--output of bench), side by side.
 
     Figures and diagnosis go to standard output. The first file is what the others are compared with.
     """
     check_writable(html, reads=files)
+    if live:
+        return _play(files, html, as_data, title, port)
+    if port is not None:
+        raise click.UsageError(f"--port {port} has no effect without --live, which shows the page there.")
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.report.page import render
@@ -38,4 +46,22 @@ def command(files: tuple[Path, ...], html: Path | None, as_data: bool, title: st
         html.write_text(render(report), encoding="utf-8")
         print(f"{html} is written: {html.stat().st_size / 1e3:,.0f} kB; open it in a browser.", file=sys.stderr)
     print(json_text(as_json(report), indent=2) if as_data else as_text(report), end="\n" if as_data else "")
+    return 0
+
+
+def _play(files: tuple[Path, ...], html: Path | None, as_data: bool, title: str | None, port: int | None) -> int:
+    from inflight.cli.live_replay import MOST_BESIDE, replays_of, serve_replays, write_page
+
+    if as_data:
+        raise click.UsageError("--live plays records, and prints no figures; leave --json out.")
+    if len(files) > MOST_BESIDE:
+        raise click.UsageError(f"{len(files)} files do not fit side by side; give at most {MOST_BESIDE}.")
+    if html is not None and port is not None:
+        raise click.UsageError("--html writes the page, and --port serves it; give one of them.")
+    if port is not None and not 0 <= port < 65536:
+        raise click.UsageError(f"--port is {port}; give a number from 1 to 65535, or 0 for a free one.")
+    replays = replays_of(files)
+    if html is None:
+        return serve_replays(replays, port or 0)
+    write_page(html, replays, title or "")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from inflight.cli.bench_options import (
 )
 from inflight.cli.drafts import draft_options, drafts_of
 from inflight.cli.files import check_writable
+from inflight.cli.live_replay import simulate_played
 from inflight.cli.machines import Device, always, check_decode, decode_options, devices_of, hardware_options
 from inflight.cli.options import (
     config_option,
@@ -89,6 +91,11 @@ _pool_options = grouped(
 @decode_options
 @click.option("--noise", is_flag=True, help="Steps scatter as the measured ones did.")
 @record_option
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page that plays the run: the batch, memory and queues over time, replicas side by side.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(**values: Any) -> int:
     """Answer what a deployment would do, before there is one.
@@ -104,8 +111,11 @@ def command(**values: Any) -> int:
         )
     if values["split_replicas"] is not None and values["record"] is not None:
         raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")
-    check_writable(values["record"], reads=[values["trace"], values["classes"], values["step_model"]])
+    if values["split_replicas"] is not None and values["html"] is not None:
+        raise click.UsageError("--split-replicas runs every split, and --html plays one run; leave one of them out.")
+    check_writable(values["record"], values["html"], reads=[values["trace"], values["classes"], values["step_model"]])
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
+    html = values.pop("html")
     scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
     first = _pool(device, values, scheduling, seed)
     offer = offer_of(options_of(LoadOptions, values), options_of(WorkloadOptions, values))
@@ -115,7 +125,7 @@ def command(**values: Any) -> int:
         print(note, file=sys.stderr)
     if values["split_replicas"] is not None:
         return _search(workload, setup, values["split_replicas"], as_json, warmup)
-    run = simulate(workload, setup, record)
+    run = simulate(workload, setup, record) if html is None else simulate_played(workload, setup, record, html)
     summary, why = _summary(run, warmup)
     print(f"Measured: {why}.", file=sys.stderr)
     _report(run, summary)

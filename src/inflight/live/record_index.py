@@ -34,7 +34,6 @@ class _RequestLine(Struct, frozen=True):
     lane: str
     tenant: str
     arrival: float
-    added: float
     ended: float
     slo: SloRecord
     timings: TimingsRecord
@@ -58,7 +57,6 @@ class RecordedRequest(Struct, frozen=True):
     lane: str
     tenant: str
     arrival: float
-    added: float
     ended: float
     prompt_tokens: int
     slo: SloRecord
@@ -68,7 +66,7 @@ class RecordedRequest(Struct, frozen=True):
 
 
 class RecordIndex(Struct, frozen=True):
-    """requests: in the order in which they were added. start, end: of all that happened, in seconds."""
+    """requests: in the order in which they came. start, end: of all that happened, in seconds."""
 
     path: Path
     header: Header
@@ -110,9 +108,9 @@ def read_index(path: Path) -> RecordIndex:
             f"{path} holds a header and {len(requests)} requests, but no step: nothing was computed, so that there is "
             "nothing to be drawn. Record a run that answers something."
         )
-    requests.sort(key=lambda one: one.added)
+    requests.sort(key=lambda one: one.arrival)
     start = min([times[0].planned, *(one.arrival for one in requests[:1])])
-    end = max([times[-1].committed, *(one.ended for one in requests[-1:])])
+    end = max([times[-1].committed, *(one.ended for one in requests)])
     return RecordIndex(path, header, requests, steps, start, end)
 
 
@@ -146,7 +144,6 @@ def _read(line: bytes) -> RecordedRequest | None:
         one.lane,
         one.tenant,
         one.arrival,
-        one.added,
         one.ended,
         len(one.prompt_token_ids),
         one.slo,

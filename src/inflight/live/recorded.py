@@ -153,7 +153,7 @@ class RecordFeed:
         return predicted
 
     def _arrivals(self, until: float) -> None:
-        while (one := self._next) is not None and one.added <= until:
+        while (one := self._next) is not None and one.arrival <= until:
             self._came(one)
             self._next = next(self._coming, None)
 

@@ -264,8 +264,10 @@
       setTimeout(() => URL.revokeObjectURL(link.href), 10000);
     }
     download() {
-      const parts = this.runs.flatMap((run) => run.history.saved());
-      this.save(new Blob(parts, { type: "application/jsonl" }), "inflight-frames.jsonl");
+      for (const { history } of this.runs) {
+        const name = (history.hello ? history.hello.title : "run").replace(/[^A-Za-z0-9._-]+/g, "-").slice(0, 60);
+        this.save(new Blob(history.saved(), { type: "application/jsonl" }), `inflight-${name}.jsonl`);
+      }
     }
     // A link cannot send a key in a header.
     async fetchRecord(event) {

@@ -29,7 +29,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
+HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -55,16 +55,16 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
 
     @routes.get("/")
     async def page(request: Request) -> Response:
-        return _file(page_file("index.html"), request)
+        return page_response(page_file("index.html"), request)
 
     @routes.get("/playground")
     async def playground(request: Request) -> Response:
-        return _file(page_file("playground.html"), request)
+        return page_response(page_file("playground.html"), request)
 
     @routes.get(FILES + "/{name}")
     async def file(name: str, request: Request) -> Response:
         try:
-            return _file(page_file(name), request)
+            return page_response(page_file(name), request)
         except KeyError:
             raise ApiError(404, f"The page has no file {name[:60]!r}.", code="not_found") from None
 
@@ -82,7 +82,7 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
         check_operator(tenant, "download records")
         if live.record is None:
             raise ApiError(404, "This server writes no record; start it with --record FILE.", code="not_found")
-        headers = {**_HEADERS, "Cache-Control": "no-store"}
+        headers = {**HEADERS, "Cache-Control": "no-store"}
         return FileResponse(live.record, filename=live.record.name, media_type="application/jsonl", headers=headers)
 
     return routes
@@ -105,8 +105,8 @@ def check_origin(request: Request) -> None:
         )
 
 
-def _file(file: PageFile, request: Request) -> Response:
-    headers = {**_HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
+def page_response(file: PageFile, request: Request) -> Response:
+    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, media_type=file.media_type, headers=headers)
@@ -118,7 +118,7 @@ class FeedResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(self, hub: LiveHub, tenant: Tenant, last_event_id: str | None):
-        super().__init__(headers={**_HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        super().__init__(headers={**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._hub, self._tenant, self._last = hub, tenant, last_event_id
 

@@ -1,0 +1,28 @@
+"""`inflight top`: the live page's numbers and batch in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from inflight.cli.verb import Verb
+
+
+@click.command("top", cls=Verb)
+@click.argument("url", default="http://127.0.0.1:8000")
+@click.option("--api-key", envvar="INFLIGHT_API_KEY", help="An operator's key shows everything, a tenant's its own.")
+def command(url: str, **values: Any) -> int:
+    """What the server at URL does now: its batch, KV memory, queues and latencies. q ends it, Space pauses.
+
+    Where standard output is no terminal, one look is printed.
+    """
+    # Loaded only now, so that a mistake above is told at once.
+    from inflight.cli.live_terminal.feed import FeedReader
+    from inflight.cli.live_terminal.screen import look_once, watch
+
+    reader = FeedReader(url, values["api_key"])
+    if sys.stdout.isatty() and sys.stdin.isatty():
+        return watch(reader)
+    return look_once(reader)

@@ -1,0 +1,88 @@
+"""Runs that can be shown again: a record, or frames that a page has saved; each as a hello and its frames.
+
+Knows the two kinds of files by their beginnings, and reads them line by line, however long they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from inflight.live.frames import Frame, FrameError, Hello, Problem, decode
+from inflight.live.record_index import RecordIndex, read_index
+from inflight.live.recorded import RecordFeed, hello_of, period_of
+from inflight.records.checked import MOST_BYTES
+from inflight.records.schema import RecordError
+
+
+class Replay(Protocol):
+    """One run. Its frames are made anew each time that they are asked for."""
+
+    @property
+    def hello(self) -> Hello: ...
+
+    def frames(self) -> Iterator[Frame | Problem]:
+        """A Problem at the end, where the run is not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReplay:
+    """period: seconds of a frame."""
+
+    index: RecordIndex
+    title: str
+    period: float
+
+    @property
+    def hello(self) -> Hello:
+        return hello_of(self.index, self.title, self.period)
+
+    def frames(self) -> Iterator[Frame | Problem]:
+        feed = RecordFeed(self.index, self.period)
+        yield from feed.frames()
+        for note in feed.notes:
+            yield Problem(note)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedReplay:
+    """Frames that a page has saved."""
+
+    path: Path
+    hello: Hello
+
+    def frames(self) -> Iterator[Frame | Problem]:
+        with self.path.open("rb") as file:
+            file.readline(MOST_BYTES + 1)
+            number = 1
+            while line := file.readline(MOST_BYTES + 1):
+                number += 1
+                try:
+                    message = decode(line)
+                except FrameError:
+                    yield Problem(f"Line {number} of {self.path.name} is no frame; what comes before is shown.")
+                    return
+                if isinstance(message, Frame):
+                    yield message
+
+
+def read_replay(path: Path, title: str = "") -> Replay:
+    """Raises RecordError for what can't be shown again."""
+    with path.open("rb") as file:
+        beginning = file.readline(MOST_BYTES + 1)
+    title = title or path.stem
+    if beginning.startswith(b'{"type":"hello"'):
+        try:
+            hello = decode(beginning)
+        except FrameError as error:
+            raise RecordError(f"{path}, line 1: {error}") from None
+        if isinstance(hello, Hello) and hello.span is not None:
+            return SavedReplay(path, replace(hello, title=title, source="record", sees_all=True))
+    if not beginning.strip():
+        raise RecordError(f"{path} is empty: 0 lines of a run; give a record (--record), or frames that a page saved.")
+    index = read_index(path)
+    return RecordReplay(index, title, period_of(index))

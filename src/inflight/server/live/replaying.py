@@ -1,0 +1,59 @@
+"""A small server of runs that are shown again: the live page over records, for the person at this machine.
+
+Knows the web; what a run is, `inflight.live.replays` knows. It listens on this machine alone, takes calls under its own
+names only, and has no answer for pages of other origins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from inflight.live.frames import encode
+from inflight.live.page_files import page_file, text_of
+from inflight.live.replays import Replay
+from inflight.server.errors import ApiError
+from inflight.server.ingress.browser_guard import BrowserGuard
+from inflight.server.ingress.hosts import Hosts
+from inflight.server.json import error_response
+from inflight.server.live.routes import HEADERS, check_origin, page_response
+
+
+def replay_app(replays: Sequence[Replay]) -> BrowserGuard:
+    """An ASGI application."""
+    meta = f'<meta name="inflight-replay" content="{len(replays)}">\n<!-- head -->'
+    page = text_of("index.html").replace("<!-- head -->", meta, 1).encode()
+
+    async def front_page(request: Request) -> Response:
+        return Response(page, media_type="text/html", headers={**HEADERS, "Cache-Control": "no-store"})
+
+    async def file(request: Request) -> Response:
+        try:
+            return page_response(page_file(request.path_params["name"]), request)
+        except KeyError:
+            return Response(status_code=404)
+
+    async def frames(request: Request) -> Response:
+        try:
+            check_origin(request)
+        except ApiError as error:
+            return error_response(error, request.scope)
+        number = request.path_params["number"]
+        if number >= len(replays):
+            return Response(status_code=404)
+        headers = {**HEADERS, "Cache-Control": "no-store"}
+        return StreamingResponse(_lines(replays[number]), media_type="application/jsonl", headers=headers)
+
+    routes = [Route("/", front_page), Route("/ui/{name}", file), Route("/frames/{number:int}", frames)]
+    return BrowserGuard(Starlette(routes=routes), Hosts(()), ())
+
+
+def _lines(replay: Replay) -> Iterator[bytes]:
+    """Made while they are sent, in a thread of their own: a long record is never held."""
+    yield encode(replay.hello) + b"\n"
+    for frame in replay.frames():
+        yield encode(frame) + b"\n"

@@ -1,0 +1,124 @@
+"""What a terminal shows of frames."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from inflight.cli.live_terminal.feed import FeedError, FeedReader
+from inflight.cli.live_terminal.screen import picture
+from inflight.cli.live_terminal.seen import MOST_COLUMNS, Seen
+from inflight.live.frames import (
+    BlocksPart,
+    Ended,
+    Frame,
+    Hello,
+    LanePart,
+    Latencies,
+    Member,
+    Problem,
+    Rates,
+    RequestInfo,
+    Run,
+    StepPoint,
+)
+
+HELLO = Hello("live", "tiny [red]model[/red]", server="a", num_blocks=100, block_size=16, max_rows=4, sees_all=True)
+
+
+def frame(number: int, runs: list[Run], **more: object) -> Frame:
+    return Frame(
+        number,
+        float(number),
+        number + 1.0,
+        steps=[StepPoint(0, 1, 0.05, 0.04, 1, 0, 1, 0, 0, 0)],
+        runs=runs,
+        lanes=[LanePart("interactive", 3, 2, "rows", "batch", [9], 1.5)],
+        blocks=BlocksPart(held=30, shared=10, evictable=20, free=50),
+        rates=Rates(10.0, 5.0, 1234.0, 1.0, Latencies(3, 0.25, 0.75, 2, 1), Latencies(9, 0.02, 0.05)),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def shown(seen: Seen, width: int = 80, height: int = 40) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(picture(seen, "http://x", width, height))
+    return file.getvalue()
+
+
+def test_numbers_and_rows_are_there() -> None:
+    seen = Seen()
+    assert "waiting for http://x" in shown(seen)
+    for message in (
+        HELLO,
+        frame(0, [Run(0, 1, 0, 0, 1, 9)]),
+        frame(1, [Run(0, 1, 1, 1, 2, 1), Run(1, 2, 1, 1, 1.5, 1), Run(1, 2, 4, 1.5, 2, 0)]),
+    ):
+        seen.take(message)
+    text = shown(seen)
+    assert "tiny [red]model[/red]" in text, "names are text, whatever they hold"
+    for part in (
+        "1,234",
+        "2 of 4",
+        "250 ms, 95 % 750 ms 50% in time",
+        "50 ms (40 ms predicted)",
+        "held 20",
+        "free 50",
+    ):
+        assert part in text, part
+    assert "for a row, behind batch, 1.5 s" in text
+    lines = {line[:4].strip(): line[5:].rstrip() for line in text.splitlines()}
+    assert lines["0"].endswith("█▄") and lines["1"].endswith(" ▄"), "the newest stands right, a token before nothing"
+
+
+def test_more_rows_than_a_screen_are_counted() -> None:
+    seen = Seen()
+    seen.take(Hello("live", "m", max_rows=256, num_blocks=1, sees_all=True))
+    seen.take(frame(0, [Run(row, row, 1, 0, 1, 1) for row in range(256)]))
+    text = shown(seen, height=24)
+    assert "more rows" in text and len(text.splitlines()) <= 26
+
+
+def test_what_is_kept_is_bounded_and_a_new_server_begins_anew() -> None:
+    seen = Seen()
+    seen.take(HELLO)
+    for number in range(MOST_COLUMNS + 50):
+        info = RequestInfo(number, f"r{number}")
+        seen.take(frame(number, [], requests=[info], ended=[Ended(info, "stop", 1.0)]))
+    assert len(seen.columns) == MOST_COLUMNS and not seen.requests and seen.ended == MOST_COLUMNS + 50
+    seen.take(Hello("live", "other", server="b"))
+    assert not seen.columns and seen.ended == 0
+
+
+def test_paused_it_stands_still_and_trouble_is_told() -> None:
+    seen = Seen()
+    seen.take(HELLO)
+    seen.take(frame(0, []))
+    seen.paused = True
+    seen.take(frame(1, []))
+    assert seen.frame is not None and seen.frame.number == 0 and "paused" in shown(seen)
+    seen.take(Problem("The engine stopped."))
+    assert "The engine stopped." in shown(seen)
+
+
+def test_a_tenant_is_told_so_and_a_pool_shows_its_engines() -> None:
+    seen = Seen()
+    seen.take(Hello("live", "pool", tenant="acme", members_only=True))
+    seen.take(Frame(0, 0.0, 1.0, members=[Member("replica-0", "in memory", 3, 4, 100, 25, 77.0)]))
+    text = shown(seen)
+    assert "requests of acme" in text and "replica-0" in text and "25%" in text and "KV held" in text
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://host:port", "//"])
+def test_what_is_no_address_is_told(url: str) -> None:
+    with pytest.raises(FeedError, match="is no address"):
+        FeedReader(url, None)
+
+
+def test_nobody_there_is_a_sentence() -> None:
+    reader = FeedReader("127.0.0.1:9", None)
+    with pytest.raises(FeedError, match="inflight serve"):
+        next(reader.messages(wait=False))
+    assert "trying again" in str(next(FeedReader("127.0.0.1:9", None).messages(wait=True)))
