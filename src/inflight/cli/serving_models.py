@@ -25,7 +25,8 @@ from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.loading import make_jobs
+from inflight.server.live.sources import MembersSource
+from inflight.server.loading import make_jobs, make_live
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.process import Process, listen
 from inflight.server.processes.folder import private_folder
@@ -93,9 +94,11 @@ def serve_models(
             await jobs.stop()
         await close_tracer(tracer)
 
+    members = MembersSource(page, metrics.label, "models")
+    live = make_live(service, lambda: None if metrics.pool is None else members)
     with private_folder() as folder:
         process = Process(service, load, begin, end)
-        app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer)
+        app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)
         return process.run(app, bound, tls)
 
 

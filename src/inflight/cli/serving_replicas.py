@@ -22,7 +22,8 @@ from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.loading import make_jobs, make_prompts, make_served
+from inflight.server.live.sources import MembersSource
+from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -90,8 +91,10 @@ def serve_replicas(
             await jobs.stop()
         await close_tracer(tracer)
 
+    members = MembersSource(page, metrics.label, "replicas")
+    live = make_live(service, lambda: None if metrics.pool is None else members)
     process = Process(service, load, begin, end)
-    app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer)
+    app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)
     return process.run(app, bound, tls)
 
 

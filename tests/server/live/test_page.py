@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -180,3 +181,27 @@ def test_the_server_ends_though_somebody_looks(start: Callable[..., Server]) -> 
         for _ in messages:
             pass  # its stream ends whole
     assert not [line for line in server.log if "Traceback" in line or "exceeded" in line]
+
+
+def test_with_http_in_processes_of_its_own_the_engines_counts_are_seen(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "1")
+    with feed(server) as messages:
+        _, hello = next(messages)
+        assert hello["members_only"] and hello["source"] == "live"
+        threading.Thread(target=ask, args=(server,), kwargs={"tokens": 400}).start()
+        for _, frame in messages:
+            member = frame["members"][0]
+            assert member["blocks"] > 0
+            if member.get("output_tokens_per_s", 0) > 0:
+                break
+
+
+def test_of_several_models_each_is_seen(start: Callable[..., Server], tmp_path: Path) -> None:
+    models = tmp_path / "models.toml"
+    models.write_text("memory = 4\n[models.a]\npin = true\nkv-memory = 0.05\n[models.b]\nkv-memory = 0.05\n")
+    server = start("--models", str(models))
+    with feed(server) as messages:
+        _, hello = next(messages)
+        assert hello["members_only"] and hello["title"] == "models"
+        states = {one["name"]: one["state"] for one in next(messages)[1]["members"]}
+        assert states == {"a": "in memory", "b": "not loaded"}

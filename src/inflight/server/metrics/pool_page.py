@@ -40,7 +40,7 @@ class PoolMetrics:
 
     def __init__(self, *, version: str, label: str = "model_name"):
         """label: of what engines' names are."""
-        self._label = label
+        self.label = label
         self.batch = BatchCounts()
         self.pool: EngineMetrics | None = None
         self._version = version
@@ -64,7 +64,7 @@ class PoolMetrics:
         return await offload(partial(self._render, pages)), CONTENT_TYPE
 
     def _render(self, pages: Mapping[str, bytes]) -> bytes:
-        return generate_latest(_Families([*self._own(), *merged(pages, self._label)]))
+        return generate_latest(_Families([*self._own(), *merged(pages, self.label)]))
 
     def _own(self) -> Iterator[Metric]:
         assert self.pool is not None

@@ -27,7 +27,8 @@ from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.loading import make_jobs, make_prompts, make_served
+from inflight.server.live.sources import MembersSource
+from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.wire import receive
@@ -111,6 +112,7 @@ class _Child:
             early=setup.early,
             gives_way=counts.has_more,
         )
+        self._members = MembersSource(self._page, "", "one engine")
         self._news: queue.SimpleQueue[Model | Ready | None] = queue.SimpleQueue()
         self._questions = itertools.count()
         self._pages: dict[int, asyncio.Future[tuple[bytes, str]]] = {}
@@ -132,9 +134,14 @@ class _Child:
             jobs or other,
             None if inner is None else inner.before,
             self._tracer,
+            make_live(self._service, self._live_source),
         )
         code = self._process.run(self._app, bound, tls_context(self._setup.settings))
         return NO_SUCCESSOR if self._is_hopeless else code
+
+    def _live_source(self) -> MembersSource | None:
+        """None while nothing is loaded."""
+        return None if self._service.loaded is None else self._members
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
