@@ -62,6 +62,12 @@ def test_a_link_to_nothing_is_refused_by_name(links: Links) -> None:
         links.rewritten("[x](../src/other.py)", "docs/a.md")
 
 
+@pytest.mark.parametrize("text", ["README.md", "examples/README.md"])
+def test_texts_that_are_not_on_the_site_lead_somewhere_too(text: str) -> None:
+    pages = {f"docs/{page}": page for page in PAGES}
+    Links(ROOT, {**pages, **ELSEWHERE, text: "text.md"}).rewritten((ROOT / text).read_text(encoding="utf-8"), text)
+
+
 def test_command_lines_are_run_and_answers_put_below() -> None:
     page = with_runs("Before.\n\n<!-- run: inflight -->\n```sh\ninflight --version\n```\n\nBehind.\n", "page.md")
     assert re.fullmatch(

@@ -40,7 +40,9 @@ def test_every_page_of_docs_and_every_verb_is_there(site: Path) -> None:
 def test_mistakes_stand_beside_their_diagnoses(site: Path) -> None:
     page = (site / "concepts/common-mistakes.html").read_text(encoding="utf-8")
     shown = re.sub(r"<[^>]+>", "", page)
-    assert shown.count("inflight simulate") == shown.count("inflight report run.jsonl") == page.count("<h2 ") >= 9
+    assert (
+        shown.count("inflight simulate --model") == shown.count("inflight report run.jsonl") == page.count("<h2 ") >= 9
+    )
     assert "Prompts stall the running streams. ITL p99 is" in shown
 
 
