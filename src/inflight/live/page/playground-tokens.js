@@ -13,7 +13,8 @@
   // A token as it is shown by itself: spaces and line ends are seen.
   const visible = (text) => (text === "" ? "(nothing)" : text.replace(/ /g, "␣").replace(/\n/g, "↵").replace(/\t/g, "⇥"));
 
-  const textOf = (token) => (token.bytes ? null : token.token);
+  // open: whether the rest of a last character may still come, which is then left out.
+  const decoded = (bytes, open) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes), { stream: open });
 
   // Finds tokens in the text while both grow, and calls back with each stretch: (text, tokens); tokens may be none.
   class Aligner {
@@ -36,31 +37,31 @@
     }
     match(isWhole = false) {
       while (this.waiting.length) {
-        const found = this.next();
+        const found = this.next(isWhole);
         if (!found) return; // half a character: the rest comes with the next tokens
-        const [text, count] = found, rest = this.text.slice(this.at);
-        const shown = rest.startsWith(text) ? text : this.at === 0 && text !== text.trimStart() && rest.startsWith(text.trimStart()) ? text.trimStart() : null;
-        if (shown === null && !isWhole && (text.startsWith(rest) || text.trimStart().startsWith(rest))) return; // the text comes later
+        const [text, count] = found, forms = this.at ? [text] : [text, text.trimStart()]; // an answer may lose its first space
+        const shown = forms.find((one) => this.text.startsWith(one, this.at));
+        if (shown === undefined && !isWhole && this.text.length - this.at < text.length) {
+          const rest = this.text.slice(this.at);
+          if (forms.some((one) => one.startsWith(rest))) return; // the text comes later
+        }
         const tokens = this.waiting.splice(0, count);
         if (!shown) continue;
         this.onStretch(shown, tokens);
         this.at += shown.length;
       }
     }
-    // The first tokens that make whole characters together, and their text.
-    next() {
+    // The first tokens that make whole characters together, and their text; bytes that are no character count as one.
+    next(isWhole) {
       const bytes = [];
       for (let count = 1; count <= this.waiting.length; count++) {
         const token = this.waiting[count - 1];
-        if (!token.bytes) return [textOf(token), count];
+        if (!token.bytes) return count === 1 ? [token.token, 1] : [decoded(bytes, false), count - 1];
         bytes.push(...token.bytes);
-        try {
-          return [new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(bytes)), count];
-        } catch {
-          if (count > 8) return ["", count];
-        }
+        const text = decoded(bytes, true);
+        if (text === decoded(bytes, false)) return [text, count];
       }
-      return null;
+      return isWhole && this.waiting.length ? [decoded(bytes, false), this.waiting.length] : null;
     }
   }
 

@@ -1,0 +1,45 @@
+"""`inflight` with the built-in model, run in place of the command line: who asks for markup is answered with markup,
+and steps take as long as the first argument says, so that what happens in the middle of an answer can be tested."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from inflight import build
+from inflight.core.types.plan import Executor
+from inflight.engine.paced import Pace, PacedExecutor
+from inflight.engine.scripted import ScriptedExecutor
+from inflight.text import Tokenizer
+
+PROGRAM = (str(Path(__file__)), "0")
+SLOW = (str(Path(__file__)), "0.08")
+MARKUP = "Show me markup."
+ANSWER = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    "<a href=\"javascript:document.title='owned'\">here</a> & <b>bold</b> 漢字 😀 end"
+)
+
+
+def scripted(executor: Executor, *_: object) -> Executor:
+    tokenizer = Tokenizer.load(build.BUILT_IN)
+    end = tokenizer.eos_token_id
+    assert end is not None
+    answer = [*tokenizer.encode(ANSWER), end]
+
+    def script(prompt: tuple[int, ...], sample: int) -> list[int]:
+        asked = tokenizer.decode(list(prompt), skip_special_tokens=False).rpartition("<|user|>")[2]
+        return answer if MARKUP in asked else []
+
+    paced = PacedExecutor(executor, Pace(step=float(seconds), token=0.0))
+    return ScriptedExecutor(paced, script)
+
+
+if __name__ == "__main__":
+    seconds = sys.argv.pop(1)
+    plain = build.build_engine
+    build.build_engine = lambda *given, **named: plain(*given[:4], **{**named, "wrap": scripted})
+    from inflight.cli import main
+
+    sys.argv[0] = "inflight"
+    main()
