@@ -165,9 +165,10 @@ def _begin(url: str, full_speed: bool, *, opened: bool, wanted: bool) -> None:
 
 
 _LOOK_FOR = {
-    "chunked prefill": "a long prompt takes several steps, and the answers beside it go on in each of them.",
-    "batch lane": "batch work fills the rows and blocks that nobody else wants, and waits when somebody does.",
-    "preemption": "the KV pool is full, a prompt of the interactive lane comes, and a batch row is gone.",
+    "chunked prefill": "in the picture of the batch a row of tall bars, a piece of a long prompt in each; the low bars "
+    "of other rows go on below and above it.",
+    "batch lane": "under Queues batch waits, and says for what, as soon as interactive has more to do.",
+    "preemption": "a batch row breaks off where a long prompt begins, and comes back hatched: computed again.",
 }
 
 
