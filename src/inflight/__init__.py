@@ -5,6 +5,8 @@ The public names are loaded when they are first used, so that importing the pack
 
 from __future__ import annotations
 
+from inflight.release import VERSION
+
 TYPE_CHECKING = False  # as in typing, which takes as long to import as all else here; type checkers take it to be true
 if TYPE_CHECKING:
     from inflight.api import (
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
         StructuredOutputsParams,
     )
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "LLM",
     "AsyncEngine",

@@ -5,7 +5,8 @@ line and the Python API import it.
 """
 
 from inflight.build.engine import Engine, build_engine
+from inflight.build.kv_peers import PeersWanted
 from inflight.build.model import BUILT_IN, model_folder
 from inflight.build.needs import MemoryNeeds, memory_needs
 
-__all__ = ["BUILT_IN", "Engine", "MemoryNeeds", "build_engine", "memory_needs", "model_folder"]
+__all__ = ["BUILT_IN", "Engine", "MemoryNeeds", "PeersWanted", "build_engine", "memory_needs", "model_folder"]

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight import __version__
 from inflight.build.adapters import plan_adapters
 from inflight.build.drafting import resolve_drafting
 from inflight.build.end_tokens import find_end_tokens
@@ -22,6 +21,7 @@ from inflight.build.executor import ExecutorSettings, StartSeconds, build_execut
 from inflight.build.grammars import grammars_of
 from inflight.build.in_force import values_in_force
 from inflight.build.kv_description import adapter_digest, describe_kv
+from inflight.build.kv_peers import PeerIdentity, PeersWanted, peer_parts
 from inflight.build.kv_tiers import check_folder, wanted_folder
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
@@ -42,6 +42,7 @@ from inflight.execution.backends.torch.device import first_line
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
 from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import gib, kv_shape
 from inflight.execution.out_of_memory import is_out_of_memory
@@ -56,6 +57,7 @@ from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.registry import read_generation
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import ModelSpec
+from inflight.release import VERSION
 from inflight.text import ChatTemplate, Tokenizer
 
 Wrap = Callable[[Executor, Resolved], Executor]
@@ -65,7 +67,7 @@ Wrap = Callable[[Executor, Resolved], Executor]
 class Engine:
     """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
     model's authors would have it sampled; `start` is what its start took; `adapters` are those that requests may name;
-    `text_prompts` may stand before whole texts."""
+    `text_prompts` may stand before whole texts; `exchange` is with whom blocks are exchanged, if with anybody."""
 
     loop: EngineLoop
     executor: Executor
@@ -79,6 +81,7 @@ class Engine:
     start: StartSeconds
     adapters: AdapterNames
     text_prompts: TextPrompts = NO_PROMPTS
+    exchange: KVExchange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class _Wanted:
     progress: Progress | None
     wrap: Wrap | None
     cache_journal: CacheJournal | None
+    peers: PeersWanted | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +127,18 @@ def build_engine(
     progress: Progress | None = None,
     wrap: Wrap | None = None,
     cache_journal: CacheJournal | None = None,
+    peers: PeersWanted | None = None,
 ) -> Engine:
     """Load a model and put an engine around it.
 
     record: file for the step record. progress(done, total): called while weights are packed. wrap: puts something
     between the engine and the model's executor, or in its place (`engine.scripted`); told the device, too.
-    cache_journal: to have what changes in the prefix cache.
+    cache_journal: to have what changes in the prefix cache. peers: with whom keys and values of prompts are exchanged.
     """
+    scheduling = scheduling or SchedulingSettings()
     try:
         with _without_collections():
-            return _build(_Wanted(settings, scheduling or SchedulingSettings(), record, progress, wrap, cache_journal))
+            return _build(_Wanted(settings, scheduling, record, progress, wrap, cache_journal, peers))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -186,6 +192,9 @@ def _assemble(
         )
     shape, windows = kv_layout(settings, limits, model)
     check_folder(settings, windows, limits.whole_texts, any(states_of(model)))
+    if wanted.peers is not None:
+        caches = settings.enable_prefix_caching
+        wanted.peers.check(windows, limits.whole_texts, any(states_of(model)), caches)
     folder = wanted_folder(settings, files)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
     scheduling = drafting.scheduling
@@ -195,15 +204,21 @@ def _assemble(
         backend = _open_backend(computed, limits, settings)
         grammars = grammars_of(model, text.tokenizer, settings.tensor_parallel_size)
 
+        describe = partial(describe_kv, VERSION, settings, limits, model, files, backend, shape)
+        identity = None if wanted.peers is None else PeerIdentity(describe())
+
         def open_places(memory: BlockMemory | None) -> Iterator[PlaceTransfers]:
             if folder is not None:
-                described = describe_kv(__version__, settings, limits, model, files, backend, shape)
-                yield folder.open(memory, settings.block_size, described, adapter_digest)
+                yield folder.open(memory, settings.block_size, describe(), adapter_digest)
+            if wanted.peers is not None and identity is not None:
+                yield wanted.peers.open(memory, identity)
 
         how = ExecutorSettings(
             settings, scheduling, limits, shape, windows, adapters, drafting.inside, grammars, open_places
         )
         built = build_executor(computed, backend, how, workers, text.watched(wanted.progress))
+        if identity is not None:
+            identity.adapters = built.adapters
     tokenizer, template = text.reading.result()
     ends = find_end_tokens(model, tokenizer)
     in_force = values_in_force(settings, scheduling, limits, computed, backend, built)
@@ -216,6 +231,8 @@ def _assemble(
         in_force["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.most_bytes)}")
     capacity = built.executor.capacity
     tiers = [one for one in built.places if isinstance(one, FolderTier)]
+    exchange = next((one for one in built.places if isinstance(one, KVExchange)), None)
+    gives, takes = peer_parts(wanted.peers, identity, settings.block_size)
     driven: Executor = built.executor if wanted.wrap is None else wanted.wrap(built.executor, device)
     scheduler = make_scheduler(
         capacity,
@@ -226,7 +243,8 @@ def _assemble(
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         speculation=drafting.speculation(rules, capacity.vocab_size),
         cache_journal=wanted.cache_journal,
-        sources=tiers,
+        sources=[*tiers, *takes],
+        identity=gives,
         sink=tiers[0] if tiers else None,
     )
     observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
@@ -251,6 +269,7 @@ def _assemble(
         start=built.seconds,
         adapters=built.adapters,
         text_prompts=text.prompts,
+        exchange=exchange,
     )
 
 

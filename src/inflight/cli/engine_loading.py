@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import __version__
+from inflight.cli.kv_peers import peering, sentence
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
@@ -30,7 +31,7 @@ from inflight.server.parsers import parsers_of, settled
 from inflight.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from inflight.build import Engine
+    from inflight.build import Engine, PeersWanted
     from inflight.engine.kv_events.publisher import KVEventPublisher
 
 Doing = Callable[[str], None]  # to be told what is being done
@@ -49,8 +50,9 @@ def load_engine(
     wrap: Wrap | None = None,
     kv_events: KVEventPublisher | None = None,
     observers: Sequence[EngineObserver] = (),
+    peers: PeersWanted | None = None,
 ) -> tuple[Engine, LoadedEngine]:
-    """found: told the model's folder, before the engine is loaded. wrap: as `build_engine` has it.
+    """found: told the model's folder, before the engine is loaded. wrap, peers: as `build_engine` has them.
     kv_events: who tells what the prefix cache holds. observers: who else is told what the engine does."""
     # Here, in the loader's thread: it brings numpy and the kernels.
     from inflight.build import build_engine, model_folder
@@ -61,7 +63,7 @@ def load_engine(
     doing("loading the model")
     found(model_folder(engine_settings))
     journal = None if kv_events is None else CacheJournal()
-    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, cache_journal=journal)
+    engine = build_engine(engine_settings, scheduling, record, progress, wrap, cache_journal=journal, peers=peers)
     engine.prompts.check_chat()
     if verbose:
         for name, entry in engine.settings.items():
@@ -90,7 +92,10 @@ def load_engine(
         text_prompts=engine.text_prompts,
         adapters=engine.adapters.all,
         lanes=tuple(lanes),
+        peering=peering(settings, engine),
     )
+    if described.peering is not None:
+        tell(sentence(described.peering))
     feed = None
     if settings.ui:
         live_observer = LiveObserver(engine.loop.latency)

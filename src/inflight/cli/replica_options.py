@@ -59,7 +59,7 @@ def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         )
     if router is not None and router not in _WITHOUT_SESSIONS:
         raise SettingsError(f"--router is {router!r}; known are {', '.join(_WITHOUT_SESSIONS)}.")
-    for name in ("record", "lora_dir", "kv_events_config"):
+    for name in ("record", "lora_dir", "kv_events_config", "role"):
         if values[name] is not None:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} is one engine's, and with --replicas there are several; leave it out."

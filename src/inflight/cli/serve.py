@@ -31,6 +31,7 @@ _NOT_OF_MODELS = {
     "the model's table.",
     "--kv-events-config": "{given} has no place with --models: its addresses are one engine's, and each model has one "
     "of its own; serve the model that routers are to hear of by itself.",
+    "--role": "{given} has no place with --models: peers exchange blocks with one engine; serve the model by itself.",
     "--api-processes": "{given} has no place with --models: HTTP has a process of its own already; leave it out.",
     "--replicas": "{given} has no place with --models: replicas are of one model; serve it by itself.",
 }
@@ -131,6 +132,7 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
         ("--lora", bool(values["lora"])),
         ("--lora-dir", values["lora_dir"] is not None),
         ("--kv-events-config", values["kv_events_config"] is not None),
+        ("--role", values["role"] is not None),
         ("--record", values["record"] is not None),
         ("--api-processes", values["api_processes"] != 0),
         ("--replicas", values["replicas"] is not None),

@@ -56,7 +56,12 @@ server_options = stacked(
         ),
         *_PARSERS,
         click.option(
-            "--no-ui", "ui", is_flag=True, flag_value=False, default=True, help="No pages: none live at /, and no playground."
+            "--no-ui",
+            "ui",
+            is_flag=True,
+            flag_value=False,
+            default=True,
+            help="No pages: none live at /, and no playground.",
         ),
         click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
         click.option(
@@ -64,6 +69,31 @@ server_options = stacked(
             metavar="JSON",
             callback=lambda context, option, text: None if text is None else read_kv_events(text),
             help='Tell routers what is cached, as vLLM does: {"enable_kv_cache_events": true, ...}.',
+        ),
+    ),
+    grouped(
+        "Prefill and decode apart",
+        click.option(
+            "--role",
+            help="prefill: hand the keys and values of prompts over to other engines; decode: take them over; both.",
+        ),
+        click.option(
+            "--kv-transfer-host", help="Address by which peers reach a prefill engine; 127.0.0.1 if not given."
+        ),
+        click.option("--kv-transfer-port", type=int, help="Port at which peers connect; a free one if not given."),
+        click.option(
+            "--kv-transport", help="How blocks travel: tcp, shm (one host), nixl; auto: the best at both ends."
+        ),
+        click.option(
+            "--kv-transfer-timeout", type=float, help="Seconds of a pull, after which the prompt is computed here: 30."
+        ),
+        click.option(
+            "--kv-transfer-hold", type=float, help="Seconds for which a computed prompt waits for a peer: 60."
+        ),
+        click.option(
+            "--kv-peer-secret-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File with the secret that all peers share; or INFLIGHT_KV_PEER_SECRET.",
         ),
     ),
     grouped(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from inflight import __version__
 from inflight.cli.engine_loading import Doing, Found, Wrap, load_engine, tell
 from inflight.cli.kv_events import open_kv_events
+from inflight.cli.kv_peers import wanted_peers
 from inflight.cli.live_serving import about_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -68,6 +69,7 @@ def serve(
     tell_ready = partial(tell_ready_at, settings, tenants, bound, started)
     if ready is not None:
         tell_ready = partial(ready, url(settings, bound))
+    peers = wanted_peers(settings)
     kv_events = open_kv_events(settings.kv_events_config, engine_settings)
     load = partial(
         load_engine,
@@ -79,6 +81,7 @@ def serve(
         wrap=wrap,
         kv_events=kv_events,
         observers=observers,
+        peers=peers,
     )
     if preprocessing is not None:
         return _serve_here(settings, tenants, preprocessing, load, tell_ready, bound, tls, record)

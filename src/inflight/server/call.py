@@ -31,7 +31,7 @@ class Call:
     kept_items: JSON, the items that the answer is stored with; none where it is not stored.
     form_field: of the body, that says what answers must be like.
     text_form: of a call about whole texts, how it shows what is told of them. pairs: of requests, whose vectors are
-    compared. labels: of a classifier.
+    compared. labels: of a classifier. kv_transfer: JSON, where other engines find the prompt's keys and values.
     """
 
     kind: EndpointName
@@ -61,3 +61,4 @@ class Call:
     text_form: TextForm = PLAIN
     pairs: tuple[tuple[int, int], ...] = ()
     labels: tuple[str, ...] = ()
+    kv_transfer: bytes = b""

@@ -15,6 +15,7 @@ from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.live.engine_feed import EngineFeed
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
+from inflight.server.kv_peers import KVPeering
 from inflight.server.metrics import Metrics
 from inflight.server.offload import offload
 
@@ -25,7 +26,7 @@ class Described(Struct, frozen=True):
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
     settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
     tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start.
-    lanes: all of them, by name."""
+    lanes: all of them, by name. peering: the engine among its peers, if it has any."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -41,6 +42,7 @@ class Described(Struct, frozen=True):
     text_prompts: TextPrompts = NO_PROMPTS
     adapters: tuple[Adapter, ...] = ()
     lanes: tuple[str, ...] = ()
+    peering: KVPeering | None = None
 
 
 @dataclass(frozen=True, slots=True)

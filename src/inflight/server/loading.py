@@ -9,7 +9,9 @@ from pathlib import Path
 from inflight.engine.client import EngineClient
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
+from inflight.peer_secret import read_peer_secret
 from inflight.server.batch.service import BatchService
+from inflight.server.kv_peers import KVPeers
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.live.hub import LiveHub
 from inflight.server.live.routes import Live
@@ -50,7 +52,7 @@ def make_served(
     adapters: AdapterNames | None = None,
 ) -> Served:
     """Waits until the preprocessing has loaded; raises PreprocessingError. adapters: the engine's own, which may
-    change; None: those of its start."""
+    change; None: those of its start. Raises PeerSecretError."""
     adapters = AdapterNames(None, engine.adapters) if adapters is None else adapters
     changes = settings.lora_dir is not None  # then names are checked where calls are made alone
     limits = Limits(
@@ -88,6 +90,9 @@ def make_served(
             pooler=engine.pooler,
             adapters=adapters,
             lanes=engine.lanes,
+            peers=None
+            if engine.peering is None
+            else KVPeers(engine.peering, read_peer_secret(settings.kv_peer_secret_file)),
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from inflight.config.setting import SettingsError, option
+from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events.options import KVEventOptions
 from inflight.server.ingress.addresses import Networks
 
@@ -18,6 +19,10 @@ _ABOVE_ZERO = (
     *("body_timeout", "upload_timeout", "header_timeout", "http_keep_alive", "max_connections"),
 )
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+")
+_OF_ROLES = (
+    *("kv_transfer_host", "kv_transfer_port", "kv_transport", "kv_transfer_timeout", "kv_transfer_hold"),
+    "kv_peer_secret_file",
+)
 _COLLECTOR = re.compile(r"https?://[^/?#\s]+(?<!:4317)(/\S*)?")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 
@@ -43,6 +48,10 @@ class ServerSettings:
     lora_dir: the folder from which adapters may be loaded while the server runs.
     otlp_traces_endpoint: the collector's URL, to which spans of requests are sent; None: none are made.
     kv_events_config: where routers are told what the prefix cache holds; None: nowhere.
+    role: keys and values of prompts are handed over to other engines, taken over, or both; None: neither. The others
+    say how: kv_transfer_host, kv_transfer_port: where peers connect; kv_transport: the way; kv_transfer_timeout: of a
+    pull; kv_transfer_hold: for which a prompt waits for who takes it. kv_peer_secret_file: the secret that peers share;
+    None: it is in the environment.
 
     Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
     body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,
@@ -94,6 +103,28 @@ class ServerSettings:
     lora_dir: Path | None = None
     otlp_traces_endpoint: str | None = None
     kv_events_config: KVEventOptions | None = None
+    role: Role | None = None
+    kv_transfer_host: str | None = None
+    kv_transfer_port: int | None = None
+    kv_transport: Way | None = None
+    kv_transfer_timeout: float | None = None
+    kv_transfer_hold: float | None = None
+    kv_peer_secret_file: Path | None = None
+
+    @property
+    def kv_exchange(self) -> KVExchangeOptions | None:
+        """None: with nobody."""
+        if self.role is None:
+            return None
+        usual = KVExchangeOptions(role=self.role)
+        return KVExchangeOptions(
+            role=self.role,
+            host=self.kv_transfer_host or usual.host,
+            port=self.kv_transfer_port or usual.port,
+            way=self.kv_transport or usual.way,
+            timeout=self.kv_transfer_timeout or usual.timeout,
+            hold=self.kv_transfer_hold or usual.hold,
+        )
 
     def connections_of_one(self, connections: int) -> int:
         """Of one address, and so many requests under way of one that a proxy names. connections: of all."""
@@ -128,7 +159,36 @@ class ServerSettings:
                 f"--otlp-traces-endpoint is {endpoint!r}; give the URL at which the collector takes OTLP over HTTP, "
                 "such as http://localhost:4318/v1/traces (gRPC, at port 4317, is not spoken)."
             )
+        self._check_kv_exchange()
         self._check_ingress()
+
+    def _check_kv_exchange(self) -> None:
+        if self.role is None:
+            given = (name for name in _OF_ROLES if getattr(self, name) is not None)
+            if (name := next(given, None)) is not None:
+                raise SettingsError(f"{option(name)} has no effect without --role.")
+            return
+        if self.role not in get_args(Role):
+            raise SettingsError(f"--role is {self.role!r}; known are prefill, decode and both.")
+        if self.kv_transport is not None and self.kv_transport not in get_args(Way):
+            raise SettingsError(f"--kv-transport is {self.kv_transport!r}; known are auto, tcp, shm and nixl.")
+        if self.kv_transfer_host in ("", "0.0.0.0", "::", "*"):
+            raise SettingsError(
+                f"--kv-transfer-host is {self.kv_transfer_host!r}, by which nobody can be called; give the address of "
+                "this machine that peers reach."
+            )
+        if not 0 <= (self.kv_transfer_port or 0) < 65536:
+            raise SettingsError(
+                f"--kv-transfer-port is {self.kv_transfer_port}; give a number from 1 to 65535, or 0 for a free one."
+            )
+        for name in ("kv_transfer_timeout", "kv_transfer_hold"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 3600:
+                raise SettingsError(f"{option(name)} is {value:g}; give seconds above 0, up to 3,600.")
+        if self.role == "decode":
+            for name in ("kv_transfer_host", "kv_transfer_port", "kv_transfer_hold"):
+                if getattr(self, name) is not None:
+                    raise SettingsError(f"{option(name)} has no effect with --role decode, to which no peer connects.")
 
     def _check_store(self) -> None:
         if self.store_responses and self.data_dir is None:

@@ -32,6 +32,7 @@ from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import clients_fault, invalid
+from inflight.server.kv_peers import KVPeers
 from inflight.server.offload import offload
 from inflight.server.preprocessing.bounds import check_model, max_tokens_of
 from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
@@ -61,7 +62,8 @@ class RequestTranslator:
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
     engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
     special tokens that these must see. pooler: how the engine tells something of whole texts, if it does.
-    adapters: that may be called in the model's place. lanes: that the engine has.
+    adapters: that may be called in the model's place. lanes: that the engine has. peers: other engines that prompts
+    are handed to, or taken from; None: none.
     """
 
     encoder: PromptEncoder
@@ -74,6 +76,7 @@ class RequestTranslator:
     pooler: Pooler | None = None
     adapters: AdapterNames = field(default_factory=AdapterNames)
     lanes: tuple[str, ...] = ()
+    peers: KVPeers | None = None
 
     def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False, hints: RouterHints = NO_HINTS) -> Call:
         """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier. hints:
@@ -222,6 +225,7 @@ class RequestTranslator:
                 )
 
             requests.append(clients_fault(make, "stop"))
+        kv_transfer = self._hand_over(body, requests)
         return Call(
             kind=kind,
             # A client may name its call, but not the engine's requests, among which names must differ.
@@ -241,7 +245,18 @@ class RequestTranslator:
             timings=bool(body.timings),
             return_token_ids=bool(body.return_token_ids),
             names_are_ids=bool(body.return_tokens_as_token_ids),
+            kv_transfer=kv_transfer,
         )
+
+    def _hand_over(self, body: Settings, requests: list[Request]) -> bytes:
+        """Tells the only request of a call what of its prompt comes from or goes to other engines. Returns JSON, what
+        its answer says of that. A call of several prompts is computed here alone."""
+        if self.peers is None or body.kv_transfer_params is None or len(requests) != 1:
+            return b""
+        request, tokens = requests[0], len(requests[0].prompt_token_ids)
+        handover = self.peers.handover(body.kv_transfer_params, request.request_id, tokens)
+        requests[0] = replace(request, handover=handover)
+        return self.peers.told(handover, tokens) if handover is not None and handover.give else b""
 
     def called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:
         """The name in answers, and the adapter of that name, if it is one's. Raises ApiError 404; of an adapter that is

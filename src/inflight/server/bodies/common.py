@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from inflight.server.bodies.kv_transfer import KVTransferParams
 from inflight.server.bodies.structured import (
     Choices,
     ResponseFormat,
@@ -105,6 +106,7 @@ class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True)
     guided_regex: Text | None = None
     guided_choice: Choices | None = None
     guided_grammar: Text | None = None
+    kv_transfer_params: KVTransferParams | None = None
 
 
 # What vLLM's clients send with its defaults, and what routers add on the way.
@@ -124,7 +126,7 @@ COMMON_NEUTRAL: Neutral = {
 COMMON_HINTS = frozenset(
     {
         *("metadata", "store", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
-        *("kv_transfer_params", "vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
+        *("vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
         *("drop_params", "caching", "extra_body", "vllm_request_id", "guided_decoding_backend", "prompt_cache_options"),
         *("bootstrap_room", "rid", "session_id", "session_params", "return_cached_tokens_details"),
     }

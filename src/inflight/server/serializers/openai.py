@@ -51,7 +51,7 @@ class OpenAISerializer:
         # One by one: what encodes lets nobody else run meanwhile.
         answer["choices"] = [msgspec.Raw(encode(self.whole_choice(one))) for one in choices]
         answer["usage"] = self.usage(usage)
-        return encode(answer | self.extras() | self._timings())
+        return encode(answer | self.extras() | self._timings() | self._kv_transfer())
 
     def frames(self, changes: Sequence[Change], before: Usage, after: Usage, ended: bool) -> bytes:
         choices: list[tuple[dict[str, Any], Usage]] = []
@@ -64,7 +64,8 @@ class OpenAISerializer:
     def end(self, usage: Usage) -> bytes:
         if not self._call.include_usage:
             return DONE
-        last = {**self._frame_envelope, "choices": [], "usage": self.usage(usage), **self._timings()}
+        last = {**self._frame_envelope, "choices": [], "usage": self.usage(usage)}
+        last |= self._timings() | self._kv_transfer()
         return frame(last) + DONE
 
     def failed(self, error: ApiError) -> bytes:
@@ -84,7 +85,7 @@ class OpenAISerializer:
         if call.include_usage or call.continuous_usage:
             whole["usage"] = self.usage(usage) if call.continuous_usage else None
         if last and not call.include_usage:
-            whole |= self._timings()
+            whole |= self._timings() | self._kv_transfer()
         return frame(whole)
 
     def _envelope(self, name: str) -> dict[str, Any]:
@@ -96,6 +97,10 @@ class OpenAISerializer:
             "model": call.model,
             "service_tier": call.tier,
         }
+
+    def _kv_transfer(self) -> dict[str, Any]:
+        """As routers between prefill and decode servers look for it."""
+        return {"kv_transfer_params": msgspec.Raw(self._call.kv_transfer)} if self._call.kv_transfer else {}
 
     def _timings(self) -> dict[str, Any]:
         """One account for one prompt; a list for several."""
