@@ -140,7 +140,23 @@ def test_where_no_browser_can_be_opened_it_says_the_address(
         raise webbrowser.Error("could not locate runnable browser")
 
     monkeypatch.setattr(webbrowser, "open", none)
+    monkeypatch.setenv("DISPLAY", ":9")
     demo._begin("http://127.0.0.1:1", False, opened=demo._open("http://127.0.0.1:1"), wanted=True)
     assert capsys.readouterr().out.startswith(
         "http://127.0.0.1:1 is for your browser. None could be opened from here.\n"
     )
+
+
+def test_a_browser_in_this_very_terminal_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    import webbrowser
+
+    from inflight.cli import demo
+
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    assert not demo._open("http://127.0.0.1:1") and not opened
+    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
+    assert demo._open("http://127.0.0.1:1") and opened == ["http://127.0.0.1:1"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +33,7 @@ _START_S = 60.0  # in which the server must be ready
 _LOOK_S = 0.2  # between two looks at what there is to be told
 _WIDTH = 100
 _ENOUGH_S = 60.0  # in which all that there is to see has been seen
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set where a window can be opened, or who opens it is said
 
 
 @click.command("demo", cls=Verb)
@@ -173,11 +176,12 @@ _LOOK_FOR = {
 
 
 def _open(url: str) -> bool:
-    """Whether there was a browser to open it."""
+    """Whether there was a browser to open it; one that would take this terminal for itself is none."""
     import webbrowser
 
+    has_screen = sys.platform != "linux" or any(os.environ.get(name) for name in _SCREENS)
     with contextlib.suppress(webbrowser.Error, OSError):
-        return webbrowser.open(url)
+        return has_screen and webbrowser.open(url)
     return False
 
 
