@@ -43,14 +43,14 @@ class ReplicaView:
     def queued_seconds(self, tenant: str, tokens: int, expected_tokens: float) -> float:
         """Until the engine begins with a request of so many uncached tokens: prompts ahead of it, and rows that are all
         taken."""
-        ahead = self.costs.prefill(self.tokens_ahead(tenant, tokens))
-        return ahead + self._row_wait(expected_tokens)
+        tokens_ahead = self.tokens_ahead(tenant, tokens) if self.fair else self.prompt_tokens
+        ahead = self.costs.prefill(tokens_ahead)
+        return ahead if self.requests < self.costs.max_num_seqs else ahead + self._row_wait(expected_tokens)
 
     def _row_wait(self, expected_tokens: float) -> float:
         """Rows end one after the other, evenly spread over an answer's time."""
         rows = self.costs.max_num_seqs
-        if (beyond := self.requests + 1 - rows) <= 0:
-            return 0.0
+        beyond = self.requests + 1 - rows
         return beyond / rows * expected_tokens * self.costs.decode_step(rows)
 
     def work_seconds(self, expected_tokens: float) -> float:

@@ -128,4 +128,5 @@ class Router:
         held = self._index.match(request.block_hashes(self._block_size))
         size, most = self._block_size, len(request.prompt) - 1  # the last token is always computed
         handed = min(most, request.handed_tokens)
-        return [Candidate(one, max(handed, min(most, held.get(one.slot, 0) * size))) for one in replicas]
+        cached = {slot: max(handed, min(most, blocks * size)) for slot, blocks in held.items()}
+        return [Candidate(one, cached.get(one.slot, handed)) for one in replicas]

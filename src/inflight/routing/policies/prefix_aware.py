@@ -14,6 +14,7 @@ is the saving itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from inflight.routing.policies.policy import Candidate
@@ -26,13 +27,16 @@ class PrefixAware:
     uses_prefixes = True
 
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
-        return min(range(len(candidates)), key=lambda place: marginal_seconds(request, candidates[place]))
-
-
-def marginal_seconds(request: RoutedRequest, candidate: Candidate) -> float:
-    replica, expected = candidate.replica, request.expected_tokens
-    costs, lacking = replica.costs, len(request.prompt) - candidate.cached
-    running = min(replica.requests, costs.max_num_seqs - 1)
-    queued = replica.queued_seconds(request.tenant, lacking, expected)
-    answer = expected * (costs.decode_step(running + 1) + running * costs.row)
-    return queued + costs.prefill(lacking) / (1 - min(request.reuse, _MOST_REUSE)) + answer
+        length, expected, tenant = len(request.prompt), request.expected_tokens, request.tenant
+        own = 1 - min(request.reuse, _MOST_REUSE)
+        place, least = 0, math.inf
+        for at, (replica, cached) in enumerate(candidates):
+            costs, lacking, running = replica.costs, length - cached, replica.requests
+            if running >= costs.max_num_seqs:
+                running = costs.max_num_seqs - 1
+            queued = replica.queued_seconds(tenant, lacking, expected)
+            answer = expected * (costs.decode_step(running + 1) + running * costs.row)
+            seconds = queued + costs.prefill(lacking) / own + answer
+            if seconds < least:
+                place, least = at, seconds
+        return place
