@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from core.builders import request
 
-from inflight.cli.replicas.autoscaling import target_replicas
-from inflight.cli.replicas.replica_queue import ReplicaQueue, background_lanes
 from inflight.config.scheduling import SchedulingSettings
+from inflight.routing.autoscaling import ReplicaTarget, target_replicas
+from inflight.routing.replica_queue import ReplicaQueue, background_lanes
 from inflight.routing.serving_costs import ServingCosts
 
 COSTS = ServingCosts(prompt_token=0.01, step=0.1, row=0.0, max_num_seqs=2)
@@ -62,3 +62,18 @@ def test_work_in_the_background_adds_no_replica() -> None:
     queue.first_token("a")
     queue.ended("a", 5)
     assert queue.seconds(COSTS) == 0.0
+
+
+def test_more_must_be_wanted_for_a_while_and_fewer_for_a_long_one() -> None:
+    target = ReplicaTarget(1, 4)
+    told = [target.tell(float(now), {"a": 3.0}) for now in range(5)]
+    assert told == [1, 1, 1, 3, 3]
+    later = [target.tell(float(now), {"a": 0.0, "b": 0.0, "c": 0.0}) for now in range(5, 80)]
+    assert later[30] == 3 and later[40] == 2 and later[-1] == 1, "one at a time, each after half a minute"
+
+
+def test_a_moment_of_load_adds_nothing_and_the_bounds_are_kept() -> None:
+    target = ReplicaTarget(2, 3)
+    assert [target.tell(float(now), {"a": 12.0 * (now == 1), "b": 0.0}) for now in range(4)] == [2, 2, 2, 2]
+    assert [target.tell(float(now), {"a": 90.0, "b": 90.0}) for now in range(20, 28)][-1] == 3
+    assert [target.tell(float(now), {"a": 0.0}) for now in range(40, 200)][-1] == 2
