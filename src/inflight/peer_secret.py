@@ -44,7 +44,7 @@ class PeerSecret:
 def read_peer_secret(file: Path | None, environment: Mapping[str, str] = os.environ) -> PeerSecret:
     """From a file, without the white space around it; else from the environment. Raises PeerSecretError."""
     if file is None:
-        if VARIABLE not in environment:
+        if not environment.get(VARIABLE, "").strip():
             raise PeerSecretError(
                 f"Peers that hand over keys and values share a secret, and there is none: give --kv-peer-secret-file "
                 f"FILE, or set {VARIABLE}. {_HOW}"

@@ -82,7 +82,7 @@ class PrefixLoader:
         if found is None:
             lookup.fetched = True
             return 0
-        if not self._has_room(sequence, lookup, len(found.remote_blocks), spare):
+        if not self._has_room(sequence, lookup, found, spare):
             return 0
         lookup.fetched = True
         return self._bring(sequence, lookup, found, now)
@@ -127,9 +127,12 @@ class PrefixLoader:
         self.counts.declined += blocks
         return None
 
-    def _has_room(self, sequence: Sequence, lookup: Lookup, blocks: int, spare: int) -> bool:
-        """Whether the sequence could be admitted behind them, and there is not too much ahead of its time already."""
-        if sum(self._ahead.values()) + blocks > MOST_AHEAD * self._pool.num_blocks and self._ahead:
+    def _has_room(self, sequence: Sequence, lookup: Lookup, found_there: Continuation, spare: int) -> bool:
+        """Whether the sequence could be admitted behind them, and there is not too much ahead of its time already: of
+        what would otherwise be computed twice, nothing is too much."""
+        blocks = len(found_there.remote_blocks)
+        is_much = sum(self._ahead.values()) + blocks > MOST_AHEAD * self._pool.num_blocks
+        if is_much and self._ahead and not found_there.always:
             return False
         found = self._pool.count_evictable(place.block for place in lookup.chain.places)
         return self._pool.available - found - blocks >= spare

@@ -1,0 +1,99 @@
+"""Two engines in one process, each in a thread of its own: one computes prompts, the other goes on with them.
+
+Knows loops and when each is advanced; nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from inflight.build import Engine, PeersWanted, build_engine
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.events import FinishedEvent, TokensEvent
+from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
+from inflight.core.types.peers import PeerPlace
+from inflight.core.types.request import Request
+from inflight.peer_secret import PeerSecret
+
+SECRET = b"a secret of the tests, no more"
+
+
+class Side:
+    """One engine. Use it in `with`."""
+
+    def __init__(
+        self,
+        role: Role,
+        way: Way = "auto",
+        secret: bytes = SECRET,
+        timeout: float = 20.0,
+        hold: float = 20.0,
+        scheduling: SchedulingSettings | None = None,
+        **settings: Any,
+    ):
+        options = KVExchangeOptions(role=role, way=way, timeout=timeout, hold=hold)
+        engine_settings = EngineSettings(**{"threads": 1, **settings})
+        self.engine: Engine = build_engine(engine_settings, scheduling, peers=PeersWanted(options, PeerSecret(secret)))
+        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self.tokens: dict[str, list[int]] = {}
+        self.times: dict[str, list[float]] = {}  # of tokens, on the monotonic clock
+        self.ended: dict[str, FinishedEvent] = {}
+        self._thread = threading.Thread(target=self._main, daemon=True)
+
+    def __enter__(self) -> Side:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inbox.put(None)
+        self._thread.join(60)
+        self.engine.loop.close()
+
+    def place(self, export_id: str) -> PeerPlace:
+        """Where others find what this side gives."""
+        assert self.engine.exchange is not None
+        return PeerPlace(*self.engine.exchange.address, export_id)
+
+    def add(self, request: Request) -> None:
+        self._inbox.put(request)
+
+    def wait(self, request_id: str, seconds: float = 60.0) -> list[int]:
+        """Until it has ended; its tokens."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: request_id in self.ended, seconds), f"{request_id} does not end"
+        return self.tokens.get(request_id, [])
+
+    def cached(self, request_id: str) -> int:
+        return self.ended[request_id].timings.cached_tokens
+
+    def _main(self) -> None:
+        loop = self.engine.loop
+        while True:
+            try:
+                request = self._inbox.get(loop.idle, 0.01) if loop.idle else self._inbox.get_nowait()
+                if request is None:
+                    return
+                loop.add(request)
+            except queue.Empty:
+                pass
+            if loop.idle:
+                loop.advance()  # what is held for others ends, too
+                continue
+            outcome = loop.advance()
+            now = time.monotonic()
+            with self._changed:
+                for event in outcome if isinstance(outcome, list) else ():
+                    if isinstance(event, TokensEvent):
+                        self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+                        self.times.setdefault(event.request_id, []).append(now)
+                    elif isinstance(event, FinishedEvent):
+                        self.ended[event.request_id] = event
+                self._changed.notify_all()

@@ -1,0 +1,111 @@
+"""Prefill on one engine and decode on another say what one engine says, whatever becomes of the transfer."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from prefill_decode import Side
+
+from inflight.core.types.peers import KVHandover
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+
+FEW = {"max_num_batched_tokens": 32, "num_blocks": 64, "max_num_seqs": 4}
+
+
+def asked(name: str, seed: int, handover: KVHandover | None = None, output: int = 12) -> Request:
+    """A prompt of some chunks."""
+    drawn = random.Random(seed)
+    prompt = tuple(drawn.randrange(5, 500) for _ in range(drawn.randrange(100, 240)))
+    params = SamplingParams(temperature=0.9, max_tokens=output, ignore_eos=True)
+    return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=seed, handover=handover)
+
+
+def blocks(request: Request) -> int:
+    return (len(request.prompt_token_ids) - 1) // 16
+
+
+@pytest.mark.parametrize("way", ["tcp", "shm"])
+def test_who_goes_on_is_known_first(way: str) -> None:
+    """It waits for the prompt's blocks while they are computed, chunk by chunk, with others beside it."""
+    with Side("prefill", **FEW) as prefill, Side("decode", way, **FEW) as decode:  # type: ignore[arg-type]
+        for seed in range(6):
+            name = f"r{seed}"
+            decode.add(asked(name, seed, KVHandover(take=prefill.place(name))))
+            prefill.add(asked(name, seed, KVHandover(give=name), output=1))
+        for seed in range(6):
+            tokens, request = decode.wait(f"r{seed}"), asked("", seed)
+            assert decode.cached(f"r{seed}") == 16 * blocks(request)
+            prefill.add(asked(f"plain {seed}", seed))
+            assert tokens == prefill.wait(f"plain {seed}")
+            assert tokens[:1] == prefill.tokens[f"r{seed}"]
+        counts = decode.engine.exchange.counts  # type: ignore[union-attr]
+        assert (counts.pulls, counts.failed_pulls) == (6, 0)
+        settle(prefill, decode)
+
+
+def test_a_prompt_that_is_cached_is_not_pulled() -> None:
+    with Side("prefill", **FEW) as prefill, Side("both", **FEW) as decode:
+        decode.add(asked("before", 1))
+        expected = decode.wait("before")
+        prefill.add(asked("r", 1, KVHandover(give="r"), output=1))
+        prefill.wait("r")
+        decode.add(asked("r", 1, KVHandover(take=prefill.place("r"))))
+        assert decode.wait("r") == expected
+        assert decode.engine.exchange.counts.pulls == 0  # type: ignore[union-attr]
+
+
+def test_a_peer_that_closes_while_blocks_travel_costs_computing_alone() -> None:
+    with Side("decode", **FEW) as decode:
+        with Side("prefill", **FEW) as prefill:
+            place = prefill.place("r")
+            decode.add(asked("r", 2, KVHandover(take=place)))
+            prefill.add(asked("r", 2, KVHandover(give="r"), output=1))
+            time.sleep(0.02)
+        tokens = decode.wait("r")
+        decode.add(asked("plain", 2))
+        assert decode.wait("plain") == tokens
+        settle(decode)
+
+
+def test_what_never_comes_is_computed_when_its_time_is_over() -> None:
+    """The prefill engine has another prompt, or none."""
+    with Side("prefill", hold=0.3, **FEW) as prefill, Side("decode", timeout=1.0, **FEW) as decode:
+        decode.add(asked("never", 3, KVHandover(take=prefill.place("never"))))
+        prefill.add(asked("other", 4, KVHandover(give="other"), output=1))
+        decode.add(asked("other", 3, KVHandover(take=prefill.place("other"))))
+        assert decode.wait("never") == decode.wait("other")
+        settle(prefill, decode)
+
+
+@pytest.mark.parametrize("other", [{"secret": b"another secret, as long"}, {"dtype": "float32"}, {"block_size": 32}])
+def test_another_engine_is_refused_and_the_prompt_computed(other: dict[str, object]) -> None:
+    with Side("prefill", **{**FEW, **other}) as prefill, Side("decode", **FEW) as decode:  # type: ignore[arg-type]
+        prefill.add(asked("r", 5, KVHandover(give="r"), output=1))
+        prefill.wait("r")
+        decode.add(asked("r", 5, KVHandover(take=prefill.place("r"))))
+        tokens = decode.wait("r")
+        decode.add(asked("plain", 5))
+        assert decode.wait("plain") == tokens
+        assert decode.engine.exchange.counts.failed_pulls == 1  # type: ignore[union-attr]
+
+
+def test_what_nobody_takes_is_given_up() -> None:
+    with Side("prefill", hold=0.3, **FEW) as prefill:
+        prefill.add(asked("r", 6, KVHandover(give="r"), output=1))
+        prefill.wait("r")
+        settle(prefill)
+
+
+def settle(*sides: Side, seconds: float = 10.0) -> None:
+    """No block is held any more. What peers have taken, or did not come for, an engine hears of with its next step."""
+    last, tries = time.monotonic() + seconds, 0
+    for side in sides:
+        while side.engine.loop.snapshot().held_blocks:
+            assert time.monotonic() < last, "blocks are held for nobody"
+            time.sleep(0.05)
+            tries += 1
+            side.add(Request(request_id=f"try {tries}", prompt_token_ids=(5,), params=SamplingParams(max_tokens=1)))
+            side.wait(f"try {tries}")
