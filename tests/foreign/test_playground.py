@@ -164,6 +164,27 @@ def test_tokens_and_what_might_have_stood_there(page: ForeignClient) -> None:
     assert page.call("visible", selector="#alternatives") == [True]
 
 
+def test_an_answer_goes_on_behind_another_token(page: ForeignClient, quick: Server) -> None:
+    page.call("fill", selector="#set-temperature", text="0")
+    ask(page, QUESTION)
+    ask(page, "And a lane?", answers=2)
+    page.call("press", selector=".token", key="ArrowRight")
+    page.call("keys", pressed=["Enter"])
+    assert page.call("attributes", selector="#alternatives", name="role") == ["dialog"]
+    offered = page.call("texts", selector="#alternatives button")
+    assert len(offered) == 4, "all but the one that is there"
+    assert page.call("focused")["text"] == offered[0]
+    begins = page.call("contents", selector=".token")[0] + offered[0].replace("␣", " ")
+    page.call("keys", pressed=["Enter"])
+    page.call("wait", selector=ANSWERED, count=1)
+    (answer,) = page.call("contents", selector=TEXT)
+    said = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": begins}]
+    goes_on = plain(quick, said, continue_final_message=True, add_generation_prompt=False)
+    assert answer == begins + goes_on and page.call("contents", selector=".given") == [begins]
+    ask(page, "And now?", answers=2)
+    assert last_body(page)["messages"][1] == {"role": "assistant", "content": answer}
+
+
 def test_the_account_of_time(page: ForeignClient) -> None:
     ask(page, QUESTION)
     (said,) = page.call("attributes", selector=".account", name="aria-label")

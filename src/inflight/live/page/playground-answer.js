@@ -6,14 +6,15 @@
   const ENDS = { stop: "", length: "It ends at the most tokens that it may have.", tool_calls: "It calls a tool, which nobody runs here." };
 
   class Answer {
-    // told: {announce(text)}: for who hears the page.
-    constructor(told) {
+    // told: {announce(text)}: for who hears the page. given: what it begins with, which was not drawn.
+    constructor(told, given = "") {
       this.told = told;
-      this.content = this.reasoning = "";
+      this.content = given;
+      this.reasoning = "";
       this.counted = 0;
       this.began = performance.now();
       this.first = null;
-      this.text = new tokens.TokenText();
+      this.text = new tokens.TokenText(given);
       this.thoughts = h("details", { class: "thoughts", hidden: true }, h("summary", {}, "Reasoning"), (this.thought = h("p", { class: "text" })));
       this.status = h("p", { class: "why" }, "waiting");
       this.account = h("div", { class: "times" }, this.status);

@@ -67,11 +67,12 @@
 
   // The answer's text as elements: one for each stretch, with its tokens for who looks at it.
   class TokenText {
-    constructor() {
+    // given: what the answer begins with, which was not drawn.
+    constructor(given = "") {
       this.element = h("div", { class: "text", role: "group", "aria-label": "Answer" });
       this.aligner = new Aligner((text, tokens) => this.put(text, tokens));
       this.tail = h("span", {}); // what has come and whose tokens have not
-      this.element.append(this.tail);
+      this.element.append(...(given ? [h("span", { class: "given", title: "given, not drawn" }, given)] : []), this.tail);
       this.told = new WeakMap();
     }
     add(text, tokens) {
@@ -89,40 +90,65 @@
       this.told.set(span, { tokens, probability });
       this.tail.before(span);
     }
+    // All that stands before an element.
+    before(element) {
+      const range = document.createRange();
+      range.setStart(this.element, 0);
+      range.setEndBefore(element);
+      return range.toString();
+    }
     // What is known of the token at an element; null where it is none.
     at(element) {
       return this.told.get(element) || null;
     }
   }
 
-  // What might have stood there, beside the token that one looks at.
+  // What might have stood there, beside the token that one looks at. Held fast, each can be chosen, to go on with it.
   class Alternatives {
-    constructor() {
+    // onChoose(span, text): told what is to stand in its place.
+    constructor(onChoose) {
+      this.onChoose = onChoose;
+      this.isHeld = this.isLeaving = false;
       this.element = h("div", { class: "alternatives", id: "alternatives", role: "tooltip", hidden: true });
       document.body.append(this.element);
       addEventListener("scroll", () => this.hide(), { passive: true, capture: true });
       addEventListener("resize", () => this.hide());
+      document.addEventListener("pointerdown", (event) => {
+        if (this.isHeld && !this.element.contains(event.target)) this.hide();
+      });
     }
-    show(span, { tokens, probability }) {
+    show(span, { tokens, probability }, isHeld = false) {
+      this.isHeld = isHeld;
+      this.element.classList.toggle("held", isHeld);
+      this.element.setAttribute("role", isHeld ? "dialog" : "tooltip");
+      this.element.setAttribute("aria-label", "What might have stood here");
       const rows = tokens.length > 1
         ? [h("p", {}, `${tokens.length} tokens, which make one character together`)]
         : this.rows(tokens[0]);
-      this.element.replaceChildren(h("p", { class: "chosen" }, h("code", {}, visible(span.textContent)), ` ${percent(probability)}`), ...rows);
+      const hint = tokens.length > 1 || !rows.length ? null : h("p", { class: "why" }, isHeld ? "Choose one, and the answer goes on behind it." : "Click, or Enter: choose another.");
+      this.element.replaceChildren(h("p", { class: "chosen" }, h("code", {}, visible(span.textContent)), ` ${percent(probability)}`), ...rows, ...(hint ? [hint] : []));
       this.element.hidden = false;
       this.span?.removeAttribute("aria-describedby");
       this.span = span;
       span.setAttribute("aria-describedby", "alternatives");
       this.place(span);
+      if (isHeld) this.element.querySelector("button")?.focus({ preventScroll: true });
     }
     rows(token) {
       const top = token.top_logprobs || [];
       if (!top.length) return [];
       const rows = top.map((one) => {
         const probability = Math.exp(one.logprob), isIt = one.token === token.token && one.logprob === token.logprob;
-        return h("tr", { class: isIt ? "it" : null }, h("th", { scope: "row" }, h("code", {}, visible(one.token))),
+        return h("tr", { class: isIt ? "it" : null }, h("th", { scope: "row" }, this.name(one, isIt)),
           h("td", { class: "meter" }, h("i", { style: { width: Math.max(1, probability * 100) + "%" } })), h("td", {}, percent(probability)));
       });
       return [h("table", {}, h("caption", { class: "away" }, "The likeliest tokens here"), h("tbody", {}, ...rows))];
+    }
+    // Half a character and a token that ends something cannot be written.
+    name(one, isIt) {
+      const text = one.bytes && decoded(one.bytes, false), word = h("code", {}, visible(one.token));
+      if (!this.isHeld || isIt || !text || text.includes("\uFFFD") || /^<.*>$/.test(text)) return word;
+      return h("button", { type: "button", class: "quiet", onclick: () => this.onChoose(this.span, text), "aria-label": `Go on with ${visible(one.token)}` }, word);
     }
     place(span) {
       const box = span.getClientRects()[0] || span.getBoundingClientRect(), own = this.element.getBoundingClientRect();
@@ -132,9 +158,14 @@
       this.element.style.setProperty("top", (below + own.height > innerHeight && above > 0 ? above : below) + "px");
     }
     hide() {
+      const back = this.element.contains(document.activeElement) ? this.span : null;
       this.element.hidden = true;
+      this.isHeld = false;
       this.span?.removeAttribute("aria-describedby");
       this.span = null;
+      this.isLeaving = true; // who comes back to the token need not see it again
+      back?.focus({ preventScroll: true });
+      this.isLeaving = false;
     }
   }
   ns.tokens = { Aligner, TokenText, Alternatives, level, percent, visible };

@@ -11,7 +11,7 @@
     constructor() {
       this.api = new Api();
       this.settings = new Settings(byId);
-      this.alternatives = new tokens.Alternatives();
+      this.alternatives = new tokens.Alternatives((span, text) => this.branch(span, text));
       this.turns = []; // {role, content, element}; an answer has itself, too
       this.abort = null; // of the answer under way
       this.listen();
@@ -32,6 +32,7 @@
       byId("question").addEventListener("input", () => this.grow(byId("question")));
       byId("anew").addEventListener("click", () => this.anew());
       byId("colours").addEventListener("change", () => this.showColours());
+      byId("key-form").addEventListener("submit", () => this.api.setKey(byId("key-text").value.trim(), byId("key-kept").checked));
       byId("key-change").addEventListener("click", () => this.askKey("Another key, for this page."));
       byId("settings-show").addEventListener("click", () => this.showSettings(byId("settings").classList.contains("away-small")));
       byId("settings-hide").addEventListener("click", () => this.showSettings(false));
@@ -47,26 +48,32 @@
       this.listenToTokens(byId("turns"));
     }
     listenToTokens(element) {
-      const look = (event) => {
+      const look = (event, isHeld = false) => {
         const known = this.tokenAt(event.target);
-        if (known && document.body.classList.contains("coloured")) this.alternatives.show(event.target, known);
+        if (known && document.body.classList.contains("coloured")) this.alternatives.show(event.target, known, isHeld && !this.abort);
       };
-      element.addEventListener("mouseover", look);
-      element.addEventListener("focusin", look);
-      element.addEventListener("click", look);
-      element.addEventListener("mouseout", () => this.alternatives.hide());
-      element.addEventListener("focusout", () => this.alternatives.hide());
+      const leave = () => {
+        if (!this.alternatives.isHeld) this.alternatives.hide();
+      };
+      for (const kind of ["mouseover", "focusin"]) element.addEventListener(kind, (event) => this.alternatives.isHeld || this.alternatives.isLeaving || look(event));
+      for (const kind of ["mouseout", "focusout"]) element.addEventListener(kind, leave);
+      element.addEventListener("click", (event) => look(event, true));
       element.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" && event.target.classList.contains("token")) {
+          event.preventDefault();
+          return look(event, true);
+        }
         const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        if (!step || !event.target.classList.contains("token")) return;
+        if (!step || !event.target.classList.contains("token")) return undefined;
         let next = event.target;
         do next = step > 0 ? next.nextElementSibling : next.previousElementSibling;
         while (next && !next.classList.contains("token"));
-        if (!next) return;
+        if (!next) return undefined;
         event.preventDefault();
         event.target.tabIndex = -1;
         next.tabIndex = 0;
         next.focus();
+        return undefined;
       });
     }
     tokenAt(element) {
@@ -115,10 +122,6 @@
       byId("key-kept").checked = this.api.isKept;
       dialog.showModal();
       return new Promise((done) => dialog.addEventListener("close", () => {
-        if (byId("key-text").value.trim()) {
-          this.api.setKey(byId("key-text").value.trim(), byId("key-kept").checked);
-          byId("key-change").hidden = false;
-        }
         byId("key-text").value = "";
         done();
       }, { once: true }));
@@ -150,7 +153,17 @@
       const said = this.turns.filter((one) => one.role === "user" || one.content).map(({ role, content }) => ({ role, content }));
       return this.settings.system ? [{ role: "system", content: this.settings.system }, ...said] : said;
     }
-    async answer() {
+    // Another token in the place of one: the answer goes on behind it.
+    branch(span, text) {
+      const turn = this.turns.find((one) => one.answer && one.answer.text.at(span));
+      if (!turn || this.abort) return;
+      const given = turn.answer.text.before(span) + text;
+      this.alternatives.hide();
+      this.cutFrom(turn);
+      this.answer(given);
+    }
+    // given: what the answer begins with; "": nothing.
+    async answer(given = "") {
       const problem = this.settings.problem;
       if (problem) {
         this.notice(problem);
@@ -158,8 +171,12 @@
       }
       this.notice("");
       const body = this.settings.body(this.messages());
-      const answer = new Answer({ announce: (text) => this.announce(text) });
-      const turn = { role: "assistant", content: "", answer, element: answer.element };
+      if (given) {
+        body.messages.push({ role: "assistant", content: given });
+        Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+      }
+      const answer = new Answer({ announce: (text) => this.announce(text) }, given);
+      const turn = { role: "assistant", content: given, answer, element: answer.element };
       this.put(turn);
       this.begin();
       try {
