@@ -43,6 +43,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "suffix_index",
             "light",
             "start",
+            "install",
             "versions",
         )
     ),
