@@ -5,6 +5,7 @@
   const { format, History } = ns;
   const LEFT = 34, RIGHT = 8, TOP = 6, QUEUE = 34, AXIS = 20;
   const LOW = 0.62; // of a row's height: single tokens
+  const FONT = "11px system-ui, sans-serif";
   const STEP_SPACE = 7; // pixels that a step has on average, to be drawn
 
   class BatchPicture {
@@ -18,7 +19,8 @@
       this.selected = null;
       this.picture = document.createElement("canvas");
       this.drawnTo = null;
-      this.width = 0;
+      this.resized = true;
+      new ResizeObserver(() => (this.resized = true)).observe(this.canvas.parentElement);
       const at = (event) => [event.offsetX, event.offsetY];
       this.canvas.addEventListener("mousemove", (event) => this.point(...at(event)));
       this.canvas.addEventListener("mouseleave", () => (this.tip.hidden = true));
@@ -31,11 +33,12 @@
       const told = this.history.hello ? this.history.hello.max_rows : 0;
       return Math.max(1, Math.min(told || 1, Math.max(this.history.rows.length, Math.min(told, 8))));
     }
-    // Sizes, of the width that there is; true where they have changed.
+    // Sizes, of the width that there is, where that or the rows have changed: to ask costs a layout.
     fit() {
-      const width = Math.max(200, this.canvas.parentElement.clientWidth), rows = this.rows;
-      const scale = window.devicePixelRatio || 1;
-      if (width === this.width && rows === this.fitted && scale === this.scale) return false;
+      const rows = this.rows;
+      if (!this.resized && rows === this.fitted) return;
+      this.resized = false;
+      const width = Math.max(200, this.canvas.parentElement.clientWidth), scale = window.devicePixelRatio || 1;
       this.width = width;
       this.fitted = rows;
       this.scale = scale;
@@ -49,14 +52,14 @@
       this.picture.width = Math.max(1, Math.round(this.plotWidth * scale));
       this.picture.height = Math.round(this.plotHeight * scale);
       this.drawnTo = null;
-      return true;
     }
     again() {
       this.drawnTo = null;
+      this.resized = true;
     }
     select(number) {
       this.selected = number;
-      this.again();
+      this.drawnTo = null;
     }
     // Shows `span` seconds that end at `end`, and what was there at `until`: what comes later is not seen yet.
     draw(end, span, until) {
@@ -69,37 +72,39 @@
       const last = this.drawnTo;
       const goes = last !== null && this.span === span && column >= last.column && column - last.column < picture.width && seen >= last.seen;
       if (goes) {
-        const moved = column - last.column;
-        if (moved) {
-          const pen = picture.getContext("2d");
-          pen.globalCompositeOperation = "copy";
-          pen.drawImage(picture, -moved, 0);
-          pen.globalCompositeOperation = "source-over";
-        }
         const changed = isFinite(history.dirtyFrom) ? Math.floor(history.dirtyFrom / perPixel) - 1 : Infinity;
         from = Math.max(first, Math.min(last.seen, changed));
       }
       history.dirtyFrom = Infinity;
       this.drawnTo = { column, seen };
       this.span = span;
-      if (!goes) this.ground(seen, first);
-      if (from < seen) this.strip(from, seen, perPixel, first);
-      if (seen < column) this.ground(seen, first);
-      this.compose(column * perPixel, span);
+      if (from < seen) this.inTurns(from, seen, (start, end, base) => this.strip(start, end, perPixel, base));
+      const empty = goes ? Math.max(seen, Math.min(last.column, column)) : Math.max(seen, first);
+      if (empty < column || !goes) this.inTurns(Math.max(seen, first), column, (start, end, base) => this.ground(start, end, base));
+      this.compose(column * perPixel, span, first);
+      this.shown = { end: column * perPixel, span, until };
     }
-    // Rows without anything, from a column on.
-    ground(from, first) {
-      const pen = this.picture.getContext("2d"), x = Math.max(0, from - first), height = this.rowHeight * this.scale;
-      pen.clearRect(x, 0, this.picture.width - x, this.picture.height);
+    // The picture is a ring of columns, so that nothing in it moves: a stretch may go over its end.
+    inTurns(from, to, draw) {
+      const width = this.picture.width;
+      while (from < to) {
+        const base = Math.floor(from / width) * width, end = Math.min(to, base + width);
+        draw(from, end, base);
+        from = end;
+      }
+    }
+    // Rows without anything.
+    ground(from, to, base) {
+      const pen = this.picture.getContext("2d"), x = from - base, width = to - from, height = this.rowHeight * this.scale;
+      pen.clearRect(x, 0, width, this.picture.height);
       pen.fillStyle = this.colours.of.free;
-      for (let row = 0; row < this.fitted; row++)
-        pen.fillRect(x, QUEUE * this.scale + row * height, this.picture.width - x, height - this.gap);
+      for (let row = 0; row < this.fitted; row++) pen.fillRect(x, QUEUE * this.scale + row * height, width, height - this.gap);
     }
     get gap() {
       const height = this.rowHeight * this.scale;
       return height >= 5 ? Math.max(1, Math.round(this.scale * 0.75)) : 0;
     }
-    // Draws columns from … to anew. Columns count from time 0; `first` is the picture's first.
+    // Draws columns from … to anew. Columns count from time 0; `first` is the one at the ring's beginning.
     strip(from, to, perPixel, first) {
       const pen = this.picture.getContext("2d"), { colours, history, scale, gap } = this;
       const x0 = from - first, width = to - from;
@@ -187,24 +192,40 @@
       for (const time of marks) pen.fillRect(Math.round(time / perPixel - first), top, Math.max(0.7, this.scale * 0.6), this.picture.height);
       pen.globalAlpha = 1;
     }
-    compose(end, span) {
+    compose(end, span, first) {
       const pen = this.canvas.getContext("2d"), { colours, scale } = this;
       pen.setTransform(1, 0, 0, 1, 0, 0);
       pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
-      pen.drawImage(this.picture, Math.round(LEFT * scale), Math.round(TOP * scale));
+      const { width, height } = this.picture, turn = ((first % width) + width) % width;
+      const left = Math.round(LEFT * scale), top = Math.round(TOP * scale);
+      pen.drawImage(this.picture, turn, 0, width - turn, height, left, top, width - turn, height);
+      if (turn) pen.drawImage(this.picture, 0, 0, turn, height, left + width - turn, top, turn, height);
       pen.setTransform(scale, 0, 0, scale, 0, 0);
-      pen.font = "11px system-ui, sans-serif";
+      pen.font = FONT;
+      pen.drawImage(this.margin(), 0, 0, LEFT, this.height);
       pen.fillStyle = colours.of.soft;
-      pen.strokeStyle = colours.of.grid;
+      pen.fillRect(LEFT, TOP + QUEUE - 4, this.plotWidth, 0.5);
+      this.axis(pen, end, span);
+    }
+    // Numbers of rows, and of those that wait at most; kept, since text is dear to draw.
+    margin() {
+      const key = [this.fitted, this.rowHeight, this.scale, this.most, this.colours.of.soft].join();
+      if (this.marginKey === key) return this.marginPicture;
+      this.marginKey = key;
+      const kept = (this.marginPicture = document.createElement("canvas")), { scale } = this;
+      kept.width = Math.round(LEFT * scale);
+      kept.height = Math.round(this.height * scale);
+      const pen = kept.getContext("2d");
+      pen.setTransform(scale, 0, 0, scale, 0, 0);
+      pen.font = FONT;
+      pen.fillStyle = this.colours.of.soft;
       pen.textBaseline = "middle";
       pen.textAlign = "right";
       pen.fillText(format.count(this.most || 0), LEFT - 6, TOP + 8);
       const every = this.rowHeight >= 12 ? 1 : this.rowHeight >= 8 ? 2 : this.rowHeight >= 4 ? 8 : 32;
       for (let row = 0; row < this.fitted; row += every)
         pen.fillText(String(row), LEFT - 6, TOP + QUEUE + (row + 0.5) * this.rowHeight);
-      pen.fillRect(LEFT, TOP + QUEUE - 4, this.plotWidth, 0.5);
-      this.axis(pen, end, span);
-      this.shown = { end, span };
+      return kept;
     }
     axis(pen, end, span) {
       const bottom = TOP + this.plotHeight;
@@ -232,8 +253,8 @@
       if (!this.shown) return null;
       const row = Math.floor((y - TOP - QUEUE) / this.rowHeight);
       if (row < 0 || row >= this.fitted || x < LEFT || x > this.width - RIGHT) return null;
-      const { end, span } = this.shown;
-      return this.history.runAt(row, end - span + ((x - LEFT) / this.plotWidth) * span);
+      const { end, span, until } = this.shown, time = end - span + ((x - LEFT) / this.plotWidth) * span;
+      return time <= until ? this.history.runAt(row, time) : null;
     }
     point(x, y) {
       const run = this.under(x, y);

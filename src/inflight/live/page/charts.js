@@ -32,13 +32,15 @@
     constructor(element, history, colours) {
       this.history = history;
       this.colours = colours;
-      this.last = 0;
       this.parts = CHARTS.map((about) => {
         const box = format.h("div", { class: "chart", role: "img" });
         const now = format.h("span", { class: "now" });
         element.append(format.h("figure", { class: "card" }, format.h("figcaption", {}, format.h("h3", {}, about.title), now), box));
-        return { about, box, now, plot: null };
+        const part = { about, box, now, plot: null, drawn: 0, width: 0 };
+        new ResizeObserver(([entry]) => (part.width = Math.round(entry.contentRect.width))).observe(box);
+        return part;
       });
+      this.next = 0;
       this.drafts = format.h("figure", { class: "card drafts", hidden: true });
       element.append(this.drafts);
     }
@@ -46,21 +48,26 @@
       for (const part of this.parts) {
         if (part.plot) part.plot.destroy();
         part.plot = part.said = null;
+        part.drawn = 0;
       }
-      this.last = 0;
     }
     draw(end, span, now, until) {
-      if (now - this.last < EVERY) return;
-      this.last = now;
-      for (const part of this.parts) this.drawOne(part, end, span, until);
-      this.drawDrafts();
+      // One after the other, so that no single drawing takes long.
+      const part = this.parts[this.next % this.parts.length];
+      if (now - part.drawn < EVERY) return;
+      part.drawn = now;
+      this.drawOne(part, end, span, until);
+      if (this.next++ % this.parts.length === 0) this.drawDrafts();
     }
     drawOne(part, end, span, until) {
-      const { about } = part, width = part.box.clientWidth;
+      const { about, width } = part;
       if (!width) return;
       const data = this.data(about, end, span, until);
-      if (!part.plot) part.plot = new uPlot(this.options(about, width), data, part.box);
-      else if (part.plot.width !== width) part.plot.setSize({ width, height: 130 });
+      if (!part.plot) {
+        part.plot = new uPlot(this.options(about, width), data, part.box);
+        part.box.querySelector("canvas").setAttribute("aria-hidden", "true"); // the box says it in words
+      }
+      if (part.plot.width !== width) part.plot.setSize({ width, height: 130 });
       part.plot.setData(data, false);
       part.plot.setScale("x", { min: end - span, max: end });
       const lastPlace = data[0].length - 1;

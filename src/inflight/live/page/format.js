@@ -1,6 +1,7 @@
 // Words and numbers, and elements made of them. Text is always text: nothing here makes HTML of a string.
 "use strict";
 (function (ns) {
+  const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
   function seconds(value) {
     if (!isFinite(value)) return "–";
     const size = Math.abs(value);
@@ -16,7 +17,7 @@
     const size = Math.abs(value);
     if (size >= 1e6) return (value / 1e6).toFixed(size >= 1e7 ? 0 : 1) + " M";
     if (size >= 1e4) return (value / 1e3).toFixed(size >= 1e5 ? 0 : 1) + " k";
-    if (size >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
+    if (size >= 100 || Number.isInteger(value)) return WHOLE.format(value);
     return value.toFixed(1);
   }
   function counted(number, one, several) {

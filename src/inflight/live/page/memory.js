@@ -14,6 +14,8 @@
       this.history = history;
       this.colours = colours;
       this.selected = null;
+      this.resized = true;
+      new ResizeObserver(() => (this.resized = true)).observe(this.canvas.parentElement);
       this.canvas.addEventListener("click", (event) => {
         const owner = this.ownerAt(event.offsetX, event.offsetY);
         if (owner !== null && owner >= 0) onPick(owner);
@@ -25,10 +27,12 @@
     }
     again() {
       this.drawn = null;
+      this.resized = true;
     }
     fit(cells) {
+      if (!this.resized && cells === this.cells) return;
+      this.resized = false;
       const width = Math.max(160, this.canvas.parentElement.clientWidth), scale = window.devicePixelRatio || 1;
-      if (width === this.width && cells === this.cells && scale === this.scale) return;
       Object.assign(this, { width, cells, scale, drawn: null });
       const tallest = 190;
       let size = Math.floor(Math.sqrt((width * tallest) / Math.max(1, cells)));
@@ -46,7 +50,8 @@
     }
     draw(time) {
       const frame = this.history.frameAt(time), shown = this.history.mapAt(time);
-      if (frame && frame.blocks) this.sum(frame.blocks);
+      if (frame && frame.blocks && this.summedAt !== frame) this.sum(frame.blocks);
+      this.summedAt = frame;
       if (!shown) return;
       const total = this.history.hello.num_blocks;
       this.fit(Math.ceil(total / shown.perCell));

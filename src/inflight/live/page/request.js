@@ -4,11 +4,18 @@
   const { format, panels, account: drawn } = ns;
   const { h } = format;
 
+  // Its end, unless that lies ahead of what is shown.
+  function endOf(known, time) {
+    return known.ended && known.ended.at <= time + 0.2 ? known.ended : null;
+  }
+
   // In milliseconds: as the engine has told it, or as far as it can be seen.
   function account(history, known, time) {
-    const told = known.ended && known.ended.account;
+    const ended = endOf(known, time), told = ended && ended.account;
     if (told) return { ...told, exact: true };
-    const end = known.ended ? known.ended.at : time, { first, decoded } = known, came = known.info.arrival || first || end;
+    const seen = (at) => (at !== null && at <= time ? at : null);
+    const end = ended ? ended.at : time, first = seen(known.first), decoded = seen(known.decoded);
+    const came = Math.min(known.info.arrival || first || end, end);
     const ms = (from, to) => Math.max(0, (to - from) * 1e3);
     return {
       queue: ms(came, first ?? end), prefill: first === null ? 0 : ms(first, decoded ?? end), decode: decoded === null ? 0 : ms(decoded, end),
@@ -19,7 +26,7 @@
   function show(element, run, number, time, onPick, onClose) {
     const { history } = run, known = history.requests.get(number);
     if (!known) return false;
-    const { info } = known, parts = account(history, known, time), ended = known.ended;
+    const { info } = known, parts = account(history, known, time), ended = endOf(known, time);
     const shown = history.mapAt(time), holder = shown && shown.holders.find((one) => one[0] === number);
     const name = info.mine === false ? "another tenant's request" : info.request_id || `sequence ${number}`;
     const state = ended ? `ended: ${ended.reason || "—"}` : holder ? `in row ${holder[1]}` : known.first === null ? "waiting" : known.preempted.length ? "preempted, or between rows" : "not in the batch now";
@@ -35,7 +42,7 @@
     ].filter(([, value]) => value);
     const { reasons, behind } = drawn.waits(parts);
     const beside = history.neighbours(number).slice(0, 8);
-    element.replaceChildren(
+    const shownParts = [
       h("button", { type: "button", class: "close", "aria-label": "Close", onclick: onClose }, "×"),
       h("p", { class: "over" }, `request ${info.number ?? number} · ${state}`),
       h("h2", { title: name }, name),
@@ -44,7 +51,9 @@
       h("p", { class: "why" }, `${format.seconds(parts.total / 1e3)} in all${parts.exact ? ", as the engine counted it" : ", as far as it has come; the engine's own account comes with its end"}.`),
       reasons.length ? h("div", {}, h("h3", {}, "What it waited for"), h("ul", { class: "waits" }, ...reasons.map((one) => h("li", {}, one))), behind ? h("p", { class: "why" }, `Behind lanes: ${behind}.`) : null) : null,
       h("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)])),
-      beside.length ? h("div", {}, h("h3", {}, "Computed beside it"), h("p", { class: "chips" }, ...beside.map(([one]) => panels.chip(history, one, onPick)))) : null);
+      beside.length ? h("div", {}, h("h3", {}, "Computed beside it"), h("p", { class: "chips" }, ...beside.map(([one]) => panels.chip(history, one, onPick)))) : null,
+    ];
+    element.replaceChildren(...shownParts.filter(Boolean));
     return true;
   }
   ns.request = { show, account };

@@ -21,7 +21,7 @@
       this.table = part(".requests .scroll");
       this.details = part(".requests");
       this.settingsPart = part(".settings");
-      this.texts = this.tables = 0;
+      this.texts = this.tables = this.queued = 0;
     }
     greet(hello, alone) {
       this.history.greet(hello);
@@ -44,7 +44,7 @@
       this.batch.again();
       this.memory.again();
       this.charts.again();
-      this.texts = this.tables = 0;
+      this.texts = this.tables = this.queued = 0;
       this.batch.showLegend();
     }
     draw(time, span, now) {
@@ -66,10 +66,12 @@
       if (now - this.texts > TEXT_EVERY) {
         this.texts = now;
         this.tiles.show(history, frame, time);
+        this.element.classList.toggle("over", Boolean(hello.span) && hello.source !== "live" && time > hello.span[1]);
+      } else if (now - this.queued > TEXT_EVERY) {
+        this.queued = now;
         panels.queues(this.lanes, history, frame, this.pick);
         this.batch.showLegend();
-      }
-      if (now - this.tables > TABLE_EVERY) {
+      } else if (now - this.tables > TABLE_EVERY) {
         this.tables = now;
         this.batch.describe(frame);
         if (frame.members.length) panels.members(this.members, frame.members);
