@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,20 +19,16 @@ import yaml
 from server.conftest import Server
 
 from .environments import Environment
+from .ray_replicas import READY_SECONDS, checkout_python, children
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(900)]
 CLIENT = "ray"
 SERVICE = Path(__file__).parents[2] / "deploy/ray/service.yaml"
-READY_SECONDS = 240.0  # Ray and two engines on a machine that does other things, too
 
 
 @pytest.fixture(scope="module")
 def python(environment: Environment) -> str:
-    """Ray's, with this checkout beside it."""
-    [packages] = (environment.root / "lib").glob("python*/site-packages")
-    here = sysconfig.get_paths()["purelib"]
-    (packages / "zz_checkout.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-    return environment.program("python")
+    return checkout_python(environment)
 
 
 @pytest.fixture(scope="module")
@@ -169,28 +164,8 @@ def _plain(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replica_pids(server: int) -> list[int]:
-    """Processes of replicas, which Ray names so, below this one."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
-    parents = {int(pid): int(parent) for pid, parent, *_ in rows}
-
-    def is_below(pid: int) -> bool:
-        while pid in parents:
-            if pid == server:
-                return True
-            pid = parents[pid]
-        return False
-
-    return [int(row[0]) for row in rows if "ServeReplica" in row[-1] and is_below(int(row[0]))]
-
-
-def test_the_example_starts_two_engines_and_asks_them(python: str) -> None:
-    example = Path(__file__).parents[2] / "examples" / "ray_replicas.py"
-    ended = subprocess.run(
-        [python, example, str(_free_port())], capture_output=True, text=True, timeout=READY_SECONDS, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "Continuous batching decides anew" in ended.stdout
+    """Processes of replicas, which Ray names so."""
+    return [pid for pid, command in children(server) if "ServeReplica" in command]
 
 
 def test_the_same_is_an_application_of_rays(python: str, single: Server, tmp_path: Path) -> None:

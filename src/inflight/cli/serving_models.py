@@ -15,26 +15,19 @@ from typing import TYPE_CHECKING
 from inflight import __version__
 from inflight.cli.engine_loading import Doing
 from inflight.cli.models_file import FileModel, ModelsFile
-from inflight.cli.serving import tell_ready_at, with_weights
+from inflight.cli.serving import with_weights
+from inflight.cli.serving_pool import serve_pool
 from inflight.config.setting import SettingsError
 from inflight.core.types.adapter import Adapter
 from inflight.engine.turns.table import TurnTable
 from inflight.models.errors import ModelError
 from inflight.server import logs
-from inflight.server.access_log import log_call
-from inflight.server.app import make_app
 from inflight.server.heap import share_one_heap
-from inflight.server.ingress.tls import tls_context
-from inflight.server.live.sources import MembersSource
-from inflight.server.loading import make_jobs, make_live
 from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.process import Process, listen
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import encode
-from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
-from inflight.server.tracing.opening import close_tracer, open_tracer
 
 if TYPE_CHECKING:
     from inflight.server.model_pool.pool import ModelPool
@@ -62,44 +55,17 @@ def serve_models(
     share_one_heap()
     logs.configure(worker_logs.log_format, worker_logs.log_level)
     models = tuple(replace(one, scheduling=with_weights(one.scheduling, tenants)) for one in file.models)
-    tls, bound = tls_context(settings), listen(settings)
     metrics = PoolMetrics(version=__version__)
-    tracer = open_tracer(settings, __version__)
-    service = Service(settings, lambda ended: log_call(ended, metrics.refused))
-    jobs = make_jobs(service, tenants)
 
-    async def page() -> tuple[bytes, str]:
-        """Raises ApiError while nothing is loaded."""
-        if metrics.pool is None:
-            raise service.not_loaded()
-        return await metrics.page()
-
-    def load(doing: Doing) -> ModelPool:
-        if jobs is not None:
-            doing("checking the data directory")
-            jobs.open()
+    def load(doing: Doing, loop: asyncio.AbstractEventLoop) -> ModelPool:
         doing("looking at the models")
         pool = metrics.pool = _pool(replace(file, models=models), folder, worker_logs)
         doing("loading the pinned models")
-        asyncio.run_coroutine_threadsafe(pool.open(), process.loop).result()
+        asyncio.run_coroutine_threadsafe(pool.open(), loop).result()
         return pool
 
-    async def begin() -> None:
-        if jobs is not None:
-            jobs.start(metrics.batch)
-        tell_ready_at(settings, tenants, bound, started)
-
-    async def end() -> None:
-        if jobs is not None:
-            await jobs.stop()
-        await close_tracer(tracer)
-
-    members = MembersSource(page, metrics.label, "models")
-    live = make_live(service, lambda: None if metrics.pool is None else members)
     with private_folder() as folder:
-        process = Process(service, load, begin, end)
-        app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)
-        return process.run(app, bound, tls)
+        return serve_pool(settings, tenants, metrics, load, started=started)
 
 
 def _check_zmq() -> None:

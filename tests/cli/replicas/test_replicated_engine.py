@@ -189,3 +189,34 @@ def test_a_closed_engine_tells_those_that_wait() -> None:
             await engine.open(request())
 
     run({"a": Replica()}, use)
+
+
+def test_an_engine_that_lost_everything_says_why() -> None:
+    async def use(engine: ReplicatedEngine) -> None:
+        stream = await engine.open(request(prompt=range(500)))
+        await stream.take()
+        engine.stop("The head is gone.")
+        assert engine.stopped == "The head is gone."
+        with pytest.raises(EngineStopped, match="The head is gone"):
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineStopped, match="The head is gone"):
+            await engine.open(request())
+        engine.close()
+        assert engine.stopped == "The head is gone.", "the first reason is the cause"
+
+    run({"a": Replica()}, use)
+
+
+def test_a_board_is_busy_while_something_is_under_way() -> None:
+    board = RoutingBoard()
+    assert not board.is_busy()
+
+    async def use(engine: ReplicatedEngine) -> None:
+        stream = await engine.open(request(prompt=[1, 2]))
+        assert board.is_busy()
+        async for _ in stream:
+            pass
+
+    run({"a": Replica()}, use, board)
+    assert not board.is_busy()

@@ -10,6 +10,8 @@ there has the same bits as anywhere, since its seed and settings go with it.
 
 import os
 
-# Ray reads these when it is imported. Its own lines say what the server's log says, and a signal is no failure.
+# Ray reads these when it is imported. Its own lines say what the server's log says, a signal is no failure, and nothing
+# starts a second Ray where the first is gone.
 os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
 os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")

@@ -19,8 +19,8 @@ from ray.serve.handle import DeploymentHandle
 from inflight import __version__
 from inflight.cli.replica_options import Replicas
 from inflight.cli.replicas.deployment import MOST_ONGOING, engines
-from inflight.cli.replicas.engine_replica import ReplicaSetup
 from inflight.cli.replicas.replica_handle import ReplicaHandle
+from inflight.cli.replicas.replica_setup import ReplicaSetup
 from inflight.cli.serve import command, settings_of
 from inflight.cli.serving import with_weights
 from inflight.cli.serving_replicas import served_by
@@ -58,7 +58,7 @@ class HttpReplica:
             self._jobs.open()
         handle = ReplicaHandle(self._handle, lambda: None)
         self._metrics.pool = handle
-        self._service.ready(await served_by(handle, self._setup.server, self._setup.engine, self._preprocessing))
+        self._service.ready(await served_by(handle, self._setup, self._preprocessing))
         if self._jobs is not None:
             self._jobs.start(self._metrics.batch)
 

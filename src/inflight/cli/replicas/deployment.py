@@ -5,6 +5,7 @@ Knows Ray Serve; what a replica computes and which of them gets a request, other
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,10 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from inflight.cli.replicas.autoscaling import DOWN_SECONDS, TELL_SECONDS, UP_SECONDS, WINDOW_SECONDS
-from inflight.cli.replicas.engine_replica import EngineReplica, ReplicaSetup
+from inflight.cli.replicas.engine_replica import EngineReplica
+from inflight.cli.replicas.head_watch import CLUSTER_PATIENCE, OWN_PATIENCE, HeadWatch
 from inflight.cli.replicas.replica_handle import ReplicaHandle, first_sentence
+from inflight.cli.replicas.replica_setup import ReplicaSetup
 from inflight.cli.replicas.scale import Scale
 from inflight.config.setting import SettingsError
 
@@ -81,13 +84,15 @@ class OwnRay:
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = f"--ray-address {address}" if address else "Ray"
             raise SettingsError(f"{where} cannot be used: {first_sentence(str(error))}.") from None
+        patience = OWN_PATIENCE if address is None else CLUSTER_PATIENCE
+        self._head = HeadWatch(ray.get_runtime_context().gcs_address, patience)
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         logging.getLogger("ray.serve").setLevel(logging.WARNING)  # the server's own log says the rest
 
     def run(self, application: serve.Application) -> ReplicaHandle:
         """Returns when all replicas of the start are ready. Raises SettingsError."""
         try:
-            return ReplicaHandle(serve.run(application, name=NAME, route_prefix=None), self.close)
+            return ReplicaHandle(serve.run(application, name=NAME, route_prefix=None), self.close, self._head)
         except RuntimeError as error:
             why = first_sentence(str(error))
             raise SettingsError(f"The replicas cannot be started: {why}. Ray's logs say more.") from None
@@ -95,6 +100,9 @@ class OwnRay:
     def close(self) -> None:
         """Of this machine's Ray nothing is left; of a cluster's, the replicas end."""
         if not ray.is_initialized():
+            return
+        if not self._head.answers():
+            atexit.register(os._exit, 1)  # before Ray's own, which would wait half a minute for an answer
             return
         if self._address is not None:
             serve.delete(NAME)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,26 +15,16 @@ import msgspec
 from inflight.cli.engine_loading import load_engine
 from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
 from inflight.cli.replicas.replica_queue import ReplicaQueue
+from inflight.cli.replicas.replica_setup import ReplicaSetup
 from inflight.cli.replicas.routing_board import ReplicaStats
-from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SchedulingSettings
+from inflight.cli.replicas.service_exchange import decode_given, encode_given
+from inflight.core.tenants.service import elsewhere
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
 from inflight.routing.serving_costs import ServingCosts
 from inflight.server.heap import share_one_heap
-from inflight.server.settings import ServerSettings
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSetup:
-    """What every replica is made of."""
-
-    server: ServerSettings
-    engine: EngineSettings
-    scheduling: SchedulingSettings
-    verbose: bool
 
 
 class EngineReplica:
@@ -93,9 +83,15 @@ class EngineReplica:
 
     async def page(self) -> tuple[str, bytes]:
         """Its name, and the metrics of its engine."""
-        from ray import serve
+        return _own_name(), (await self._loaded.page())[0]
 
-        return serve.get_replica_context().replica_id.unique_id, (await self._loaded.page())[0]
+    async def exchange_service(self, data: bytes) -> tuple[str, bytes]:
+        """data: what each replica gave to tenants, by its name. Returns its own name, and what was given here since.
+        Raises EngineStopped, MessageError."""
+        name, given = _own_name(), decode_given(data)
+        exchange = self._engine.loop.exchange_service
+        own = await self._loaded.bridge.ask(lambda: exchange(elsewhere(given, name)))
+        return name, encode_given({name: own})
 
     def check_health(self) -> None:
         """Ray's question; one that raises is replaced."""
@@ -122,3 +118,11 @@ class EngineReplica:
         """Ray calls it when what was under way has ended."""
         if (loaded := getattr(self, "_loaded", None)) is not None:
             await asyncio.to_thread(loaded.bridge.close)
+
+
+def _own_name() -> str:
+    """Ray's for this replica."""
+    from ray import serve
+
+    name: str = serve.get_replica_context().replica_id.unique_id
+    return name

@@ -15,36 +15,62 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
+from inflight.cli.replicas.head_watch import HeadWatch
 from inflight.cli.replicas.replicated_engine import ReplicaLost, ReplicatedEngine
 from inflight.cli.replicas.routed_frame import RoutedFrame
 from inflight.cli.replicas.routing_board import BOARD
+from inflight.cli.replicas.service_exchange import decode_given, encode_given, exchange_for_ever
+from inflight.core.tenants.service import Service
 from inflight.server.loaded_engine import Described
 from inflight.server.metrics.families import labelled
 
-PAGE_SECONDS = 5.0  # for which the replicas' metrics are waited for
+ANSWER_SECONDS = 5.0  # for which all replicas' answers are waited for
 _LOST = (RayError, RayServeException)
 
 
 class ReplicaHandle:
-    def __init__(self, handle: DeploymentHandle[Any], closed: Callable[[], None]):
-        """closed: told that nobody asks any more."""
-        self._handle, self._closed = handle, closed
+    def __init__(self, handle: DeploymentHandle[Any], closed: Callable[[], None], head: HeadWatch | None = None):
+        """closed: told that nobody asks any more. head: whose loss ends everything; None: Ray sees to that itself."""
+        self._handle, self._closed, self._head = handle, closed, head
 
     async def describe(self) -> Described:
         """What each of them is."""
         return msgspec.msgpack.decode(await self._handle.describe.remote(), type=Described)
 
-    def client(self, clock_zero: float) -> ReplicatedEngine:
-        """In the running event loop. clock_zero: see there."""
-        return ReplicatedEngine(self._ask, BOARD, clock_zero, self._closed)
+    def client(self, clock_zero: float, shares_service: bool) -> ReplicatedEngine:
+        """In the running event loop. clock_zero: see there. shares_service: whether replicas are told what the others
+        gave to tenants."""
+        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+
+        def closed() -> None:
+            for one in tasks:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(one.cancel)
+            self._closed()
+
+        engine = ReplicatedEngine(self._ask, BOARD, clock_zero, closed)
+        if shares_service:
+            tasks.append(loop.create_task(exchange_for_ever(self._exchange_service, BOARD.is_busy)))
+        if self._head is not None:
+            tasks.append(loop.create_task(_stop_without(self._head, engine)))
+        return engine
 
     async def metrics(self) -> Mapping[str, bytes]:
-        """Pages of the replicas, by Ray's names for them; none where one does not answer."""
-        answers = self._handle.broadcast("page")
+        """Pages of the replicas that answer, by Ray's names for them."""
+        return dict(await self._answers("page"))
+
+    async def _exchange_service(self, given: Mapping[str, Service]) -> Mapping[str, Service]:
+        told = await self._answers("exchange_service", encode_given(given))
+        return {name: decode_given(data)[name] for name, data in told}
+
+    async def _answers(self, question: str, *arguments: bytes) -> list[tuple[str, bytes]]:
+        """Of all replicas that answer: their names, and what they say."""
+        answers = self._handle.broadcast(question, *arguments)
         try:
-            return dict(await asyncio.to_thread(answers.results, timeout_s=PAGE_SECONDS))
+            said = await answers.results_async(timeout_s=ANSWER_SECONDS, return_exceptions=True)
         except (*_LOST, TimeoutError):
-            return {}
+            return []
+        return [one for one in said if not isinstance(one, BaseException)]
 
     def collect(self) -> Iterable[Metric]:
         about = "Requests sent to a replica and not ended, as the router sees them."
@@ -57,6 +83,10 @@ class ReplicaHandle:
             return _RayAnswer(self._handle.options(stream=True).generate.remote(frame))
         except _LOST as error:
             raise ReplicaLost(first_sentence(str(error))) from None
+
+
+async def _stop_without(head: HeadWatch, engine: ReplicatedEngine) -> None:
+    engine.stop(await head.until_lost())
 
 
 class _RayAnswer:

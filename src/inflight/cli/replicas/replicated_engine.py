@@ -73,14 +73,16 @@ class ReplicatedEngine:
         return self._stopped
 
     def close(self) -> None:
-        self._stopped = "The server was closed."
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._leave_all)
+            self._loop.call_soon_threadsafe(self.stop, "The server was closed.")
+        self._stopped = self._stopped or "The server was closed."
         self._closed()
 
-    def _leave_all(self) -> None:
+    def stop(self, why: str) -> None:
+        """No replica can be reached any more, and none will be: a sentence. In the event loop."""
+        self._stopped = self._stopped or why
         for stream in tuple(self._tasks):
-            stream.break_off(EngineStopped("The server was closed."))
+            stream.break_off(EngineStopped(self._stopped))
             self._left(stream)
 
     def _left(self, stream: EventStream) -> None:

@@ -69,6 +69,10 @@ class RoutingBoard:
         with self._lock:
             return {one.name: one.requests for one in self._router.replicas}
 
+    def is_busy(self) -> bool:
+        """Whether anything is under way."""
+        return any(self.queued().values())
+
     def _reckon(self, name: str, stats: Mapping[str, Any]) -> None:
         if name in self._known and stats:
             told = convert(stats, ReplicaStats)

@@ -1,0 +1,68 @@
+"""How a server is put together whose engines are in other processes: HTTP, tenants, batch jobs and the page of metrics
+are here, once for all of them.
+
+Knows the parts and the order in which they begin; which engines there are, and where, those know who call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from inflight import __version__
+from inflight.cli.engine_loading import Doing
+from inflight.cli.serving import tell_ready_at
+from inflight.server.access_log import log_call
+from inflight.server.app import make_app
+from inflight.server.ingress.tls import tls_context
+from inflight.server.live.sources import MembersSource
+from inflight.server.loading import make_jobs, make_live
+from inflight.server.metrics.pool_page import PoolMetrics
+from inflight.server.process import Process, listen
+from inflight.server.served import ServedModels
+from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
+from inflight.server.tracing.opening import check_tracing, close_tracer, open_tracer
+
+LoadPool = Callable[[Doing, asyncio.AbstractEventLoop], ServedModels]
+
+
+def serve_pool(
+    settings: ServerSettings, tenants: Tenants, metrics: PoolMetrics, load: LoadPool, *, started: float
+) -> int:
+    """Runs until it is told to stop; returns the exit code. metrics: whose pool `load` sets. load: in a thread of its
+    own; told whom to tell what it is doing, and the event loop of HTTP."""
+    check_tracing(settings)
+    tls, bound = tls_context(settings), listen(settings)
+    tracer = open_tracer(settings, __version__)
+    service = Service(settings, lambda ended: log_call(ended, metrics.refused))
+    jobs = make_jobs(service, tenants)
+
+    async def page() -> tuple[bytes, str]:
+        """Raises ApiError while nothing is loaded."""
+        if metrics.pool is None:
+            raise service.not_loaded()
+        return await metrics.page()
+
+    def load_here(doing: Doing) -> ServedModels:
+        if jobs is not None:
+            doing("checking the data directory")
+            jobs.open()
+        return load(doing, process.loop)
+
+    async def begin() -> None:
+        if jobs is not None:
+            jobs.start(metrics.batch)
+        tell_ready_at(settings, tenants, bound, started)
+
+    async def end() -> None:
+        if jobs is not None:
+            await jobs.stop()
+        await close_tracer(tracer)
+
+    members = MembersSource(page, metrics.label, f"{metrics.label.removesuffix('_name')}s")
+    live = make_live(service, lambda: None if metrics.pool is None else members)
+    process = Process(service, load_here, begin, end)
+    app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)
+    return process.run(app, bound, tls)
