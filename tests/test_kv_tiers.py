@@ -1,4 +1,4 @@
-"""A request says the same with a folder of blocks and without, before a restart and after it, also with damaged files."""
+"""A request says the same with tiers and without, before a restart and after it, also where files are damaged."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ def test_answers_are_the_same_with_a_folder_and_after_a_restart(name: str, folde
     expected = alone(folder, cases, **{key: value for key, value in shape.items() if key == "kv_cache_dtype"})
     brought(folder, tmp_path, cases, expected, **shape)
     assert brought(folder, tmp_path, cases, expected, **shape) > 4, "a restarted engine begins behind what was kept"
+
+
+@pytest.mark.parametrize("more", [{}, {"preemption": "swap", "swap_space": 0.001}])
+def test_answers_are_the_same_with_the_host_as_a_tier(more: dict[str, object], folder: Path) -> None:
+    cases = mix(seed=8, count=16) * 2
+    with opened(folder, kv_cache_host=0.01, max_num_seqs=12, num_blocks=16, watermark=0.0, **more) as engine:
+        outputs = run(engine, cases)
+        snapshot = engine.loop.snapshot()
+    assert [answer(output) for output in outputs] == alone(folder, cases)
+    assert snapshot.held_host_blocks > 0 == snapshot.swapped_sequences
 
 
 def test_damaged_files_change_no_answer(folder: Path, tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ class Setup:
     preemption: Mode = "recompute"
     host_blocks: int = 0
     copy_seconds: float = 0.01
+    host_is_tier: bool = False
     oracle: bool = False
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
@@ -219,6 +220,7 @@ class Setup:
             longest_chunk=self.longest_chunk,
             spacing=self.spacing,
             cache_journal=self.journal,
+            host_is_tier=self.host_is_tier,
             sources=self._sources(),
             sink=self.tier,
             identity=identity if self.peers else None,
@@ -602,7 +604,8 @@ class Harness:
         snapshot = self.scheduler.snapshot()
         assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
-        assert inside.host_blocks_in_use(self.scheduler) == 0
+        assert inside.host_blocks_in_use(self.scheduler) == inside.kept_on_host(self.scheduler)
+        assert self.setup.host_is_tier or not inside.kept_on_host(self.scheduler)
         assert self.setup.prefix_caching or not snapshot.used_state_snapshots, "a snapshot is kept that nobody finds"
         if not self.setup.prefix_caching:
             assert snapshot.idle_blocks == 0, "what only its own request could find is kept"

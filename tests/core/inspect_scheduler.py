@@ -112,6 +112,11 @@ def host_blocks_in_use(scheduler: Scheduler) -> int:
     return swap.host_blocks - swap.free
 
 
+def kept_on_host(scheduler: Scheduler) -> int:
+    """Blocks there that nobody wants yet."""
+    return scheduler._memory.swap.kept
+
+
 def is_storing(scheduler: Scheduler) -> bool:
     """Whether device blocks wait to be free until their content is stored."""
     return bool(scheduler._memory.swap.storing)
@@ -224,12 +229,16 @@ def _check_host(scheduler: Scheduler) -> None:
     assert not transfers._asked, "transfers that no plan tells"
     assert set(transfers.out) == set(transfers._ended)
     of_host = [transfer for transfer in transfers.out.values() if transfer.place == HOST]
-    assert swap.storing == sum(transfer.kind == "store" for transfer in of_host)
+    stores = [transfer for transfer in of_host if transfer.kind == "store"]
+    ahead = [transfer for transfer in stores if swap._stored_ahead == len(transfer.blocks)][:1]
+    assert swap.storing == len(stores) - bool(swap._stored_ahead) and bool(ahead) >= bool(swap._stored_ahead)
     moving = [block for transfer in of_host for block in transfer.remote_blocks]
     assert sorted([*swap._free, *used, *moving]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
     wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
     assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
-    assert all(place.node in swap._wanted for place in nodes if place.host_block is not None), "kept for nobody"
+    on_host = {place.node for place in nodes if place.host_block is not None}
+    assert on_host == {node for node in on_host if node in swap._wanted} | set(swap._kept), "kept for nobody"
+    assert not set(swap._kept) & set(swap._wanted), "what is wanted may give way"
     assert all(not sequence.offloaded or sequence.row is None for sequence in alive(scheduler))
     snapshot = scheduler.snapshot()
     assert snapshot.held_host_blocks == len(used) + len(moving)

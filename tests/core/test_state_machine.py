@@ -83,6 +83,7 @@ def setups(draw: st.DrawFn) -> Setup:
         preemption=draw(st.sampled_from(["recompute", "swap", "auto"])),
         host_blocks=draw(st.sampled_from([0, 2, 30])),
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
+        host_is_tier=draw(st.booleans()),
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
         right_drafts=None if snapshots else draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),

@@ -227,6 +227,8 @@ def _assemble(
     if adapters.num_slots:
         in_force |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
     in_force |= {"speculation": drafting.in_force, "end_token_ids": ends.resolved()}
+    if settings.kv_cache_host is not None:
+        in_force["kv_cache_host"] = Resolved(settings.kv_cache_host, "GiB of host memory for what is evicted")
     if folder is not None:
         in_force["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.most_bytes)}")
     capacity = built.executor.capacity

@@ -207,6 +207,7 @@ def _kv_cache(
     own = backend.bytes_per_block(shape)
     whole = own if drafter is None else own + drafter.bytes_per_block
     host_blocks = swap_blocks(settings.scheduling.swap_space, whole)
+    host_blocks += swap_blocks(settings.engine.kv_cache_host, whole, option="--kv-cache-host")
     kv_cache = backend.kv_cache(shape, size.num_blocks + 1, host_blocks)  # one more, for padding
     capacity = Capacity(
         num_blocks=size.num_blocks,

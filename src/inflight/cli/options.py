@@ -258,6 +258,12 @@ engine_options = grouped(
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
     click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),
     click.option(
+        "--kv-cache-host",
+        type=float,
+        metavar="GiB",
+        help="Of host memory, for keys and values whose own blocks are taken for others.",
+    ),
+    click.option(
         "--kv-cache-dir",
         type=click.Path(file_okay=False),
         metavar="DIR",

@@ -102,6 +102,7 @@ def make_scheduler(
         sources=sources,
         identity=identity,
         sink=sink,
+        host_is_tier=settings.kv_cache_host is not None,
     )
 
 

@@ -48,8 +48,8 @@ class EngineSettings:
     gpu_memory_utilization: on a GPU, share of all its memory that this engine may have: what weights and the largest
     step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
     wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
-    kv_cache_dir: a folder in which keys and values are kept as well, over restarts and for others. kv_cache_disk: GiB
-    that it may hold.
+    kv_cache_host: GiB of the host's memory in which keys and values are kept whose own blocks are taken. kv_cache_dir:
+    a folder in which they are kept as well, over restarts and for others. kv_cache_disk: GiB that it may hold.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     watermark: share of the KV blocks kept free of newcomers.
@@ -83,6 +83,7 @@ class EngineSettings:
     kv_memory: float | None = None
     num_blocks: int | None = None
     state_memory: float | None = None
+    kv_cache_host: float | None = None
     kv_cache_dir: str | None = None
     kv_cache_disk: float | None = None
     enable_prefix_caching: bool = True
@@ -111,7 +112,7 @@ class EngineSettings:
             raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
-        for name in ("kv_memory", "state_memory", "kv_cache_disk"):
+        for name in ("kv_memory", "state_memory", "kv_cache_host", "kv_cache_disk"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, int | float):
                 raise SettingsError(f"{option(name)} is {given!r}; give a number of GiB.")
@@ -163,11 +164,12 @@ class EngineSettings:
             raise SettingsError("--kv-cache-dir is empty; give a folder, or leave it out.")
         if self.kv_cache_disk is not None and self.kv_cache_dir is None:
             raise SettingsError("--kv-cache-disk says how much --kv-cache-dir may hold, and that is not given.")
-        if self.kv_cache_dir is not None and not self.enable_prefix_caching:
-            raise SettingsError(
-                "--kv-cache-dir keeps what the prefix cache holds, and --no-prefix-caching is given; leave one of them "
-                "out."
-            )
+        for given in ("kv_cache_host", "kv_cache_dir"):
+            if getattr(self, given) is not None and not self.enable_prefix_caching:
+                raise SettingsError(
+                    f"{option(given)} keeps what the prefix cache holds, and --no-prefix-caching is given; leave one "
+                    "of them out."
+                )
         if self.kv_cache_dir is not None and self.tensor_parallel_size > 1:
             raise SettingsError(
                 "--kv-cache-dir keeps blocks of one device, and --tensor-parallel-size is "

@@ -187,18 +187,24 @@ def state_size(
     return StateSize(count, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {told}")
 
 
-def swap_blocks(swap_space_gib: float | None, bytes_per_block: int, memory: MachineMemory | None = None) -> int:
-    """Host blocks for preempted sequences. Raises ModelError for less than one block and for more than is free."""
+def swap_blocks(
+    swap_space_gib: float | None,
+    bytes_per_block: int,
+    memory: MachineMemory | None = None,
+    option: str = "--swap-space",
+) -> int:
+    """Host blocks for preempted sequences, or of a tier. option: that says so. Raises ModelError for less than one
+    block and for more than is free."""
     if swap_space_gib is None:
         return 0
     if memory is None:
         memory = machine_memory()
     blocks = int(swap_space_gib * GIB // bytes_per_block)
     if blocks < 1:
-        raise ModelError(f"--swap-space {swap_space_gib:g} GiB is less than one KV block ({gib(bytes_per_block)}).")
+        raise ModelError(f"{option} {swap_space_gib:g} GiB is less than one KV block ({gib(bytes_per_block)}).")
     if blocks * bytes_per_block > memory.available:
         raise ModelError(
-            f"--swap-space {swap_space_gib:g} GiB is more than the {gib(memory.available)} that {memory.limited_by} "
+            f"{option} {swap_space_gib:g} GiB is more than the {gib(memory.available)} that {memory.limited_by} "
             "has free; lower it."
         )
     return blocks

@@ -55,10 +55,12 @@ class KVCacheManager:
         spacing: SnapshotSpacing | None = None,
         journal: CacheJournal | None = None,
         tiers: BlockTiers = NO_TIERS,
+        host_is_tier: bool = False,
     ):
         """longest_chunk: tokens of one sequence that a step computes at most. spacing: of snapshots of recurrent state,
         where the model has any. journal: of what changes in the prefix cache, where somebody asks. tiers: beyond the
-        device and its host. Raises ValueError where they cannot hold all that a sequence goes on behind."""
+        device and its host. host_is_tier: what nobody wants is kept on the host, too. Raises ValueError where they
+        cannot hold all that a sequence goes on behind."""
         self.layout = TableLayout(capacity, allocation, longest_chunk)
         self.block_size = capacity.block_size
         self.has_windows = self.layout.has_windows
@@ -68,6 +70,7 @@ class KVCacheManager:
         self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
         self._journal = journal
+        self._host_is_tier = host_is_tier and self._prefix_caching
         self._tiers = tiers if self._prefix_caching else NO_TIERS
         if self._tiers and (self.has_windows or self.has_state):
             raise ValueError(
@@ -85,7 +88,8 @@ class KVCacheManager:
         self.prefix.clear()  # for those who mirror what was there before
         self.pool = BlockPool(capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
-        self.swap = SwapSpace(capacity.host_blocks, self.prefix, self.pool, self.transfers)
+        parts = (self.prefix, self.pool, self.transfers)
+        self.swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier)
         self.tables = BlockTables(self.layout, self.pool, self.prefix, self.swap)
         states = self.states if self.has_state else None
         sink, sources = self._tiers.sink, self._tiers.sources
@@ -95,8 +99,8 @@ class KVCacheManager:
         self.handing = None if identity is None else HandingOver(self.pool, keeps, self.transfers, identity)
         self.loader: PrefixLoader | None = None
         if sources:
-            parts = (self.pool, self.prefix, self.sharing, self.transfers)
-            self.loader = PrefixLoader(*parts, sources, self._tiers.worth, self.block_size, self.writes)
+            shared = (self.pool, self.prefix, self.sharing, self.transfers)
+            self.loader = PrefixLoader(*shared, sources, self._tiers.worth, self.block_size, self.writes)
 
     # -- sequences that wait ------------------------------------------------------------------------------------
     def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
@@ -180,6 +184,7 @@ class KVCacheManager:
     # -- steps --------------------------------------------------------------------------------------------------
     def begin_writes(self, step: int) -> None:
         """Store what is to be kept in a tier, and hand over what peers are to have, with the plan of this step."""
+        self.swap.store_ahead()
         if self.writes is not None:
             self.writes.begin(step)
         if self.handing is not None:
@@ -221,6 +226,7 @@ class KVCacheManager:
             if place.block is not None:
                 self.pool.acquire(place.block)
         if offloaded:
+            self.swap.hold(offloaded)
             sequence.timings.swapped_blocks += len(offloaded)
             self.swap.load(offloaded, self.pool.allocate(len(offloaded)))
         self.swap.give_up(sequence.offloaded)

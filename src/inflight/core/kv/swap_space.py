@@ -1,16 +1,21 @@
-"""Swap space: what preempted sequences will need again, kept on the host instead of being forgotten.
+"""Swap space: what preempted sequences will need again, kept on the host instead of being forgotten; and, where the
+host is a tier of the prefix cache, what others may need.
 
 Knows which blocks are wanted by preempted sequences, and which host blocks are free; asks for transfers. A wanted block
 is stored only when its device block is really taken for something else, last blocks of a sequence first: a victim loses
-what is needed and no more. Content that is not wanted, finds no room, or whose transfer failed, is forgotten. Where
-transfers are asynchronous, the device block stays held, and its content findable, until it is stored (`store`); else it
-may be given away in the plan that stores it (`evicted`).
+what is needed and no more. Content that finds no room, or whose transfer failed, is forgotten. Where transfers are
+asynchronous, the device block stays held, and its content findable, until it is stored (`store`); else it may be given
+away in the plan that stores it (`evicted`).
+
+Content that nobody wants is kept only in a tier, gives way to what is wanted, and what was kept longest ago goes first.
+Nobody ever waits for it to be stored: where transfers are asynchronous, blocks that are about to be taken are stored
+before that (`store_ahead`), and what was not is forgotten.
 (vLLM, arXiv 2309.06180, swaps a victim whole; here the prefix cache spans both memories.)
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from functools import partial
 
@@ -19,12 +24,20 @@ from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.transfers import Transfers
 from inflight.core.types.plan import HOST
 
+FEW = 16  # of the pool: free blocks below one in so many are few
+
 Places = tuple[CachedBlock, ...]
 Blocks = tuple[int, ...]
 
 
 class SwapSpace:
-    def __init__(self, host_blocks: int, prefix: PrefixCache, pool: BlockPool, transfers: Transfers):
+    def __init__(
+        self, host_blocks: int, prefix: PrefixCache, pool: BlockPool, transfers: Transfers, is_tier: bool = False
+    ):
+        """is_tier: whether what nobody wants is kept, too."""
+        self._is_tier = is_tier
+        self._kept: OrderedDict[int, CachedBlock] = OrderedDict()  # by node: on the host, and wanted by nobody
+        self._stored_ahead = 0  # blocks that are being stored before they are taken
         self._prefix = prefix
         self._pool = pool
         self._transfers = transfers
@@ -38,10 +51,17 @@ class SwapSpace:
     def free(self) -> int:
         return len(self._free)
 
+    @property
+    def kept(self) -> int:
+        """Host blocks with content that nobody wants yet."""
+        return len(self._kept)
+
     def want(self, places: Iterable[CachedBlock]) -> tuple[int, ...]:
         """A preempted sequence will come back for these; returns their nodes, to be given up later."""
         nodes = tuple(place.node for place in places)
         self._wanted.update(nodes)
+        for node in nodes:
+            self._kept.pop(node, None)
         self.sequences += bool(nodes)
         return nodes
 
@@ -55,16 +75,22 @@ class SwapSpace:
             del self._wanted[node]
             place = self._prefix.block_of(node)
             if place is not None and place.host_block is not None:
-                self._prefix.drop(place)
-                self._free.append(place.host_block)
+                if self._is_tier:
+                    self._kept[node] = place
+                else:
+                    self._prefix.drop(place)
+                    self._free.append(place.host_block)
 
     def evicted(self, block: int) -> None:
         """A device block with findable content is about to be reused, and what it holds is stored or forgotten."""
         place = self._prefix.at(block)
-        if place.node in self._wanted and self._free and not self._transfers.asynchronous:
+        is_wanted = place.node in self._wanted
+        if not self._transfers.asynchronous and (is_wanted or self._is_tier) and self._room():
             host_block = self._free.pop()
             self._transfers.begin("store", HOST, (block,), (host_block,), lambda done: None)
             self._prefix.move(place, None, host_block)
+            if not is_wanted:
+                self._kept[place.node] = place
         else:
             self._prefix.drop(place)
 
@@ -75,14 +101,37 @@ class SwapSpace:
 
     def store(self, blocks: Iterable[int]) -> bool:
         """Begin to store what is wanted of these evictable blocks, while there is room; whether anything is."""
-        places = tuple(place for place in map(self._prefix.at, blocks) if place.node in self._wanted)[: self.free]
+        wanted = (place for place in map(self._prefix.at, blocks) if place.node in self._wanted)
+        places = tuple(wanted)[: self.free + self.kept]
         if not places:
             return False
-        host_blocks = tuple(self._free.pop() for _ in places)
+        host_blocks = self._take(len(places))
         blocks = tuple(place.block for place in places if place.block is not None)
         self._transfers.begin("store", HOST, blocks, host_blocks, partial(self._stored, places, host_blocks))
         self.storing += 1
         return True
+
+    def hold(self, places: Iterable[CachedBlock]) -> None:
+        """They are about to be loaded: none of them gives way to what is stored before that."""
+        for place in places:
+            self._kept.pop(place.node, None)
+
+    def store_ahead(self) -> None:
+        """Where nobody may wait for it: what is about to be taken, and nobody wants, begins to be stored, a few blocks
+        at a time, while few are free and many are not held."""
+        if not self._is_tier or not self._transfers.asynchronous or self._stored_ahead:
+            return
+        few = max(1, self._pool.num_blocks // FEW)
+        if self._pool.free >= few or self._pool.evictable < 2 * few:
+            return
+        coming = map(self._prefix.at, self._pool.next_evicted(self._pool.free + few, ()))
+        places = tuple(place for place in coming if place.node not in self._wanted)[: self.free + self.kept]
+        if not places:
+            return
+        host_blocks = self._take(len(places))
+        blocks = tuple(place.block for place in places if place.block is not None)
+        self._stored_ahead = len(blocks)
+        self._transfers.begin("store", HOST, blocks, host_blocks, partial(self._is_stored_ahead, places, host_blocks))
 
     def load(self, places: Places, blocks: Blocks) -> None:
         """Copy nodes' content from the host into new device blocks. From the next plan on, or when the transfer has
@@ -97,9 +146,11 @@ class SwapSpace:
 
     def forget_all(self) -> None:
         """Nothing on the host can be trusted any more; its blocks are free but for those of transfers that are out."""
-        busy = {host_block for transfer in self._transfers.out.values() for host_block in transfer.remote_blocks}
+        of_host = (transfer for transfer in self._transfers.out.values() if transfer.place == HOST)
+        busy = {host_block for transfer in of_host for host_block in transfer.remote_blocks}
         self._free = [host_block for host_block in range(self.host_blocks - 1, -1, -1) if host_block not in busy]
         self._wanted.clear()
+        self._kept.clear()
 
     def _stored(self, places: Places, host_blocks: Blocks, done: bool) -> None:
         """What nobody holds meanwhile, and somebody still wants, is on the host now, or lost."""
@@ -112,6 +163,35 @@ class SwapSpace:
             self._free.append(host_block)
             if is_alone and not done:
                 self._prefix.drop(place)
+
+    def _is_stored_ahead(self, places: Places, host_blocks: Blocks, done: bool) -> None:
+        """What nobody holds meanwhile is on the host now; what did not come there stays where it is."""
+        self._stored_ahead = 0
+        for place, host_block in zip(places, host_blocks, strict=True):
+            is_alone = not place.lost and place.block is not None and self._pool.ref_count(place.block) == 1
+            if not done or not is_alone:
+                self._free.append(host_block)
+                continue
+            self._prefix.move(place, None, host_block)
+            if place.node not in self._wanted:
+                self._kept[place.node] = place
+
+    def _room(self) -> bool:
+        """Whether there is a free host block, if need be since what was kept longest ago gives way."""
+        if not self._free and self._kept:
+            _, place = self._kept.popitem(last=False)
+            assert place.host_block is not None, "what is kept is on the host"
+            self._free.append(place.host_block)
+            self._prefix.drop(place)
+        return bool(self._free)
+
+    def _take(self, count: int) -> Blocks:
+        """So many host blocks, which there are."""
+        taken = []
+        for _ in range(count):
+            self._room()
+            taken.append(self._free.pop())
+        return tuple(taken)
 
     def _loaded(self, places: Places, host_blocks: Blocks, done: bool) -> None:
         self._free += host_blocks

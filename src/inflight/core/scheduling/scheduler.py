@@ -82,13 +82,14 @@ class Scheduler:
         cache_journal: CacheJournal | None = None,
         sources: Iterable[BlockSource] = (),
         sink: BlockSink | None = None,
+        host_is_tier: bool = False,
         identity: Identity | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
         cache_journal: has what changes in the prefix cache, where somebody takes it. sources: of blocks beyond the
-        device, where prefixes go on. sink: in which blocks are kept as well. identity: by which those of prompts are
-        handed over to other engines; None: they are not.
+        device, where prefixes go on. sink: in which blocks are kept as well. host_is_tier: so they are on the host, when
+        their own is taken. identity: by which those of prompts are handed over to other engines; None: they are not.
         Raises ValueError for end token ids that are not in the vocabulary, and for speculation where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
@@ -109,7 +110,7 @@ class Scheduler:
         self._watermark = watermark
         self._speculation = speculation
         tiers = BlockTiers(tuple(sources), RestoreCost(self._latency), sink, identity)
-        how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers)
+        how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers, host_is_tier)
         self._memory = KVCacheManager(capacity, *how)
         self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
