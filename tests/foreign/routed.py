@@ -26,14 +26,16 @@ SECONDS_TO_READY = 60
 
 
 class Router:
-    """One process on free ports. Use it in `with`."""
+    """One process on free ports, before workers that are all alike, or before those that options name. Use it in
+    `with`."""
 
     def __init__(self, environment: Environment, workers: Sequence[str], policy: str, *options: str):
-        self._workers = len(workers)
+        self._workers = len(workers) or sum(one.startswith("http://") for one in options)
         port, self._metrics_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{port}"
         asked = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(self._metrics_port)]
-        asked += ["--worker-urls", *workers, "--policy", policy, "--worker-startup-check-interval", "1", *options]
+        asked += ["--policy", policy, "--worker-startup-check-interval", "1", *options]
+        asked += ["--worker-urls", *workers] if workers else []
         self.process = subprocess.Popen(
             [environment.program("vllm-router"), *asked],
             stdin=subprocess.DEVNULL,
@@ -66,7 +68,8 @@ class Router:
             answer = self.get("/readiness")
         except httpx.TransportError:
             return 0
-        return int(answer.json()["healthy_workers"]) if answer.status_code == 200 else 0
+        # Between prefill and decode servers it says of each kind how many are well, and is ready when one of each is.
+        return int(answer.json().get("healthy_workers", self._workers)) if answer.status_code == 200 else 0
 
     def get(self, path: str, **settings: Any) -> httpx.Response:
         return httpx.get(self.url + path, timeout=30, **settings)
