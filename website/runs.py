@@ -19,7 +19,7 @@ from website.errors import WebsiteError
 
 _BLOCK = re.compile(r"<!-- run(?:: (?P<expected>[^>]+?))? -->\n(?P<block>```sh\n(?P<body>.*?)\n```\n)", re.DOTALL)
 _DIAGNOSIS = "\nDiagnosis\n"
-_SECONDS = 300
+_SECONDS = 900
 _WIDTH = 96
 
 
