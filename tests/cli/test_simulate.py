@@ -89,6 +89,17 @@ def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> N
     assert "needs targets" in said(capsys, *split, code=1)[1]
 
 
+def test_replicas_that_scale(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    usual = ("simulate", "--step-model", model, "--rate", "400", "--requests", "4000", "--max-num-seqs", "4")
+    out, err = said(capsys, *usual, "--max-replicas", "3", "--replica-start-seconds", "1", "--json")
+    scaling = json.loads(out)["scaling"]
+    (_, one), (later, three) = scaling["over_time"][:2]
+    assert (one, three) == (1, 3) and later >= 4.0, "three seconds for which they are wanted, and one to start"
+    assert scaling["replica_seconds"] > later + 3 * 1.0
+    assert "replica-seconds (with 3 all the time" in err and "1 from 0 s, 3 from" in err
+    assert len(json.loads(out)["replicas"]) >= 3
+
+
 POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
 
 
@@ -112,6 +123,11 @@ POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
         (("--rate", "1", "--kv-bytes", "10"), "--kv-bytes is about what moves to a pool"),
         (("--rate", "1", "--split-replicas", "3", "--replicas", "2", "--transfer-gbps", "1"), "--replicas counts"),
         (("--rate", "1", "--split-replicas", "3", "--record", "x.jsonl"), "--record has no effect"),
+        (("--rate", "1", "--replicas", "3", "--max-replicas", "2"), "--max-replicas is 2, and there are 3"),
+        (("--rate", "1", "--replica-start-seconds", "5"), "give --max-replicas as well"),
+        (("--rate", "1", "--max-replicas", "2", "--replica-start-seconds", "-5"), "--replica-start-seconds is -5"),
+        (("--rate", "1", "--max-replicas", "2", "--html", "x.html"), "--html plays engines that are there all"),
+        ((*POOLS, "--transfer-gbps", "10", "--max-replicas", "4"), "no effect where there are two pools"),
         (("--rate", "1", "--speed", "2"), "--speed is about a trace"),
         (("--rate", "1", "--record", "nowhere/r.jsonl"), "nowhere does not exist; create it first"),
         (("--rate", "1", "--strategy", "chunkd"), "Did you mean chunked?"),

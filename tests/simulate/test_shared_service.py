@@ -19,9 +19,10 @@ from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.records.schema import of_kind, read_records
 from inflight.routing.router import Router
-from inflight.simulate.cluster import Cluster, RoutedPool
+from inflight.simulate.cluster import Cluster
 from inflight.simulate.replay import replay
 from inflight.simulate.replica import Replica
+from inflight.simulate.routed_pool import RoutedPool
 from inflight.simulate.simulation import Requests, Setup, _replica, simulate
 from inflight.workload.workload import Entry, Workload
 

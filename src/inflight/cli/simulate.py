@@ -40,6 +40,7 @@ from inflight.config.setting import SettingsError
 from inflight.config.speculation import OFF, DraftSource, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
 from inflight.core.types.plan import Capacity
+from inflight.counted import counted
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.machine import BLOCK_SIZE
@@ -47,6 +48,7 @@ from inflight.records.json_text import json_text
 from inflight.routing.registry import OPTIONS, ROUTERS
 from inflight.simulate.cluster import Link
 from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.scaled_pool import START_SECONDS, Scaled, Scaling
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
 
@@ -66,6 +68,14 @@ _engine_options = grouped(
 _pool_options = grouped(
     "Replicas and pools",
     click.option("--replicas", type=int, help="Engines behind the router; 1 unless set."),
+    click.option(
+        "--max-replicas", type=int, help="Engines that long queues may make of them, as `inflight serve` does."
+    ),
+    click.option(
+        "--replica-start-seconds",
+        type=float,
+        help=f"From when one more engine is wanted until it takes requests; {START_SECONDS:g} unless set.",
+    ),
     click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}."),
     *declared(OPTIONS),
     click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only."),
@@ -113,6 +123,11 @@ def command(**values: Any) -> int:
         raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")
     if values["split_replicas"] is not None and values["html"] is not None:
         raise click.UsageError("--split-replicas runs every split, and --html plays one run; leave one of them out.")
+    if values["max_replicas"] is not None and values["html"] is not None:
+        raise click.UsageError(
+            "--html plays engines that are there all the time, and with --max-replicas they come and go; leave one of "
+            "them out."
+        )
     check_writable(values["record"], values["html"], reads=[values["trace"], values["classes"], values["step_model"]])
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
     html = values.pop("html")
@@ -252,7 +267,12 @@ def _setup(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Dev
         raise click.UsageError(f"--replicas is {values['replicas']}; give a number from 1.")
     if prefill is None and decode is None and split is None:
         check_decode(values, first.scheduling.swap_space is not None)
-        return Setup(first, seed=seed, content_seed=content_seed)
+        return Setup(replace(first, scaling=_scaling(values, first.replicas)), seed=seed, content_seed=content_seed)
+    if values["max_replicas"] is not None or values["replica_start_seconds"] is not None:
+        raise click.UsageError(
+            "--max-replicas and --replica-start-seconds are of engines that do both prompts and decodes, and have no "
+            "effect where there are two pools; leave them out."
+        )
     if values["replicas"] is not None:
         raise click.UsageError(
             "--replicas counts engines that do both prompts and decodes, and has no effect where there are two pools; "
@@ -265,6 +285,22 @@ def _setup(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Dev
     link = _link(values, devices)
     sized = [replace(pool, replicas=number or 1) for pool, number in ((first, prefill), (second, decode))]
     return Setup(sized[0], sized[1], link, seed, content_seed)
+
+
+def _scaling(values: dict[str, Any], least: int) -> Scaling | None:
+    most, seconds = values["max_replicas"], values["replica_start_seconds"]
+    if most is None:
+        if seconds is not None:
+            raise click.UsageError(
+                "--replica-start-seconds is of engines that are added while others run, and there are none; give "
+                "--max-replicas as well."
+            )
+        return None
+    if most < least:
+        raise click.UsageError(f"--max-replicas is {most}, and there are {least} from the start; give {least} or more.")
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise click.UsageError(f"--replica-start-seconds is {seconds:g}; give seconds, from 0.")
+    return Scaling(most, START_SECONDS if seconds is None else seconds)
 
 
 def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
@@ -294,12 +330,31 @@ def _report(run: Simulation, summary: Summary) -> None:
             file=sys.stderr,
         )
     _report_drafts(run)
-    if len(run.replicas) > 1:
+    if run.scaled is not None:
+        _report_scaling(run.scaled)
+    elif len(run.replicas) > 1:
         end = max(one.ended for one in run.observations)
         busy = [one.busy / end for one in run.replicas]
         print(f"replicas     busy {', '.join(f'{share:.0%}' for share in busy)}", file=sys.stderr)
     for sentence, steps in run.extrapolated.items():
         print(f"extrapolated {steps:,} of {run.steps:,} steps. {sentence}", file=sys.stderr)
+
+
+_MOST_TOLD = 12  # changes of the number of replicas
+
+
+def _report_scaling(scaled: Scaled) -> None:
+    """How many there were, and what that took."""
+    counts = scaled.over_time()
+    most = max(count for _, count in counts)
+    print(
+        f"replicas     {min(count for _, count in counts)} to {most}, {scaled.replica_seconds:,.0f} replica-seconds "
+        f"(with {most} all the time {most * scaled.end:,.0f}), those in which they start and drain among them",
+        file=sys.stderr,
+    )
+    told = [f"{count} from {time:,.0f} s" for time, count in counts]
+    left = f", and {counted(len(told) - _MOST_TOLD, 'change')} more" if len(told) > _MOST_TOLD else ""
+    print(f"             {', '.join(told[:_MOST_TOLD])}{left}", file=sys.stderr)
 
 
 def _report_drafts(run: Simulation) -> None:
@@ -382,4 +437,12 @@ def _result(
             {"steps": one.steps, "busy_seconds": one.busy, "preemptions": one.last.preemptions} for one in run.replicas
         ],
         "extrapolated": run.extrapolated,
+        **_scaling_result(run.scaled),
     }
+
+
+def _scaling_result(scaled: Scaled | None) -> dict[str, Any]:
+    """over_time: [seconds, replicas that take requests from then on]."""
+    if scaled is None:
+        return {}
+    return {"scaling": {"replica_seconds": scaled.replica_seconds, "over_time": scaled.over_time()}}

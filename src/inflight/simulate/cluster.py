@@ -2,7 +2,8 @@
 
 Three things happen: a step's events are told, a request comes, a replica steps. Whichever is earliest happens next, at
 equal times in this order, so that an answer's end can bring the next request before the next step is planned. Before
-them, now and then, replicas that share tenants are told what the others gave.
+them, now and then, replicas that share tenants are told what the others gave, and replicas are added and taken away
+where they scale.
 
 With `decode`, requests move on to a second pool after their first token: the first engine computes the prompt and
 samples one token (`max_tokens` 1); the second gets prompt and first token, with the keys and values of the prompt's
@@ -19,7 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from inflight.core.tenants.service import PERIOD_SECONDS, Service, elsewhere
@@ -27,9 +28,10 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
 from inflight.routing.routed_request import RoutedRequest
-from inflight.routing.router import Router
 from inflight.simulate.ready_line import ReadyLine
 from inflight.simulate.replica import Replica
+from inflight.simulate.routed_pool import RoutedPool
+from inflight.simulate.scaled_pool import ScaledPool
 from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.pacing import Pacer
 from inflight.workload.workload import Workload
@@ -72,16 +74,8 @@ class _Sent:
     index: int
     request: Request
     replica: Replica
-    router: Router
+    pool: RoutedPool
     tokens: int = 0  # that came so far
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedPool:
-    """Replicas, and the router before them, which knows each by its number."""
-
-    replicas: Sequence[Replica]
-    router: Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +100,7 @@ class Cluster:
         self._request = request
         self._entries = workload.entries
         self._first, self._decode = first, decode
+        self._scaled = first if isinstance(first, ScaledPool) else None
         self._replicas = (*first.replicas, *(decode.pool.replicas if decode is not None else ()))
         self._line = ReadyLine(self._replicas)
         self._pacer = Pacer(workload)
@@ -133,6 +128,9 @@ class Cluster:
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
+            if self._scaled is not None and (time := self._scaled.next_time) <= first:
+                self._scale(self._scaled, time)
+                continue
             if first >= self._next_exchange:
                 self._exchange_service(first)
             if events_due == first:
@@ -163,6 +161,11 @@ class Cluster:
         every = enumerate(self._replicas)
         self._given = {str(at): one.exchange_service(elsewhere(self._given, str(at))) for at, one in every}
 
+    def _scale(self, pool: ScaledPool, now: float) -> None:
+        for replica in pool.pass_time(now):
+            self._line.join(replica)
+            self._replicas += (replica,)
+
     def _offer(self, now: float) -> None:
         """A place that a refusal gives back may be the next one's at once."""
         while due := self._pacer.due(now):
@@ -183,15 +186,15 @@ class Cluster:
         """To the replica of this pool that its router chooses. Raises _Refused."""
         is_prefill = self._decode is not None and pool is self._first
         routed = self._routed(index, request)
-        replica = pool.replicas[int(pool.router.send(routed).name)]
+        replica = pool.send(request, routed)
         try:
             replica.add(for_prefill(request) if is_prefill else request, now)
         except RequestRefused as refusal:
-            pool.router.ended(request.request_id)
+            pool.ended(request.request_id, now)
             raise _Refused(refusal, replica.now) from None
         finally:
             self._line.changed(replica)
-        sent = self._sent[request.request_id] = _Sent(index, request, replica, pool.router)
+        sent = self._sent[request.request_id] = _Sent(index, request, replica, pool)
         return sent
 
     def _routed(self, index: int, request: Request) -> RoutedRequest:
@@ -210,9 +213,9 @@ class Cluster:
             sent = self._sent[event.request_id]
             if isinstance(event, TokensEvent):
                 sent.tokens += len(event.token_ids)
-                sent.router.first_token(event.request_id)
+                sent.pool.first_token(event.request_id)
             elif isinstance(event, FinishedEvent):
-                sent.router.ended(event.request_id, sent.tokens)
+                sent.pool.ended(event.request_id, now, sent.tokens)
                 if self._moves_on(sent, event, now):
                     continue
                 del self._sent[event.request_id]
@@ -225,7 +228,7 @@ class Cluster:
 
     def _moves_on(self, sent: _Sent, event: FinishedEvent, now: float) -> bool:
         """Whether the first pool is done with it, and the second one is to go on."""
-        if self._decode is None or sent.router is not self._first.router:
+        if self._decode is None or sent.pool is not self._first:
             return False
         token = 0  # the simulated executor's
         rest = for_decode(sent.request, token)

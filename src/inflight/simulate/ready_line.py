@@ -13,9 +13,16 @@ class ReadyLine:
     """A heap whose entries are replaced, not changed: of each replica the last one counts."""
 
     def __init__(self, replicas: Sequence[Replica]):
-        self._places = {id(one): place for place, one in enumerate(replicas)}
+        self._places: dict[int, int] = {}
         self._heap: list[tuple[float, int, int, Replica]] = []
-        self._last = [0] * len(replicas)  # number of each one's entry that counts
+        self._last: list[int] = []  # number of each one's entry that counts
+        for one in replicas:
+            self.join(one)
+
+    def join(self, replica: Replica) -> None:
+        """It has nothing to do yet."""
+        self._places[id(replica)] = len(self._last)
+        self._last.append(0)
 
     def changed(self, replica: Replica) -> None:
         """When it is ready may be another time now."""

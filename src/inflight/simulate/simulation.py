@@ -10,8 +10,9 @@ what is asked on a command line, the verbs know.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from inflight.metrics.observation import Observation
 from inflight.routing.registry import make_router
 from inflight.routing.router import Router
 from inflight.routing.serving_costs import ServingCosts
-from inflight.simulate.cluster import Cluster, DecodePool, Link, RoutedPool
+from inflight.simulate.cluster import Cluster, DecodePool, Link
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.fast_forward_ahead import FastForwardAhead
 from inflight.simulate.replica import Replica, ReplicaFigures
+from inflight.simulate.routed_pool import RoutedPool
+from inflight.simulate.scaled_pool import Scaled, ScaledPool, Scaling
 from inflight.simulate.steps import StepModel
 from inflight.workload.contents import Contents
 from inflight.workload.driving import core_request
@@ -74,7 +77,7 @@ CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same 
 class Pool:
     """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared.
     drafts: how often those are right that the settings ask for; None: there are none. depth: steps in flight, as the
-    engine on that device has them."""
+    engine on that device has them. scaling: how many more there may be than these replicas; None: none."""
 
     capacity: Capacity
     settings: EngineSettings
@@ -85,6 +88,7 @@ class Pool:
     router_options: OptionValues = field(default_factory=OptionValues)
     drafts: SimulatedDrafts | None = None
     depth: int = 1
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +107,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What came of a run. extrapolated: sentences of steps outside of what the step models know, and how many steps."""
+    """What came of a run. extrapolated: sentences of steps outside of what the step models know, and how many steps.
+    scaled: how many replicas there were, where that may change."""
 
     observations: list[Observation]
     replicas: list[ReplicaFigures]
     extrapolated: dict[str, int] = field(default_factory=dict)
+    scaled: Scaled | None = None
 
     @property
     def preemptions(self) -> int:
@@ -119,27 +125,43 @@ class Simulation:
 
 
 def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Simulation:
-    """record: of a single replica this file; of several one each, with their numbers before the suffix."""
+    """record: of a single replica this file; of several, and of those that scale, one each, with their numbers before
+    the suffix."""
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
-    paths = iter(_record_paths(record, sum(pool.replicas for pool in pools)))
+    several = setup.pool.scaling is not None or sum(pool.replicas for pool in pools) > 1
     skips = setup.fast_forward and record is None and all(_may_skip(pool, workload) for pool in pools)
-    made = [[_replica(pool, number, next(paths), skips) for number in range(pool.replicas)] for pool in pools]
-    decode = None
+
+    def replica(pool: Pool, number: int, before: int = 0) -> Replica:
+        """before: replicas of another pool."""
+        path = record if record is None or not several else _numbered(record, before + number)
+        return _replica(pool, number, path, skips)
+
+    first, decode = _first(setup, partial(replica, setup.pool)), None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
-        decode = DecodePool(RoutedPool(made[1], _router(setup.decode, setup.seed + 1)), setup.link)
+        made = [replica(setup.decode, number, setup.pool.replicas) for number in range(setup.decode.replicas)]
+        decode = DecodePool(RoutedPool(made, _router(setup.decode, setup.seed + 1)), setup.link)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
-    replicas = [one for pool in made for one in pool]
-    shares = len(replicas) > 1 and any(pool.scheduling.weighs_tenants for pool in pools)
-    first = RoutedPool(made[0], _router(setup.pool, setup.seed))
+    shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
     cluster = Cluster(workload, requests, first, decode, shares_service=shares)
     observations = cluster.run()
+    replicas = [*first.replicas, *(decode.pool.replicas if decode is not None else ())]
     for one in replicas:
         one.close()
     extrapolated = Counter[str]()
     for one in replicas:
         extrapolated.update(one.extrapolated)
-    return Simulation(observations, [one.figures() for one in replicas], extrapolated)
+    end = max((one.ended for one in observations), default=0.0)
+    scaled = Scaled(first.lifetimes, end) if isinstance(first, ScaledPool) else None
+    return Simulation(observations, [one.figures() for one in replicas], extrapolated, scaled)
+
+
+def _first(setup: Setup, replica: Callable[[int], Replica]) -> RoutedPool:
+    pool = setup.pool
+    if pool.scaling is None:
+        return RoutedPool([replica(number) for number in range(pool.replicas)], _router(pool, setup.seed))
+    router = make_router(pool.router, setup.seed, pool.router_options)
+    return ScaledPool(pool.replicas, pool.scaling, router, replica, partial(_join, router, pool), pool.scheduling)
 
 
 def best_split(
@@ -159,12 +181,17 @@ def best_split(
 def _router(pool: Pool, seed: int) -> Router:
     """It knows the replicas by their numbers, and what their steps cost."""
     router = make_router(pool.router, seed, pool.router_options)
-    known = pool.capacity
     for number in range(pool.replicas):
-        costs = ServingCosts.probed(pool.model(number).seconds, known.max_rows)
-        kv_tokens = known.num_blocks * known.block_size if pool.settings.enable_prefix_caching else 0
-        router.join(str(number), costs, kv_tokens=kv_tokens, fair=pool.scheduling.policy == "fair")
+        _join(router, pool, number)
     return router
+
+
+def _join(router: Router, pool: Pool, number: int) -> ServingCosts:
+    known = pool.capacity
+    costs = ServingCosts.probed(pool.model(number).seconds, known.max_rows)
+    kv_tokens = known.num_blocks * known.block_size if pool.settings.enable_prefix_caching else 0
+    router.join(str(number), costs, kv_tokens=kv_tokens, fair=pool.scheduling.policy == "fair")
+    return costs
 
 
 def _may_skip(pool: Pool, workload: Workload) -> bool:
@@ -219,12 +246,10 @@ def in_force(pool: Pool) -> dict[str, Any]:
     return {**simulated, **{name: asdict(entry) for name, entry in pool.scheduling.resolved().items()}}
 
 
-def _record_paths(record: Path | None, replicas: int) -> Sequence[Path | None]:
-    return [None] * replicas if record is None else record_paths(record, replicas)
-
-
 def record_paths(record: Path, replicas: int) -> list[Path]:
     """Of several the same file with their numbers before the suffix."""
-    if replicas == 1:
-        return [record]
-    return [record.with_name(f"{record.stem}.{number}{record.suffix}") for number in range(replicas)]
+    return [record] if replicas == 1 else [_numbered(record, number) for number in range(replicas)]
+
+
+def _numbered(record: Path, number: int) -> Path:
+    return record.with_name(f"{record.stem}.{number}{record.suffix}")
