@@ -50,7 +50,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for index in range(24)
         ]
         paths.append(folder / f"{name}.jsonl")
-        Engine(strategy=strategy, settings={"strategy": name}).record(paths[-1], asked)
+        Engine(strategy=strategy, num_blocks=1024, settings={"strategy": name}).record(paths[-1], asked)
     page = folder / "page.html"
     write_page(page, replays_of(paths))
     return page
