@@ -22,7 +22,8 @@ TITLES = {
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     if asked.part == "scale":
-        body = scale.report(asked.replicas or 64, asked.requests or 1_000_000)
+        size = asked.replicas or 64, asked.requests or 1_000_000
+        body = scale.report(*size, asked.routers or scale.ROUTERS, asked.runs, asked.processes)
     else:
         engine = Engine(FittedModel.load(asked.step_model), asked.rows, asked.budget, asked.kv_tokens)
         body = goodput.report(engine, asked.replicas or 4, asked.requests or 1000, asked.seeds)
@@ -47,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-tokens", type=int, default=32_768, help="that a replica's KV memory holds")
     parser.add_argument("--replicas", type=int, help="4, or 64 of scale")
     parser.add_argument("--requests", type=int, help="of a run: 1,000; of all runs of scale: 1,000,000")
+    parser.add_argument("--routers", nargs="+", help=f"of scale: {' and '.join(scale.ROUTERS)}, or others")
+    parser.add_argument(
+        "--runs", type=int, default=5, choices=range(1, 6), help="independent ones, of scale (default 5)"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="in which runs of scale go on (default 2)")
     parser.add_argument("--seeds", type=int, default=3, help="of goodput (default 3)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     return parser
