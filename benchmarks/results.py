@@ -38,6 +38,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "structured_output",
             "adapters",
             "kv_tiers",
+            "kv_transfer",
             "several_models",
             "routing",
             "suffix_index",
