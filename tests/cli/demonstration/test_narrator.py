@@ -22,10 +22,14 @@ class Told:
     """An engine whose steps take a second each, and what is said of it."""
 
     def __init__(self, setup: Setup, quiet_s: float = 0.0):
-        self.sentences: list[Sentence] = []
-        self.narrator = Narrator(self.sentences.append, quiet_s)
+        self.told: list[Sentence | None] = []
+        self.narrator = Narrator(self.told.append, quiet_s)
         executor = NullExecutor(setup.capacity, lambda plan: 1.0)
         self.loop = EngineLoop(setup.scheduler(), executor, VirtualClock(), observers=[self.narrator])
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        return [one for one in self.told if one is not None]
 
     def of(self, kind: str) -> list[str]:
         return [one.text for one in self.sentences if one.kind == kind]
@@ -68,6 +72,8 @@ def test_a_batch_answer_gives_way_and_comes_back() -> None:
     assert preemption.startswith("An answer of ") and "in the batch lane gives up its row and its " in preemption
     assert "to the interactive lane, where a prompt of 16 tokens needs room" in preemption
     assert told.narrator.seen["preemption"] == 1
+    (gave_way,) = told.of("batch lane")
+    assert "outside of the batch after it was preempted" in gave_way
     # What was computed twice is no prompt that was computed in pieces.
     assert not [one for one in told.of("chunked prefill") if "prompt of 4 tokens" in one]
 
@@ -92,3 +98,4 @@ def test_no_more_than_one_sentence_of_a_kind_in_a_while_but_all_are_counted() ->
         told.loop.add(request(f"long-{number}", prompt(16), output=1))
     told.loop.run()
     assert len(told.of("chunked prefill")) == 1 and told.narrator.seen["chunked prefill"] == 3
+    assert len(told.told) == sum(told.narrator.seen.values()), "told each time, that it may be counted"

@@ -21,7 +21,7 @@ from inflight.records.timings import Timings
 Kind = Literal["chunked prefill", "batch lane", "preemption"]
 KINDS: tuple[Kind, ...] = ("chunked prefill", "batch lane", "preemption")
 PIECES = 3  # of a prompt, from which on it is worth a word
-WAITED_MS = 300.0  # that a batch request must have waited behind others
+GIVEN = 0.05  # of its time, that a batch request must have waited for others or been preempted
 QUIET_S = 9.0  # between two sentences of a kind
 BATCH, INTERACTIVE = "batch", "interactive"
 _THINGS = {"rows": "the rows", "blocks": "the KV blocks", "budget": "the steps' tokens", "share": "the steps' tokens"}
@@ -52,7 +52,8 @@ class _Alive:
 class Narrator:
     """An `inflight.engine.loop.EngineObserver`."""
 
-    def __init__(self, say: Callable[[Sentence], None], quiet_s: float = QUIET_S):
+    def __init__(self, say: Callable[[Sentence | None], None], quiet_s: float = QUIET_S):
+        """say: told each time that something was seen, without a sentence where it is only counted."""
         self._say = say
         self._quiet_s = quiet_s
         self._next_sequence = 0
@@ -143,15 +144,18 @@ class Narrator:
             one = self._alive.pop(number)
             if self._rows.get(one.row) == number:
                 del self._rows[one.row]
-        behind = event.timings.queued_behind.get(INTERACTIVE, 0.0)
-        if event.timings.lane == BATCH and behind >= WAITED_MS:
-            self._tell("batch lane", now, _waited(event.timings, behind))
+        timings = event.timings
+        behind = timings.queued_behind.get(INTERACTIVE, 0.0)
+        given = behind + timings.preempted_ms
+        if timings.lane == BATCH and given >= max(2.0, GIVEN * timings.total_ms):
+            self._tell("batch lane", now, _gave_way(timings, behind))
 
     def _tell(self, kind: Kind, now: float, text: str) -> None:
         self.seen[kind] += 1
-        if kind not in self._said or now - self._said[kind] >= self._quiet_s:
+        is_said = kind not in self._said or now - self._said[kind] >= self._quiet_s
+        if is_said:
             self._said[kind] = now
-            self._say(Sentence(kind, now, text))
+        self._say(Sentence(kind, now, text) if is_said else None)
 
 
 def _in_pieces(one: _Alive, prompt: int) -> str:
@@ -163,13 +167,19 @@ def _in_pieces(one: _Alive, prompt: int) -> str:
     )
 
 
-def _waited(timings: Timings, behind: float) -> str:
+def _gave_way(timings: Timings, behind: float) -> str:
     queued_by = {reason: ms for reason, ms in timings.queued_by.items() if reason in _THINGS}
     reason = max(queued_by, key=lambda name: queued_by[name], default="rows")
-    preempted = (
-        f", and {timings.preempted_ms / 1e3:.1f} s while it was preempted" if timings.preempted_ms >= 100 else ""
-    )
-    return (
-        f"A batch request is done. It waited {timings.queue_ms / 1e3:.1f} s in its queue, {behind / 1e3:.1f} s of it "
-        f"because the interactive lane had {_THINGS[reason]}{preempted}: it has what others leave."
-    )
+    parts = []
+    if behind >= 1:
+        parts.append(
+            f"waited {_time(timings.queue_ms)} in its queue, {_time(behind)} of it because the interactive lane had "
+            f"{_THINGS[reason]}"
+        )
+    if timings.preempted_ms >= 1:
+        parts.append(f"stood {_time(timings.preempted_ms)} outside of the batch after it was preempted")
+    return f"A batch request is done. It {', and '.join(parts)}: it has what others leave."
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds / 1e3:.1f} s" if milliseconds >= 1e3 else f"{milliseconds:.0f} ms"

@@ -97,8 +97,9 @@ def _serve(pipe: Connection, port: int, pace: Pace | None, record: Path | None) 
         with lock, contextlib.suppress(OSError):
             pipe.send(message)
 
-    def say(sentence: Sentence) -> None:
-        tell(sentence)
+    def say(sentence: Sentence | None) -> None:
+        if sentence is not None:
+            tell(sentence)
         tell(Counted({kind: narrator.seen[kind] for kind in KINDS}))
 
     narrator = Narrator(say)
