@@ -297,7 +297,7 @@ def main() -> None:
     of = statistics.median
     rows = []
     for way in ("tcp", "shm"):
-        pulls, bare = rates(way, given.repeats)  # type: ignore[arg-type]
+        pulls, bare = rates(way, given.repeats)
         share = of([one / other for one, other in zip(pulls, bare, strict=True)])
         rows.append([way, f"{of(pulls):.2f}", f"{of(bare):.2f}", f"{100 * share:.0f} %"])
     found = waits(TINY if given.tiny else QWEN25_05B, given.repeats)
