@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from core.builders import request
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -180,3 +181,10 @@ class Routing(RuleBasedStateMachine):
 
 
 TestRouting = Routing.TestCase
+
+
+def test_a_session_is_of_one_tenant() -> None:
+    mine, other = (RoutedRequest.of(request("r", session="s", tenant=tenant)) for tenant in ("a", "b"))
+    assert mine.session != other.session and "s" in mine.session
+    assert RoutedRequest.of(request("r", session="s"), "t").session == "t", "who sends it knows better"
+    assert RoutedRequest.of(request("r")).session == ""

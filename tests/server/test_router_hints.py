@@ -34,6 +34,15 @@ def test_both_spellings_are_read_and_the_later_one_goes_first() -> None:
     assert hints_of([(b"content-type", b"application/json")]) is NO_HINTS
 
 
+def test_a_session_is_the_headers_before_the_bodys() -> None:
+    hints = hints_of([(b"x-session-id", b" s1 ")])
+    assert hints == RouterHints(session="s1")
+    assert placed(hints, session_id="s2", prompt_cache_key="k")[0].session == "s1"
+    assert placed(NO_HINTS, session_id="s2", prompt_cache_key="k")[0].session == "s2"
+    assert placed(NO_HINTS, prompt_cache_key="k")[0].session == "k"
+    assert placed(NO_HINTS)[0].session == ""
+
+
 @pytest.mark.parametrize("value", [b"soon", b"", b"0", b"-5", b"nan", b"inf", b"9" * 5000])
 def test_a_target_that_is_none_is_told_by_its_header(value: bytes) -> None:
     with pytest.raises(ApiError, match=r"The header x-slo-tpot-ms is '.*'; give milliseconds") as caught:

@@ -16,14 +16,13 @@ from inflight.routing.registry import ROUTERS
 
 DEFAULT_ROUTER = "prefix-aware"
 MOST_REPLICAS = 1000
-_WITHOUT_SESSIONS = tuple(name for name in ROUTERS if name != "session-affinity")
 
 replica_options = grouped(
     "Replicas",
     click.option("--replicas", type=int, help="Engines behind this address, each in a replica of Ray Serve's."),
     click.option("--max-replicas", type=int, help="As many as long queues make of them; --replicas unless set."),
     click.option("--ray-address", help="Head of a Ray cluster to run them on; else a Ray of this machine is started."),
-    click.option("--router", help=f"Who gets a request: {', '.join(_WITHOUT_SESSIONS)}; {DEFAULT_ROUTER} unless set."),
+    click.option("--router", help=f"Who gets a request: {', '.join(ROUTERS)}; {DEFAULT_ROUTER} unless set."),
 )
 
 
@@ -57,8 +56,8 @@ def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         raise SettingsError(
             f"--max-replicas is {most}; give a number from --replicas, which is {replicas}, to {MOST_REPLICAS:,}."
         )
-    if router is not None and router not in _WITHOUT_SESSIONS:
-        raise SettingsError(f"--router is {router!r}; known are {', '.join(_WITHOUT_SESSIONS)}.")
+    if router is not None and router not in ROUTERS:
+        raise SettingsError(f"--router is {router!r}; known are {', '.join(ROUTERS)}.")
     for name in ("record", "lora_dir", "kv_events_config", "role"):
         if values[name] is not None:
             raise click.UsageError(

@@ -144,6 +144,7 @@ class PromptEncoder:
         tenant: str = "",
         priority: int = 0,
         slo: SLO = SLO(),  # noqa: B008  (frozen)
+        session: str = "",
         grammar: Grammar | None = None,
         shown_token_ids: tuple[int, ...] = (),
         adapter: Adapter | None = None,
@@ -164,6 +165,7 @@ class PromptEncoder:
             tenant=tenant,
             priority=priority,
             slo=slo,
+            session=session,
             forced_output_tokens=forced_output_tokens,
             grammar=grammar,
             shown_token_ids=shown_token_ids,
@@ -221,6 +223,7 @@ class PromptEncoder:
         tenant: str = "",
         priority: int = 0,
         slo: SLO = SLO(),  # noqa: B008  (frozen)
+        session: str = "",
         adapter: Adapter | None = None,
     ) -> Request:
         """A request for what the model tells of a text."""
@@ -236,6 +239,7 @@ class PromptEncoder:
             tenant=tenant,
             priority=priority,
             slo=slo,
+            session=session,
             adapter=adapter,
         )
 

@@ -12,7 +12,7 @@ from inflight.engine.kv_events.block_hashes import block_hash, root_hash
 @dataclass(slots=True)
 class RoutedRequest:
     """prompt: token ids; bytes of text do as well, where nobody has tokenized it, as long as all requests are alike.
-    salt, adapter: prefixes are shared under the same ones only. session: of one conversation, or "".
+    salt, adapter: prefixes are shared under the same ones only. session: of one tenant's conversation, or "".
     tenant: whose share it is. handed_tokens: leading ones of the prompt that need not be computed, wherever it goes.
     expected_tokens: of the answer. reuse: share of what is computed that others will find again, as things go.
     before: one that this one's prompt probably begins with, whose blocks need not be named again."""
@@ -31,6 +31,8 @@ class RoutedRequest:
 
     @classmethod
     def of(cls, request: Request, session: str = "", before: RoutedRequest | None = None) -> RoutedRequest:
+        if not session and request.session:
+            session = f"{len(request.tenant)}:{request.tenant}:{request.session}"
         if before is not None:
             before.before = None  # what a whole conversation was made of is nobody's concern
         return cls(

@@ -1,5 +1,5 @@
 """Router hints: what a router in front of the server says of a request in headers, as the Gateway API's inference
-extension and llm-d name them.
+extension and llm-d name them; and the session, as vLLM's router does.
 
 Knows names and forms; what becomes of them, `translating` decides. Each header has two spellings: llm-d's own, which
 goes first, and the extension's.
@@ -17,19 +17,21 @@ _TTFT = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms")
 _TPOT = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms")
 _FAIRNESS = (b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
 _OBJECTIVE = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")
-_ALL = frozenset((*_TTFT, *_TPOT, *_FAIRNESS, *_OBJECTIVE))
+_SESSION = (b"x-session-id",)
+_ALL = frozenset((*_TTFT, *_TPOT, *_FAIRNESS, *_OBJECTIVE, *_SESSION))
 LONGEST_NAME = 512  # characters, as of a user in a body
 
 
 @dataclass(frozen=True, slots=True)
 class RouterHints:
     """ttft, tpot: targets in seconds. fairness_id: among whose requests it counts. objective: a lane's name, perhaps.
-    Nothing: not said."""
+    session: of which conversation it is, for routers behind this one. Nothing: not said."""
 
     ttft: float | None = None
     tpot: float | None = None
     fairness_id: str = ""
     objective: str = ""
+    session: str = ""
 
 
 NO_HINTS = RouterHints()
@@ -41,7 +43,11 @@ def hints_of(headers: Iterable[tuple[bytes, bytes]]) -> RouterHints:
     if not given:
         return NO_HINTS
     return RouterHints(
-        _seconds(given, _TTFT), _seconds(given, _TPOT), _name(given, _FAIRNESS), _name(given, _OBJECTIVE)
+        _seconds(given, _TTFT),
+        _seconds(given, _TPOT),
+        _name(given, _FAIRNESS),
+        _name(given, _OBJECTIVE),
+        _name(given, _SESSION),
     )
 
 

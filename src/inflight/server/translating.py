@@ -52,6 +52,7 @@ class Placement(TypedDict):
     priority: int
     slo: SLO
     cache_salt: str
+    session: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +283,7 @@ class RequestTranslator:
             ),
             # Length first, so that no choice of names and salts can make one tenant's salt another's.
             "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,
+            "session": hints.session or body.named_session,
         }
 
     def _lane(self, body: CallSettings, hints: RouterHints) -> str:

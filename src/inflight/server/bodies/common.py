@@ -72,10 +72,17 @@ class CallSettings(Struct, kw_only=True, forbid_unknown_fields=True):
         """Whom the body says that it is for."""
         return self.user
 
+    @property
+    def named_session(self) -> str:
+        """Of which conversation the body says that it is, or with which it shares cached prompts; "": nothing."""
+        return ""
+
 
 class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True):
     """What a call asks beside its prompt."""
 
+    session_id: Name | None = None
+    prompt_cache_key: Name | None = None
     n: Samples | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -107,6 +114,10 @@ class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True)
     guided_choice: Choices | None = None
     guided_grammar: Text | None = None
     kv_transfer_params: KVTransferParams | None = None
+
+    @property
+    def named_session(self) -> str:
+        return self.session_id or self.prompt_cache_key or ""
 
 
 # What vLLM's clients send with its defaults, and what routers add on the way.

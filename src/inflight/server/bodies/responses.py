@@ -220,7 +220,7 @@ SAME_IN_CHAT = (
     *("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_tool_calls", "user", "safety_identifier"),
     *("service_tier", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("min_tokens", "stop", "stop_token_ids", "ignore_eos", "seed", "structured_outputs", "thinking_token_budget"),
-    *("chat_template_kwargs", "priority", "slo", "cache_salt", "request_id"),
+    *("chat_template_kwargs", "priority", "slo", "cache_salt", "request_id", "prompt_cache_key"),
 )
 RESPONSES = BodyDecoder(
     ResponsesBody,
