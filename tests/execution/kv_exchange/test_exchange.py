@@ -178,6 +178,16 @@ def test_a_provider_that_closes_ends_pulls_and_its_tickets(make: Make) -> None:
     assert prefill.ended() == (ticket, None)
 
 
+def test_an_engine_that_ends_breaks_its_pulls_off(make: Make) -> None:
+    prefill, decode = make(), make(options(timeout=600.0))
+    tickets = {decode.take(prefill, "never", [1], [1]) for _ in range(12)}
+    time.sleep(0.2)
+    began = time.monotonic()
+    decode.exchange.close()
+    assert time.monotonic() - began < 30
+    assert {decode.ended().ticket for _ in tickets} == tickets
+
+
 def test_many_pulls_at_once(make: Make) -> None:
     prefill, decode = make(options(way="shm")), make(options(way="shm"))
     for run in range(24):

@@ -40,7 +40,7 @@ from inflight.execution.kv_exchange.wire import (
 from inflight.peer_secret import PeerSecret
 
 NAME_BYTES = 16
-MOST_AT_ONCE = 4  # pulls; more wait
+MOST_AT_ONCE = 8  # pulls; more wait
 _CONNECT = 5.0  # seconds
 _REFUSED_FOR = 10.0  # seconds in which a peer that has refused is not asked again
 
@@ -99,6 +99,7 @@ class Pulls:
         self._threads: list[threading.Thread] = []
         self._ended: list[Transferred] = []
         self._kept: dict[tuple[str, int], list[_Connection]] = {}
+        self._busy: set[Channel] = set()
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
         self._is_closed = False
 
@@ -121,10 +122,12 @@ class Pulls:
             return ended
 
     def close(self) -> None:
-        """Pulls under way end within their time; afterwards nothing touches a block."""
+        """Pulls under way are broken off; afterwards nothing touches a block."""
         with self._lock:
             self._is_closed = True
-            threads = tuple(self._threads)
+            threads, busy = tuple(self._threads), tuple(self._busy)
+        for channel in busy:
+            channel.close()
         for _ in threads:
             self._waiting.put(None)
         for thread in threads:
@@ -135,7 +138,7 @@ class Pulls:
 
     def _main(self) -> None:
         while (wanted := self._waiting.get()) is not None:
-            error = self._end(wanted)
+            error = self._end(wanted) if not self._is_closed else "The engine ends."
             with self._lock:
                 self._out -= 1
                 self._ended.append(Transferred(wanted.ticket, error))
@@ -164,6 +167,8 @@ class Pulls:
         place = wanted.place
         address = (place.host, place.port)
         connection = self._connection(address)
+        with self._lock:
+            self._busy.add(connection.channel)
         try:
             self._fetch(connection, wanted)
         except NothingThere:
@@ -172,6 +177,9 @@ class Pulls:
         except BaseException:
             connection.close()
             raise
+        finally:
+            with self._lock:
+                self._busy.discard(connection.channel)
         self._keep(address, connection)
 
     def _fetch(self, connection: _Connection, wanted: _Wanted) -> None:
