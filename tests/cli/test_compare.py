@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from server.conftest import Server
 
-from inflight.cli.variants import FIELD, read_variants
+from inflight.cli.options import engine_options, scheduling_options
+from inflight.cli.variants import FIELD, ServedVariant, read_served, read_variants
 from inflight.records.schema import read_records
 
 from .terminal import Caller
@@ -131,3 +133,40 @@ def test_outside_of_a_verb_variants_are_what_they_say() -> None:
     assert (static.name, static.engine.max_num_seqs) == ("static, 4 rows", 4)
     assert static.scheduling.options.given == {"batch_size": 4}
     assert adaptive.scheduling.strategy == "adaptive"
+
+
+def test_servers_are_started_and_stand_side_by_side(inflight: Caller) -> None:
+    two = ("--serve", "few=", "--serve", "many=--max-num-seqs 8")
+    few, many = columns(inflight, *two, "--max-num-seqs", 2, "--concurrency", 4, "--repeats", 2)
+    assert (few["name"], many["name"], few["repeats"]) == ("few", "many", 2)
+    for column in (few, many):
+        assert column["figures"]["requests"]["value"] == column["figures"]["offered"]["value"] > 0
+    assert "ratio" in many["figures"]["ttft_p50"]
+
+
+def test_what_is_given_for_all_goes_to_every_server_and_gives_way() -> None:
+    @click.command()
+    @engine_options
+    @scheduling_options
+    def verb(**values: Any) -> list[ServedVariant]:
+        return read_served(["one=", "two=--replicas 2 --max-num-seqs 8 --router 'least-work'"])
+
+    words = ["--max-num-seqs", "4", "--policy", "sjf", "--no-prefix-caching"]
+    one, two = verb.main(words, standalone_mode=False)
+    assert (one.name, sorted(one.words)) == ("one", sorted(words))
+    assert two.words[len(words) :] == ("--replicas", "2", "--max-num-seqs", "8", "--router", "least-work")
+
+
+@pytest.mark.parametrize(
+    ("served", "sentence"),
+    [
+        ("nothing", "write NAME=OPTIONS, such as 'two=--replicas 2'"),
+        ("a=--policy 'x", "look for a quote that is open"),
+        ("a=--port 8000", "compare finds the address"),
+        ("a=--max-num-seqs 0", "The server of --serve 'a' ended with 1: inflight: --max-num-seqs is 0"),
+        ("a=--nonsense", "The server of --serve 'a' ended with 2"),
+    ],
+)
+def test_a_server_that_cannot_be_started_is_told(inflight: Caller, served: str, sentence: str) -> None:
+    told = inflight("compare", "--serve", served, "--rate", 100, *SMALL)
+    assert told.code != 0 and sentence in told.err

@@ -27,7 +27,7 @@ from inflight.cli.bench_options import (
 from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, options_of, scheduling_options
 from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine
-from inflight.cli.variants import FIELD, Variant, read_variants
+from inflight.cli.variants import FIELD, ServedVariant, Variant, read_served, read_variants
 from inflight.cli.verb import Verb, grouped
 from inflight.records.json_text import json_text
 from inflight.workload.arrivals import AtOnce
@@ -45,6 +45,13 @@ SHARE = 0.7
     "What is compared",
     click.option(
         "--setting", "settings", multiple=True, metavar="NAME=OPTIONS", help="Options of one engine; several."
+    ),
+    click.option(
+        "--serve",
+        "served",
+        multiple=True,
+        metavar="NAME=OPTIONS",
+        help="A server that is started with these options, replicas and routers among them; several.",
     ),
     click.option("--server", "servers", multiple=True, metavar="NAME=URL", help="A server that is up; several times."),
 )
@@ -69,16 +76,19 @@ def command(**values: Any) -> int:
 
     \b
     inflight compare --model DIR --setting 'small=--max-num-seqs 8' --setting 'large=--max-num-seqs 64'
+    inflight compare --serve 'one=' --serve 'two=--replicas 2 --router prefix-aware' --rate 4
 
-    Options that are given outside of --setting hold for all of them. Without --setting and --server, the strategies of
-    the field are compared. Without --rate, --concurrency and --trace, all requests come at once, and then as Poisson
-    arrivals at 0.7 of what the fastest got through.
+    Options that are given outside of --setting and --serve hold for all of them. An engine of --setting is asked in
+    this process, a server of --serve over HTTP, as its clients would: compare one kind with itself. Without any of
+    them, and without --server, the strategies of the field are compared. Without --rate, --concurrency and --trace, all
+    requests come at once, and then as Poisson arrivals at 0.7 of what the fastest got through.
 
     Figures and diagnosis go to standard output; the first setting is what the others are compared with.
     """
     texts, servers = values.pop("settings"), [_named(text) for text in values.pop("servers")]
-    variants = read_variants(texts or (() if servers else FIELD))
-    names = [*(one.name for one in variants), *(name for name, _ in servers)]
+    started = read_served(values.pop("served"))
+    variants = read_variants(texts or (() if servers or started else FIELD))
+    names = [*(one.name for one in variants), *(one.name for one in started), *(name for name, _ in servers)]
     if len(set(names)) < len(names):
         raise click.UsageError(f"Two of {', '.join(names)} have the same name; give each its own.")
     if values["repeats"] < 1:
@@ -91,7 +101,7 @@ def command(**values: Any) -> int:
     with tempfile.TemporaryDirectory() as scratch, Interrupt() as interrupt:
         records = values["records"] or Path(scratch)
         records.mkdir(parents=True, exist_ok=True)
-        targets, longest = _targets(variants, servers, values, offer, warmup, records, interrupt)
+        targets, longest = _targets(variants, started, servers, values, offer, warmup, records, interrupt)
         return _compare(targets, replace(offer, max_model_len=longest), points, values, interrupt)
 
 
@@ -127,6 +137,7 @@ def _points(values: dict[str, Any]) -> list[Load]:
 
 def _targets(
     variants: Sequence[Variant],
+    started: Sequence[ServedVariant],
     servers: Sequence[tuple[str, str]],
     values: dict[str, Any],
     offer: Offer,
@@ -140,7 +151,8 @@ def _targets(
     from inflight.bench.preparing import prepare
     from inflight.bench.run import Runner
     from inflight.bench.served_model import look
-    from inflight.cli.comparison_targets import EngineTarget, ServerTarget
+    from inflight.cli.comparison_targets import EngineTarget, ServerTarget, StartedTarget
+    from inflight.cli.started_server import started as started_server
 
     def stop() -> bool:
         return interrupt.wanted
@@ -152,13 +164,22 @@ def _targets(
         longest = min(longest, engine.capacity.max_model_len)
         engine.loop.close()
         found.append(EngineTarget(one, records, warmup, values["seed"], stop))
-    for name, url in servers:
+
+    def runner(url: str) -> tuple[Runner, int | None]:
         given = ServerOptions(api_key=values["api_key"])
         target, options = target_of(given, url), request_options_of(given, values["tokenizer"])
-        served = look(target, options.model)
-        longest = min(longest, served.max_model_len or longest)
-        prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), options)
-        found.append(ServerTarget(name, Runner(prepared, send, warmup, values["seed"], interrupt=stop)))
+        model = look(target, options.model)
+        prepared = prepare(target, model, offer.workload(Load("rate", 1.0)), options)
+        return Runner(prepared, send, warmup, values["seed"], interrupt=stop), model.max_model_len
+
+    for served in started:
+        with started_server(served.name, served.words) as address:  # what is wrong with it is told before any run
+            longest = min(longest, runner(address)[1] or longest)
+        found.append(StartedTarget(served, lambda address: runner(address)[0]))
+    for name, url in servers:
+        asked, length = runner(url)
+        longest = min(longest, length or longest)
+        found.append(ServerTarget(name, asked))
     return found, longest
 
 

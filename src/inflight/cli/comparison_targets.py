@@ -1,5 +1,5 @@
-"""Whom a comparison runs: engines of several settings in this process, and servers; in turns, so that a machine whose
-speed drifts is fair to all whom it compares.
+"""Whom a comparison runs: engines of several settings in this process, servers that it starts, and servers that are up;
+in turns, so that a machine whose speed drifts is fair to all whom it compares.
 
 Knows how one run of each is made, and the order of the runs.
 """
@@ -15,7 +15,8 @@ from typing import Protocol
 
 from inflight.bench.run import Runner, Warmup, measured_part
 from inflight.build import Engine, build_engine
-from inflight.cli.variants import Variant
+from inflight.cli.started_server import started
+from inflight.cli.variants import ServedVariant, Variant
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.metrics.observation import Observation
@@ -98,6 +99,25 @@ class ServerTarget:
         found = self.runner.run(workload)
         notes = (*found.notes, *found.result.health.faults)
         return Run(found.observations, found.summary, found.window, load, notes=notes, valid=found.valid)
+
+
+@dataclass(slots=True)
+class StartedTarget:
+    """A server of its own for every run, as `inflight serve` starts it. served: as much of it as options say. runner:
+    of a server at this address; each run has one, so that all have the same prompts."""
+
+    served: ServedVariant
+    runner: Callable[[str], Runner]
+    options: dict[str, Option] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.served.name
+
+    def run(self, workload: Workload, load: str, progress: Progress) -> Run:
+        self.options = {"serve": Option(" ".join(self.served.words), "as given")}
+        with started(self.name, self.served.words) as address:
+            return ServerTarget(self.name, self.runner(address)).run(workload, load, progress)
 
 
 def _warm(engine: Engine) -> None:

@@ -1,4 +1,5 @@
-"""Engine settings side by side: `--setting 'NAME=OPTIONS'`, each what the verb's own options say, but for these.
+"""Settings side by side: `--setting 'NAME=OPTIONS'`, each what the verb's own options say, but for these; and `--serve
+'NAME=OPTIONS'`, the same as words for `inflight serve`, whose options all go.
 
 Knows how options are written; what they mean, `EngineSettings` and `SchedulingSettings` know.
 """
@@ -6,7 +7,7 @@ Knows how options are written; what they mean, `EngineSettings` and `SchedulingS
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,14 @@ class Variant:
     scheduling: SchedulingSettings
 
 
+@dataclass(frozen=True, slots=True)
+class ServedVariant:
+    """One server to start. words: for `inflight serve`."""
+
+    name: str
+    words: tuple[str, ...]
+
+
 @click.command("setting", add_help_option=False)
 @engine_options
 @scheduling_options
@@ -56,15 +65,50 @@ def read_variants(texts: Sequence[str]) -> list[Variant]:
     return variants
 
 
-def _read_one(text: str) -> Variant:
+def read_served(texts: Sequence[str]) -> list[ServedVariant]:
+    """What was given for all stands before what each has of its own, and gives way to it."""
+    verb = click.get_current_context(silent=True)
+    for_all = _as_words(_given(verb)) if verb else []
+    return [ServedVariant(name, (*for_all, *words)) for name, words in map(_read_served, texts)]
+
+
+def _read_served(text: str) -> tuple[str, list[str]]:
+    name, words, _ = _named_words("--serve", "two=--replicas 2", text)
+    for word in words:
+        if word.partition("=")[0] in ("--host", "--port"):
+            raise click.UsageError(f"--serve {name!r} says {word}, but compare finds the address; leave it out.")
+    return name, words
+
+
+def _named_words(option: str, example: str, text: str) -> tuple[str, list[str], str]:
     name, separator, options = text.partition("=")
     name = name.strip()
     if not separator or not name:
-        raise click.UsageError(f"--setting is {text!r}; write NAME=OPTIONS, such as 'small steps=--max-num-seqs 8'.")
+        raise click.UsageError(f"{option} is {text!r}; write NAME=OPTIONS, such as '{example}'.")
     try:
-        words = shlex.split(options)
+        return name, shlex.split(options), options
     except ValueError as error:
-        raise click.UsageError(f"--setting {name!r} cannot be read: {error}; look for a quote that is open.") from None
+        raise click.UsageError(f"{option} {name!r} cannot be read: {error}; look for a quote that is open.") from None
+
+
+def _as_words(values: Mapping[str, Any]) -> list[str]:
+    """As they would be typed."""
+    words: list[str] = []
+    for parameter in _setting.params:
+        value = values.get(str(parameter.name))
+        if value is None:
+            continue
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            given = bool(value) is (parameter.flag_value is not False)  # --no-prefix-caching stands for False
+            words += parameter.opts[:1] if given else parameter.secondary_opts[:1]
+            continue
+        for one in value if parameter.multiple else (value,):
+            words += [parameter.opts[0], str(one)]
+    return words
+
+
+def _read_one(text: str) -> Variant:
+    name, words, options = _named_words("--setting", "small steps=--max-num-seqs 8", text)
     verb = click.get_current_context(silent=True)
     try:
         context = _setting.make_context(name, words, parent=verb, default_map=_given(verb) if verb else {})
