@@ -143,6 +143,7 @@ class Setup:
     host_blocks: int = 0
     copy_seconds: float = 0.01
     host_is_tier: bool = False
+    session_eviction: bool = False
     oracle: bool = False
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
@@ -221,6 +222,7 @@ class Setup:
             spacing=self.spacing,
             cache_journal=self.journal,
             host_is_tier=self.host_is_tier,
+            session_eviction=self.session_eviction,
             sources=self._sources(),
             sink=self.tier,
             identity=identity if self.peers else None,
@@ -596,7 +598,7 @@ class Harness:
     def drain(self) -> list[Event]:
         """Steps until nothing is left (invariants 1, 2 and 9 at the end of a run)."""
         events = []
-        for _ in range(2000):
+        for _ in range(8000):
             if self.scheduler.idle and not self.flights and not self.scheduler.transfers_out:
                 break
             events += self.step()

@@ -3,24 +3,25 @@
 Knows block ids, reference counts, and which unheld blocks still carry cached content. Not what the content is
 (`prefix_cache`), nor for whom it is held (`manager`). Every block is in exactly one of three states: free (no content),
 held (one reference or more), evictable (none, but its content may be found again). New blocks come from the free ones,
-then from the evictable ones, least recently released first: the order of release is the order of eviction.
+then from the evictable ones, in the order that `eviction` says: least recently released first, unless another is given.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from inflight.core.kv.eviction import EvictionOrder, LeastRecentlyReleased
+
 
 class BlockPool:
-    def __init__(self, num_blocks: int, on_evict: Callable[[int], None]):
+    def __init__(self, num_blocks: int, on_evict: Callable[[int], None], order: EvictionOrder | None = None):
         """on_evict(block) is called when an evictable block loses its content."""
         self.num_blocks = num_blocks
         self.given_up = 0  # blocks whose last holder released them, so far
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
-        self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._evictable: EvictionOrder = LeastRecentlyReleased() if order is None else order
         self._on_evict = on_evict
 
     @property
@@ -72,8 +73,9 @@ class BlockPool:
         for _ in range(count):
             if free:
                 block = free.pop()
+                self._evictable.forget(block)
             else:
-                block, _ = self._evictable.popitem(last=False)
+                block = self._evictable.pop()
                 self._on_evict(block)
             ref_counts[block] = 1
             taken.append(block)
@@ -81,11 +83,12 @@ class BlockPool:
 
     def acquire(self, block: int) -> None:
         """One more reference to a block that is held or evictable."""
-        self._evictable.pop(block, None)
+        self._evictable.discard(block)
         self._ref_counts[block] += 1
 
-    def release(self, blocks: Iterable[int], keeps_content: Callable[[int], bool]) -> None:
-        """One reference less to each; a block with none becomes evictable if it keeps findable content, else free."""
+    def release(self, blocks: Iterable[int], keeps_content: Callable[[int], bool], owner: object = None) -> None:
+        """One reference less to each; a block with none becomes evictable if it keeps findable content, else free.
+        owner: for whom they were held, where that matters to the order of eviction."""
         ref_counts = self._ref_counts
         for block in blocks:
             left = ref_counts[block] - 1
@@ -95,13 +98,13 @@ class BlockPool:
             if not left:
                 self.given_up += 1
                 if keeps_content(block):
-                    self._evictable[block] = None
+                    self._evictable.add(block, owner)
                 else:
                     self._free.append(block)
 
     def evict(self, block: int) -> None:
         """An evictable block whose content cannot be found any more becomes free."""
-        del self._evictable[block]
+        self._evictable.discard(block)
         self._free.append(block)
 
     def evict_all(self) -> None:

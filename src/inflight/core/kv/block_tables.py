@@ -41,7 +41,7 @@ class BlockTables:
 
     def release(self, sequence: Sequence) -> None:
         """Last block first, so that the ends of prefixes are evicted before their roots."""
-        self._pool.release(reversed(self.held(sequence)), keeps_content=self._prefix.__contains__)
+        self._pool.release(reversed(self.held(sequence)), self._prefix.__contains__, sequence.session)
         sequence.blocks, sequence.block_tables, sequence.passed, sequence.told = [], [], [], []
 
     def held(self, sequence: Sequence) -> list[int]:
@@ -108,7 +108,7 @@ class BlockTables:
             passed = sequence.passed[group]
             if first <= passed:
                 continue
-            self._pool.release(reversed(table[passed:first]), self._prefix.__contains__)
+            self._pool.release(reversed(table[passed:first]), self._prefix.__contains__, sequence.session)
             table[passed:first] = [self._layout.nothing] * (first - passed)
             sequence.passed[group] = first
             more = min(self._layout.end(group, first, sequence.table_size) - len(table), self._pool.available)

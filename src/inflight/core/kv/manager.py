@@ -27,6 +27,8 @@ from inflight.core.kv.tiers import NO_TIERS, BlockTiers
 from inflight.core.kv.transfers import Transfers
 from inflight.core.kv.write_behind import WriteBehind, WriteCounts
 from inflight.core.sequence import Sequence
+from inflight.core.sessions.session_table import SessionTable
+from inflight.core.sessions.session_turns import SessionTurns
 from inflight.core.types.kv_groups import ANY_LENGTH
 from inflight.core.types.plan import Capacity
 from inflight.core.types.tier_counts import TierCounts
@@ -56,11 +58,13 @@ class KVCacheManager:
         journal: CacheJournal | None = None,
         tiers: BlockTiers = NO_TIERS,
         host_is_tier: bool = False,
+        sessions: SessionTable | None = None,
     ):
         """longest_chunk: tokens of one sequence that a step computes at most. spacing: of snapshots of recurrent state,
         where the model has any. journal: of what changes in the prefix cache, where somebody asks. tiers: beyond the
-        device and its host. host_is_tier: what nobody wants is kept on the host, too. Raises ValueError where they
-        cannot hold all that a sequence goes on behind."""
+        device and its host. host_is_tier: what nobody wants is kept on the host, too. sessions: by whose worth blocks
+        are evicted; None: least recently released first. Raises ValueError where tiers cannot hold all that a sequence
+        goes on behind."""
         self.layout = TableLayout(capacity, allocation, longest_chunk)
         self.block_size = capacity.block_size
         self.has_windows = self.layout.has_windows
@@ -70,6 +74,7 @@ class KVCacheManager:
         self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
         self._journal = journal
+        self._sessions = sessions
         self._host_is_tier = host_is_tier and self._prefix_caching
         self._tiers = tiers if self._prefix_caching else NO_TIERS
         if self._tiers and (self.has_windows or self.has_state):
@@ -86,7 +91,9 @@ class KVCacheManager:
         self.states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
         self.prefix = PrefixCache(self.block_size, on_drop=self._dropped, journal=self._journal)
         self.prefix.clear()  # for those who mirror what was there before
-        self.pool = BlockPool(capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
+        self.turns = None if self._sessions is None else SessionTurns(self._sessions)
+        order = None if self.turns is None else self.turns.order
+        self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), order)
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
         parts = (self.prefix, self.pool, self.transfers)
         self.swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier)
@@ -120,6 +127,8 @@ class KVCacheManager:
         if not self.swap.clears(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
             return None
         self._waits_no_longer(sequence)
+        if self.turns is not None:
+            self.turns.begins(sequence, [place.block for place in hits], self.block_size)
         sequence.num_computed = max(len(hits) * self.block_size, self.layout.handed(sequence))
         if self.has_state:  # before blocks are evicted, which may be those that it is beside
             self.states.admit(sequence, lookup.chain.places, len(hits))
@@ -168,6 +177,8 @@ class KVCacheManager:
         if self.handing is not None:
             self.handing.ended(sequence)
         self._waits_no_longer(sequence)
+        if self.turns is not None:
+            self.turns.ends(sequence)
         self.swap.give_up(sequence.offloaded)
         sequence.offloaded = ()
         self._release(sequence)

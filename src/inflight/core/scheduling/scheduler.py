@@ -12,7 +12,7 @@ from functools import partial
 
 from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.estimation.accuracy import PredictionTally
-from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.latency import LatencyModel, prefill_seconds
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.estimation.restoring import RestoreCost
 from inflight.core.kv.cache_journal import CacheJournal
@@ -34,6 +34,7 @@ from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.sessions.session_table import SessionTable
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
@@ -83,13 +84,15 @@ class Scheduler:
         sources: Iterable[BlockSource] = (),
         sink: BlockSink | None = None,
         host_is_tier: bool = False,
+        session_eviction: bool = False,
         identity: Identity | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
         cache_journal: has what changes in the prefix cache, where somebody takes it. sources: of blocks beyond the
-        device, where prefixes go on. sink: in which blocks are kept as well. host_is_tier: so they are on the host, when
-        their own is taken. identity: by which those of prompts are handed over to other engines; None: they are not.
+        device, where prefixes go on. sink: in which blocks are kept as well. host_is_tier: so they are on the host,
+        when their own is taken. session_eviction: those go first whose session is worth least. identity: by which those
+        of prompts are handed over to other engines; None: they are not.
         Raises ValueError for end token ids that are not in the vocabulary, and for speculation where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
@@ -110,7 +113,9 @@ class Scheduler:
         self._watermark = watermark
         self._speculation = speculation
         tiers = BlockTiers(tuple(sources), RestoreCost(self._latency), sink, identity)
-        how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers, host_is_tier)
+        self._sessions = SessionTable(partial(_block_seconds, self._latency, capacity.block_size))
+        sessions = self._sessions if session_eviction else None
+        how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers, host_is_tier, sessions)
         self._memory = KVCacheManager(capacity, *how)
         self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
@@ -181,6 +186,7 @@ class Scheduler:
         """The next step, the time before which none may start, that nothing can be done before a transfer has ended, or
         None when there is nothing to do, or nothing before the steps in flight have ended."""
         self._step_builder.rejoin(now)
+        self._sessions.now = now
         shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
             self._step_builder.stand_still(now)
@@ -200,6 +206,7 @@ class Scheduler:
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
         """Take in what a plan yielded. Plans are committed in the order in which they were made."""
+        self._sessions.now = now
         if result.step != plan.step:
             raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
         for chunk in plan.chunks:
@@ -583,6 +590,11 @@ def _terminal_event(samples: list[Sequence]) -> FinishedEvent:
     timings = last.timings.summary(request.arrival, len(last.prompt), len(last.output), request.lane)
     finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
     return FinishedEvent(request.request_id, finishes, timings)
+
+
+def _block_seconds(latency: LatencyModel, block_size: int, tokens: int) -> float:
+    """To compute a block anew of a text with so many tokens: any of its blocks, on average."""
+    return prefill_seconds(latency, tokens) / max(1, tokens // block_size) or 1.0
 
 
 def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:

@@ -1,0 +1,65 @@
+"""The order of eviction: which of the blocks that nobody holds loses its content first.
+
+Knows block ids and the order in which they were released; `sessions.session_eviction` has another order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class EvictionOrder(Protocol):
+    """Of blocks that are not held; iterating yields them in the order in which they go."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, block: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def add(self, block: int, owner: object) -> None:
+        """Nobody holds it any more; owner: for whom it was held last, None: for nobody in particular."""
+
+    def discard(self, block: int) -> None:
+        """It is held again, or its content is forgotten; harmless where it is not among them."""
+
+    def forget(self, block: int) -> None:
+        """Its content is to be another one."""
+
+    def pop(self) -> int:
+        """The next one goes."""
+
+    def clear(self) -> None: ...
+
+
+class LeastRecentlyReleased:
+    """First released, first to go."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __contains__(self, block: object) -> bool:
+        return block in self._blocks
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+    def add(self, block: int, owner: object) -> None:
+        self._blocks[block] = None
+
+    def discard(self, block: int) -> None:
+        self._blocks.pop(block, None)
+
+    def forget(self, block: int) -> None:
+        """Whose it was makes no difference."""
+
+    def pop(self) -> int:
+        return self._blocks.popitem(last=False)[0]
+
+    def clear(self) -> None:
+        self._blocks.clear()

@@ -1,0 +1,107 @@
+"""Eviction by what sessions are worth: blocks of the session that is worth least go first, ends of texts before roots.
+
+Knows whose each block is that nobody holds. One that two sessions have had is everybody's (a system prompt), and goes
+after all others, least recently released first. A tenant whose resting sessions hold more than its share of the blocks
+is worth less by as much, so that one tenant's sessions do not push out another's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+
+from inflight.core.sessions.session_table import Session, SessionTable
+
+
+class SessionEviction:
+    """An `EvictionOrder`. Owners are sessions."""
+
+    def __init__(self, table: SessionTable):
+        self._table = table
+        self._of: dict[int, Session | None] = {}  # whose the content of a block is, held or not; None: everybody's
+        self._blocks: dict[Session, OrderedDict[int, None]] = {}
+        self._shared: OrderedDict[int, None] = OrderedDict()
+        self._held_by: Counter[str] = Counter()  # blocks of tenants
+        self._count = 0
+        self._next: list[Session] = []  # those that are worth least, the least last
+        self._looked = -1.0  # when
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, block: object) -> bool:
+        if not isinstance(block, int) or block not in self._of:
+            return False
+        owner = self._of[block]
+        return block in (self._shared if owner is None else self._blocks.get(owner, ()))
+
+    def __iter__(self) -> Iterator[int]:
+        for session in sorted(self._blocks, key=self._worth):
+            yield from self._blocks[session]
+        yield from self._shared
+
+    def add(self, block: int, owner: object) -> None:
+        mine = owner if isinstance(owner, Session) else None
+        before = self._of.get(block, mine)
+        if before is not mine:
+            mine = None
+        self._of[block] = mine
+        self._count += 1
+        if mine is None:
+            self._shared[block] = None
+        else:
+            self._blocks.setdefault(mine, OrderedDict())[block] = None
+            self._held_by[mine.tenant] += 1
+
+    def discard(self, block: int) -> None:
+        """Its content stays whose it was: it may be held by another session now."""
+        if block in self:
+            self._take(block)
+
+    def forget(self, block: int) -> None:
+        """Its content is another one."""
+        self._of.pop(block, None)
+
+    def pop(self) -> int:
+        session = self._least()
+        block = next(iter(self._shared if session is None else self._blocks[session]))
+        self._take(block)
+        self.forget(block)
+        return block
+
+    def clear(self) -> None:
+        self._of.clear()
+        self._blocks.clear()
+        self._shared.clear()
+        self._held_by.clear()
+        self._count, self._next = 0, []
+
+    def owner(self, block: int) -> Session | None:
+        """Whose content it has, as far as that is one session's."""
+        return self._of.get(block)
+
+    def _take(self, block: int) -> None:
+        owner = self._of[block]
+        self._count -= 1
+        if owner is None:
+            del self._shared[block]
+            return
+        del self._blocks[owner][block]
+        self._held_by[owner.tenant] -= 1
+        if not self._held_by[owner.tenant]:
+            del self._held_by[owner.tenant]
+        if not self._blocks[owner]:
+            del self._blocks[owner]
+
+    def _least(self) -> Session | None:
+        """The session that is worth least; None: there are none but everybody's blocks."""
+        while self._next and self._next[-1] not in self._blocks:
+            self._next.pop()
+        if self._blocks and (not self._next or self._looked != self._table.now):
+            self._looked = self._table.now
+            self._next = sorted(self._blocks, key=self._worth, reverse=True)
+        return self._next[-1] if self._next else None
+
+    def _worth(self, session: Session) -> float:
+        share = self._count / max(1, len(self._held_by))
+        return self._table.worth(session) * min(1.0, share / self._held_by[session.tenant])

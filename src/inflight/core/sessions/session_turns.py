@@ -1,0 +1,45 @@
+"""Turns of sessions as sequences come and go: whose turn a sequence is, and whose its blocks are.
+
+A client may name the session (`Request.session`); otherwise whoever begins behind the end of what a session left is its
+next turn. Knows sequences and blocks' owners; what that is worth, the table knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequences
+
+from inflight.core.sequence import Sequence
+from inflight.core.sessions.session_eviction import SessionEviction
+from inflight.core.sessions.session_table import Session, SessionTable
+
+
+class SessionTurns:
+    def __init__(self, table: SessionTable):
+        self.order = SessionEviction(table)
+        self._table = table
+
+    def begins(self, sequence: Sequence, found: Sequences[int | None], block_size: int) -> None:
+        """It is admitted behind these cached blocks (None: one that is not on the device)."""
+        if sequence.session is None:
+            session = self._named(sequence) or self._followed(found, block_size) or Session(sequence.request.tenant)
+            sequence.session = session
+            self._table.begins(session)
+
+    def ends(self, sequence: Sequence) -> None:
+        """It will not be back."""
+        if isinstance(sequence.session, Session):
+            self._table.ends(sequence.session, sequence.num_tokens)
+
+    def _named(self, sequence: Sequence) -> Session | None:
+        request = sequence.request
+        if not request.session:
+            return None
+        return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
+
+    def _followed(self, found: Sequences[int | None], block_size: int) -> Session | None:
+        """Whose text it goes on with, if it does so behind its end."""
+        last = found[-1] if found else None
+        owner = None if last is None else self.order.owner(last)
+        if owner is None or owner.running or len(found) < owner.tokens // block_size - 1:
+            return None
+        return owner
