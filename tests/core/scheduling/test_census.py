@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from core.builders import request
 from core.harness import Setup
-
 from inflight.core.scheduling.census import NAMED
 from inflight.core.types.plan import BatchPlan, Sampled, StepResult
 
