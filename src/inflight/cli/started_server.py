@@ -6,6 +6,7 @@ Knows how it is started, when it is ready and how it ends; nothing of what is as
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -43,12 +44,21 @@ def _address(name: str, process: subprocess.Popen[bytes], said: int) -> str:
         words = os.pread(said, os.fstat(said).st_size, 0)
         if (found := _READY.search(words)) is not None:
             return found[1].decode()
-        lines = words.decode(errors="replace").strip().splitlines() or ["it said nothing."]
         if ended:
-            raise BenchError(f"The server of --serve {name!r} ended with {process.returncode}: {lines[-1]}")
+            raise BenchError(f"The server of --serve {name!r} ended with {process.returncode}: {_last(words)}")
         if time.monotonic() > until:
-            raise BenchError(f"The server of --serve {name!r} was not ready in {_START_SECONDS:,.0f} s: {lines[-1]}")
+            raise BenchError(f"The server of --serve {name!r} was not ready in {_START_SECONDS:,.0f} s: {_last(words)}")
         time.sleep(_LOOK_SECONDS)
+
+
+def _last(words: bytes) -> str:
+    """What it said last: the message, where that is a line of its log."""
+    lines = words.decode(errors="replace").strip().splitlines() or ["it said nothing."]
+    with contextlib.suppress(ValueError):
+        told = json.loads(lines[-1])
+        if isinstance(told, dict) and isinstance(told.get("message"), str):
+            return str(told["message"])
+    return lines[-1]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
