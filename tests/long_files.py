@@ -27,6 +27,7 @@ LONG = (
     "planning/test_speculation.py",
     "execution/backends/torch/test_kernels_attention.py",
     "execution/backends/torch/test_kernels_adapters.py",
+    "test_examples.py",
     "server/ingress/test_connections.py",
     "frontend/parsers/test_forced_calls.py",
     "execution/parallel/test_executor.py",
