@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from inflight.live.batch_rows import MOST_POINTS, BatchRows
-from inflight.live.step_facts import ChunkFacts, StepFacts
+from inflight.live.step_facts import StepFacts
 
 PREFILL, DECODE, RECOMPUTED, PADDING, IDLE = range(5)
 
 
 def step(
     number: int,
-    chunks: Sequence[ChunkFacts],
+    chunks: Sequence[tuple[int, int, int, int]],
     new: Mapping[int, int] | None = None,
     freed: Sequence[int] = (),
     padding: Sequence[int] = (),
+    in_vain: Mapping[int, int] | None = None,
 ) -> StepFacts:
     """Each of a second."""
-    return StepFacts(float(number), number + 1.0, 0.9, 0.8, chunks, new or {}, freed, padding)
+    return StepFacts(float(number), number + 1.0, 0.9, 0.8, chunks, new or {}, freed, padding, in_vain or {})
 
 
 def test_a_prompt_and_its_tokens_are_two_runs() -> None:
     rows = BatchRows()
-    rows.step(step(0, [ChunkFacts(7, 2, 0, 5)], {2: 9}))
-    rows.step(step(1, [ChunkFacts(7, 2, 5, 4)]))
+    rows.step(step(0, [(7, 2, 0, 5)], {2: 9}))
+    rows.step(step(1, [(7, 2, 5, 4)]))
     for number in (2, 3, 4):
-        rows.step(step(number, [ChunkFacts(7, 2, 7 + number, 1)]))
+        rows.step(step(number, [(7, 2, 7 + number, 1)]))
     points, runs = rows.end_frame()
     assert [(run.work, run.start, run.end, run.tokens) for run in runs] == [(PREFILL, 0, 2, 9), (DECODE, 2, 5, 3)]
     assert {(run.row, run.sequence) for run in runs} == {(2, 7)}
@@ -36,9 +37,9 @@ def test_a_prompt_and_its_tokens_are_two_runs() -> None:
 
 def test_what_a_preemption_took_is_told_apart() -> None:
     rows = BatchRows()
-    rows.step(step(0, [ChunkFacts(1, 0, 0, 6)], {0: 6}))
-    assert rows.step(step(1, [ChunkFacts(2, 0, 0, 4)], {0: 4}, freed=[0])) == [1], "who lost his row"
-    rows.step(step(2, [ChunkFacts(1, 0, 0, 7)], {0: 6}, freed=[0]))
+    rows.step(step(0, [(1, 0, 0, 6)], {0: 6}))
+    assert rows.step(step(1, [(2, 0, 0, 4)], {0: 4}, freed=[0])) == [1], "who lost his row"
+    rows.step(step(2, [(1, 0, 0, 7)], {0: 6}, freed=[0]))
     points, runs = rows.end_frame()
     assert [(run.sequence, run.work) for run in runs] == [(1, PREFILL), (2, PREFILL), (1, RECOMPUTED)]
     assert (points[2].recomputed, points[2].prompt) == (6, 1)
@@ -46,18 +47,18 @@ def test_what_a_preemption_took_is_told_apart() -> None:
 
 def test_a_row_that_is_held_and_not_computed_is_idle_or_padding() -> None:
     rows = BatchRows()
-    rows.step(step(0, [ChunkFacts(1, 0, 0, 2), ChunkFacts(2, 1, 0, 2)], {0: 2, 1: 2}))
-    rows.step(step(1, [ChunkFacts(1, 0, 2, 1)]))
-    rows.step(step(2, [ChunkFacts(1, 0, 3, 1)], padding=[1]))
+    rows.step(step(0, [(1, 0, 0, 2), (2, 1, 0, 2)], {0: 2, 1: 2}))
+    rows.step(step(1, [(1, 0, 2, 1)]))
+    rows.step(step(2, [(1, 0, 3, 1)], padding=[1]))
     _, runs = rows.end_frame()
     assert [run.work for run in runs if run.sequence == 2] == [PREFILL, IDLE, PADDING]
 
 
 def test_wrong_drafts_are_counted_and_were_not_computed() -> None:
     rows = BatchRows()
-    rows.step(step(0, [ChunkFacts(1, 0, 0, 2)], {0: 2}))
-    rows.step(step(1, [ChunkFacts(1, 0, 2, 4, in_vain=3)]))
-    rows.step(step(2, [ChunkFacts(1, 0, 3, 1)]))
+    rows.step(step(0, [(1, 0, 0, 2)], {0: 2}))
+    rows.step(step(1, [(1, 0, 2, 4)], in_vain={1: 3}))
+    rows.step(step(2, [(1, 0, 3, 1)]))
     points, runs = rows.end_frame()
     assert (points[1].decode, points[1].rejected) == (1, 3)
     assert RECOMPUTED not in [run.work for run in runs]
@@ -65,9 +66,9 @@ def test_wrong_drafts_are_counted_and_were_not_computed() -> None:
 
 def test_many_steps_are_few_points_that_lose_nothing() -> None:
     rows = BatchRows()
-    rows.step(step(0, [ChunkFacts(1, 0, 0, 3)], {0: 3}))
+    rows.step(step(0, [(1, 0, 0, 3)], {0: 3}))
     for number in range(1, 1000):
-        rows.step(step(number, [ChunkFacts(1, 0, 2 + number, 1)]))
+        rows.step(step(number, [(1, 0, 2 + number, 1)]))
     points, runs = rows.end_frame()
     assert len(points) <= MOST_POINTS and sum(one.steps for one in points) == 1000
     assert sum(one.prompt + one.decode for one in points) == 3 + 999 == sum(run.tokens for run in runs)
@@ -77,8 +78,8 @@ def test_many_steps_are_few_points_that_lose_nothing() -> None:
 
 def test_a_pause_ends_a_run() -> None:
     rows = BatchRows()
-    rows.step(step(0, [ChunkFacts(1, 0, 0, 2)], {0: 2}))
-    rows.step(step(1, [ChunkFacts(1, 0, 2, 1)]))
-    rows.step(step(9, [ChunkFacts(1, 0, 3, 1)]))
+    rows.step(step(0, [(1, 0, 0, 2)], {0: 2}))
+    rows.step(step(1, [(1, 0, 2, 1)]))
+    rows.step(step(9, [(1, 0, 3, 1)]))
     _, runs = rows.end_frame()
     assert [(run.start, run.end) for run in runs] == [(0, 1), (1, 2), (9, 10)]

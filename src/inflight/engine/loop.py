@@ -104,8 +104,8 @@ class EngineLoop:
             snapshot = replace(snapshot, folder=self._folder())
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
-    def census(self, whole: bool = False) -> Census:
-        return self._scheduler.census(whole)
+    def census(self, whole: bool = False, blocks: bool = True) -> Census:
+        return self._scheduler.census(whole, blocks)
 
     def exchange_service(self, elsewhere: Service) -> Service:
         """Share tenants' service with other engines: see the scheduler."""

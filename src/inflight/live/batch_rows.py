@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from inflight.live.frames import WORKS, Run, StepPoint
 from inflight.live.step_facts import StepFacts
-from inflight.records.computed import ComputedTokens, Work
+from inflight.records.computed import Work, computed
 
 MOST_POINTS = 16  # of a frame
 _GAP = 0.25  # of a stretch's length, that may lie between two of a run
@@ -34,6 +34,17 @@ class _Step(NamedTuple):
     cells: dict[int, Cell]  # by row
 
 
+class _Held:
+    """A row that is held. most: tokens of the sequence that were ever computed. decode: its cell while it decodes, made
+    once, since a batch has hundreds of them a step."""
+
+    __slots__ = ("decode", "most", "prompt_tokens", "sequence")
+
+    def __init__(self, sequence: int, prompt_tokens: int, most: int):
+        self.sequence, self.prompt_tokens, self.most = sequence, prompt_tokens, most
+        self.decode = Cell(sequence, _DECODE, 1)
+
+
 class _Open:
     __slots__ = ("end", "row", "sequence", "start", "tokens", "work")
 
@@ -44,35 +55,30 @@ class _Open:
 
 class BatchRows:
     def __init__(self) -> None:
-        self._held: dict[int, tuple[int, int]] = {}  # row → sequence, tokens of its prompt
-        self._computed = ComputedTokens()
+        self._held: dict[int, _Held] = {}  # by row
+        self._left: dict[int, int] = {}  # sequences that are alive and have no row → most tokens ever computed
         self._steps: list[_Step] = []  # of the frame so far
         self._before = float("-inf")  # when the last step ended
 
-    @property
-    def held(self) -> dict[int, int]:
-        """Row → sequence."""
-        return {row: sequence for row, (sequence, _) in self._held.items()}
-
     def seed(self, row: int, sequence: int, prompt_tokens: int, computed: int) -> None:
         """It has the row already."""
-        self._held[row] = sequence, prompt_tokens
-        self._computed.seen(sequence, computed)
+        self._held[row] = _Held(sequence, prompt_tokens, computed)
 
     def seen(self, sequence: int, computed: int) -> None:
         """It waits, and was computed so far before."""
-        self._computed.seen(sequence, computed)
+        self._left[sequence] = computed
 
     def forget(self, sequence: int) -> None:
         """It has ended. Its row is given up by the next plan."""
-        self._computed.forget(sequence)
+        self._left.pop(sequence, None)
 
     def step(self, facts: StepFacts) -> list[int]:
         """The sequences that lost their rows before it."""
-        left = [found[0] for row in facts.freed_rows if (found := self._held.pop(row, None)) is not None]
-        for chunk in facts.chunks:
-            if (prompt_tokens := facts.new_rows.get(chunk.row)) is not None:
-                self._held[chunk.row] = chunk.sequence, prompt_tokens
+        left = []
+        for row in facts.freed_rows:
+            if (held := self._held.pop(row, None)) is not None:
+                left.append(held.sequence)
+                self._left[held.sequence] = held.most
         began = max(facts.planned, self._before)
         self._before = facts.committed
         self._steps.append(self._drawn(facts, began))
@@ -80,26 +86,35 @@ class BatchRows:
 
     def _drawn(self, facts: StepFacts, began: float) -> _Step:
         cells: dict[int, Cell] = {}
-        prompt = decode = recomputed = rejected = 0
-        for sequence, row, start, length, in_vain in facts.chunks:
-            held = self._held.get(row)
-            prompt_tokens = held[1] if held is not None else 0  # a ring that was full may have lost its beginning
-            work, first, repeated = self._computed.chunk(sequence, start, length, in_vain, prompt_tokens)
-            recomputed += repeated
-            rejected += in_vain
-            if work is Work.DECODE:
-                decode += first - in_vain
+        rows, new_rows, in_vain = self._held, facts.new_rows, facts.in_vain
+        prompt = decode = recomputed = 0
+        for chunk in facts.chunks:
+            sequence, row, start, length = chunk[:4]
+            held = rows.get(row)
+            if row in new_rows or held is None or held.sequence != sequence:
+                held = rows[row] = _Held(sequence, new_rows.get(row, 0), self._left.pop(sequence, 0))
+            if length == 1 and start >= held.most and start >= held.prompt_tokens:  # nearly all of them
+                held.most = start + 1
+                decode += 1
+                cells[row] = held.decode
+                continue
+            wrong = in_vain.get(sequence, 0)
+            done = computed(held.most, start, length, wrong, held.prompt_tokens)
+            held.most = max(held.most, start + length - wrong)
+            recomputed += done.repeated
+            if done.work is Work.DECODE:
+                decode += done.first - wrong
             else:
-                prompt += first
-            cells[row] = Cell(sequence, _PLACE[work], length)
-        if len(cells) < len(self._held):
+                prompt += done.first
+            cells[row] = Cell(sequence, _PLACE[done.work], length)
+        if len(cells) < len(rows):
             idle = _PADDING if facts.padding else _IDLE
-            for row, (sequence, _) in self._held.items():
+            for row, held in rows.items():
                 if row not in cells:
-                    cells[row] = Cell(sequence, idle, 0)
-        padding = sum(facts.padding)
-        times = (began, facts.committed, facts.seconds, facts.predicted)
-        return _Step(StepPoint(*times, 1, prompt, decode, recomputed, padding, rejected), cells)
+                    cells[row] = Cell(held.sequence, idle, 0)
+        rejected = sum(in_vain.values()) if in_vain else 0
+        times = (round(began, 5), round(facts.committed, 5), round(facts.seconds, 6), round(facts.predicted, 6))
+        return _Step(StepPoint(*times, 1, prompt, decode, recomputed, sum(facts.padding), rejected), cells)
 
     def end_frame(self) -> tuple[list[StepPoint], list[Run]]:
         steps, self._steps = self._steps, []
@@ -111,16 +126,15 @@ class BatchRows:
 
 
 def _joined(steps: Sequence[_Step]) -> _Step:
-    cells: dict[int, Cell] = {}
-    for one in steps:
+    cells = dict(steps[0].cells)
+    for one in steps[1:]:
         for row, cell in one.cells.items():
             before = cells.get(row)
-            if before is None:
+            if before is None or before.sequence != cell.sequence:
                 cells[row] = cell
-                continue
-            is_same = before.sequence == cell.sequence
-            work = max(before.work, cell.work, key=_NOTABLE.__getitem__) if is_same else cell.work
-            cells[row] = Cell(cell.sequence, work, (before.tokens if is_same else 0) + cell.tokens)
+            else:
+                notable = before.work if _NOTABLE[before.work] >= _NOTABLE[cell.work] else cell.work
+                cells[row] = Cell(cell.sequence, notable, before.tokens + cell.tokens)
     points = [one.point for one in steps]
     counts = (
         sum(getattr(one, name) for one in points)

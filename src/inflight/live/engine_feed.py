@@ -42,7 +42,8 @@ class EngineFeed:
         self._first: dict[str, int] = {}  # request id → its first sample's number
         self._next_number = 0
         self._before = 0.0
-        self._map_at = float("-inf")
+        self._map_at = float("-inf")  # written in the engine's turn
+        self._num_blocks = self._shared = 0
 
     # -- in the engine's turn -----------------------------------------------------------------------------------------
 
@@ -51,7 +52,11 @@ class EngineFeed:
         if begins:
             self._observer.watch(True)
         told, lost = self._observer.drain()
-        return Look(self._loop.clock.now(), self._loop.census(whole=begins), told, lost, begins)
+        now = self._loop.clock.now()
+        with_map = begins or now - self._map_at >= MAP_SECONDS
+        if with_map:
+            self._map_at = now
+        return Look(now, self._loop.census(begins, with_map), told, lost, begins)
 
     def leave(self) -> None:
         """Nobody looks any more."""
@@ -84,7 +89,7 @@ class EngineFeed:
         """With those that are there."""
         self._maker = FrameMaker(first_number=self._frames)
         self._first.clear()
-        self._before, self._map_at = look.now, float("-inf")
+        self._before = look.now
         self._next_number = look.census.next_number
         by_request: dict[str, list[RequestInfo]] = {}
         has_run: set[str] = set()
@@ -92,7 +97,7 @@ class EngineFeed:
             request = one.request
             by_request.setdefault(request.request_id, []).append(_info(one.number, request))
             repeats = one.most_computed if one.most_computed > one.num_computed else 0  # with what is in flight
-            self._maker.rows.seed(one.row, one.number, len(request.prompt_token_ids), repeats)
+            self._maker.has_row(one.row, one.number, len(request.prompt_token_ids), repeats)
             if one.num_tokens > len(request.prompt_token_ids):
                 has_run.add(request.request_id)
         for lane in look.census.lanes:
@@ -126,22 +131,22 @@ class EngineFeed:
 
     def _moment(self, look: Look) -> Moment:
         census = look.census
+        every = len(census.ref_counts)
+        if not every:
+            evictable = self._num_blocks - census.held - census.free
+            blocks = BlocksPart(census.held, self._shared, evictable, census.free, census.held_host_blocks)
+            return Moment([_lane(one, look.now) for one in census.lanes], blocks, ())
+        self._num_blocks = every
+        self._shared = every - census.ref_counts.count(0) - census.ref_counts.count(1)
         tables = [(one.number, one.blocks) for one in census.running]
-        with_map = look.now - self._map_at >= MAP_SECONDS
-        held = sum(map(bool, census.ref_counts))
-        shared = sum(count > 1 for count in census.ref_counts)
-        evictable = len(census.evictable)
-        blocks = BlocksPart(held, shared, evictable, len(census.ref_counts) - held - evictable, census.held_host_blocks)
-        holders: list[Holder] = []
-        if with_map:
-            self._map_at = look.now
-            owners, shared_of = owners_of(census.ref_counts, census.evictable, tables)
-            cells, per_cell = in_cells(owners)
-            blocks = BlocksPart(blocks.held, shared, evictable, blocks.free, blocks.on_host, cells, per_cell)
-            holders = [
-                Holder(one.number, one.row, one.num_tokens, one.num_computed, len(one.blocks), shared_of[one.number])
-                for one in census.running
-            ]
+        owners, shared_of = owners_of(census.ref_counts, census.evictable, tables)
+        cells, per_cell = in_cells(owners)
+        counts = (census.held, self._shared, len(census.evictable), census.free, census.held_host_blocks)
+        blocks = BlocksPart(*counts, cells, per_cell)
+        holders = [
+            Holder(one.number, one.row, one.num_tokens, one.num_computed, len(one.blocks), shared_of[one.number])
+            for one in census.running
+        ]
         return Moment([_lane(one, look.now) for one in census.lanes], blocks, holders)
 
 

@@ -43,9 +43,10 @@ class FrameMaker:
         self._recent = Recent(recent_seconds)
         self._preempted: list[int] = []
         self._ended: list[Ended] = []
-        self._run: set[int] = set()  # sequences that had a chunk
+        self._begun: set[int] = set()  # sequences that took a row
         self._output = self._drafted = 0
         self._accepted: Counter[int] = Counter()
+        self._gaps: Counter[tuple[float, float]] = Counter()  # seconds, target; those of a step are alike
 
     @property
     def told(self) -> list[RequestInfo]:
@@ -53,6 +54,11 @@ class FrameMaker:
         return [one.info for one in self._known.values() if one.is_told]
 
     # -- what happens -------------------------------------------------------------------------------------------------
+
+    def has_row(self, row: int, number: int, prompt_tokens: int, computed: int) -> None:
+        """It ran already when the first frame began. computed: before a preemption."""
+        self.rows.seed(row, number, prompt_tokens, computed)
+        self._begun.add(number)
 
     def came(self, infos: Sequence[RequestInfo], has_token: bool = False) -> None:
         """A request with its samples. has_token: it has run before anybody looked."""
@@ -62,7 +68,8 @@ class FrameMaker:
 
     def step(self, facts: StepFacts) -> None:
         self._preempted += (one for one in self.rows.step(facts) if one in self._known)
-        self._run.update(chunk.sequence for chunk in facts.chunks)
+        if facts.new_rows:
+            self._begun.update(chunk[0] for chunk in facts.chunks if chunk[1] in facts.new_rows)
         for drafts, accepted in facts.verified:
             self._drafted += drafts
             self._accepted[accepted] += 1
@@ -74,13 +81,13 @@ class FrameMaker:
             return
         self._output += count
         known.request.output_tokens += count
-        info, itl = known.info, self._recent.itl
+        info = known.info
         if known.last_token is not None:
-            itl.add(at - known.last_token, info.itl_target)
+            self._gaps[at - known.last_token, info.itl_target] += 1
         elif not known.request.has_token:
             self._recent.ttft.add(at - info.arrival, info.ttft_target)
-        for _ in range(count - 1):
-            itl.add(0.0, info.itl_target)
+        if count > 1:
+            self._gaps[0.0, info.itl_target] += count - 1
         known.request.has_token = True
         known.last_token = at
 
@@ -102,6 +109,9 @@ class FrameMaker:
         """moment: None where nothing is known of it."""
         points, runs = self.rows.end_frame()
         prompt = sum(one.prompt + one.recomputed for one in points)
+        for (seconds, target), times in self._gaps.items():
+            self._recent.itl.add(seconds, target, times)
+        self._gaps.clear()
         waiting = () if moment is None else (number for lane in moment.lanes for number in lane.first)
         rates = self._recent.end_frame(start, end, prompt, self._output, len(self._ended))
         most = max(self._accepted, default=-1)
@@ -114,7 +124,7 @@ class FrameMaker:
             lanes=[] if moment is None else list(moment.lanes),
             blocks=None if moment is None else moment.blocks,
             holders=[] if moment is None else list(moment.holders),
-            requests=self._untold((*self._run, *waiting)),
+            requests=self._untold((*self._begun, *waiting)),
             preempted=self._preempted,
             ended=self._ended,
             rates=rates,
@@ -124,7 +134,7 @@ class FrameMaker:
             lost=lost,
         )
         self._number += 1
-        self._preempted, self._ended, self._run = [], [], set()
+        self._preempted, self._ended, self._begun = [], [], set()
         self._output = self._drafted = 0
         self._accepted.clear()
         return frame

@@ -26,12 +26,12 @@ class RecentLatencies:
         self._now: Counter[int] = Counter()
         self._now_with_target = self._now_met = 0
 
-    def add(self, seconds: float, target: float) -> None:
+    def add(self, seconds: float, target: float, times: int = 1) -> None:
         """target: 0: there is none."""
-        self._now[math.floor(math.log(max(seconds, _LEAST)) / _WIDTH)] += 1
+        self._now[math.floor(math.log(max(seconds, _LEAST)) / _WIDTH)] += times
         if target:
-            self._now_with_target += 1
-            self._now_met += seconds <= target
+            self._now_with_target += times
+            self._now_met += times * (seconds <= target)
 
     def end_frame(self) -> None:
         self._frames.append((self._now, self._now_with_target, self._now_met))

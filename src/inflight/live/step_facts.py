@@ -6,36 +6,30 @@ Knows a plan with its result, and a record's line; makes the same of both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.live.frames import BlocksPart, Holder, LanePart
 from inflight.records.drafts import rejected, verified
 from inflight.records.schema import StepRecord
 
-
-class ChunkFacts(NamedTuple):
-    """in_vain: of its tokens the last ones, drafts that were wrong."""
-
-    sequence: int
-    row: int
-    start: int
-    length: int
-    in_vain: int = 0
+NOTHING: Mapping[int, int] = {}
 
 
 class StepFacts(NamedTuple):
-    """One step. new_rows: row → tokens of the prompt there. padding: lengths of padded runs. verified: of each chunk
-    with drafts, how many it had and how many were right. predicted: seconds, 0 where nobody knew."""
+    """One step. chunks: (sequence, row, start, length, …) of each. new_rows: row → tokens of the prompt there. padding:
+    lengths of padded runs. in_vain: sequence → its drafts that were wrong, the last tokens of its chunk. verified: of
+    each chunk with drafts, how many it had and how many were right. predicted: seconds, 0 where nobody knew."""
 
     planned: float
     committed: float
     seconds: float
     predicted: float
-    chunks: Sequence[ChunkFacts]
+    chunks: Sequence[tuple[Any, ...]]
     new_rows: Mapping[int, int]
     freed_rows: Sequence[int]
     padding: Sequence[int]
+    in_vain: Mapping[int, int]
     verified: Sequence[tuple[int, int]] = ()
 
 
@@ -49,7 +43,7 @@ class Moment(NamedTuple):
 
 def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: float, predicted: float) -> StepFacts:
     checked: tuple[tuple[int, int], ...] = ()
-    wrong: dict[int, int] = {}
+    wrong: Mapping[int, int] = NOTHING
     if any(chunk.num_drafts for chunk in plan.chunks):
         drafts = {chunk.sequence_id: chunk.num_drafts for chunk in plan.chunks if chunk.num_drafts}
         right = {one.sequence_id: max(0, len(one.token_ids) - 1) for one in result.sampled if one.sequence_id in drafts}
@@ -60,30 +54,25 @@ def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: floa
         committed,
         result.seconds,
         predicted,
-        [
-            ChunkFacts(one.sequence_id, one.row, one.start, one.length, wrong.get(one.sequence_id, 0))
-            for one in plan.chunks
-        ],
-        {new.row: new.prompt_length for new in plan.new_rows},
+        plan.chunks,  # begin with these four
+        {new.row: new.prompt_length for new in plan.new_rows} if plan.new_rows else NOTHING,
         plan.freed_rows,
         plan.padding,
+        wrong,
         checked,
     )
 
 
 def of_record(step: StepRecord, predicted: float) -> StepFacts:
-    wrong = rejected(step)
     return StepFacts(
         step["planned"],
         step["committed"],
         step["seconds"],
         predicted,
-        [
-            ChunkFacts(one["sequence"], one["row"], one["start"], one["length"], wrong.get(one["sequence"], 0))
-            for one in step["chunks"]
-        ],
+        [(one["sequence"], one["row"], one["start"], one["length"]) for one in step["chunks"]],
         {new["row"]: new["prompt_tokens"] for new in step["new_rows"]},
         step["freed_rows"],
         step["padding"],
+        rejected(step),
         [(one.drafts, one.accepted) for one in verified(step)],
     )

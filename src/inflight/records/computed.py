@@ -1,6 +1,6 @@
 """What a chunk computes: a prompt's tokens, an answer's next one, or what a preemption took and is computed again.
 
-Knows how far each sequence was ever computed. Chunks come in the order of their steps.
+Knows one chunk, and how far its sequence was ever computed before.
 """
 
 from __future__ import annotations
@@ -27,23 +27,10 @@ class Computed(NamedTuple):
     repeated: int
 
 
-class ComputedTokens:
-    def __init__(self) -> None:
-        self._most: dict[int, int] = {}  # sequence → most tokens ever computed
-
-    def seen(self, sequence: int, tokens: int) -> None:
-        """It had been computed so far, before the first chunk that is told."""
-        self._most[sequence] = tokens
-
-    def forget(self, sequence: int) -> None:
-        """It has ended."""
-        self._most.pop(sequence, None)
-
-    def chunk(self, sequence: int, start: int, length: int, in_vain: int, prompt_tokens: int) -> Computed:
-        """in_vain: of its tokens the last ones, drafts that were taken back."""
-        end, most = start + length, self._most.get(sequence, 0)
-        repeated = max(0, min(end, most) - start)
-        self._most[sequence] = max(most, end - in_vain)
-        if repeated:
-            return Computed(Work.RECOMPUTE, length - repeated, repeated)
-        return Computed(Work.PREFILL if start < prompt_tokens else Work.DECODE, length, 0)
+def computed(most: int, start: int, length: int, in_vain: int, prompt_tokens: int) -> Computed:
+    """What a chunk is. most: tokens of its sequence that were ever computed. in_vain: of its own the last ones, drafts
+    that were taken back."""
+    repeated = max(0, min(start + length, most) - start)
+    if repeated:
+        return Computed(Work.RECOMPUTE, length - repeated, repeated)
+    return Computed(Work.PREFILL if start < prompt_tokens else Work.DECODE, length, 0)

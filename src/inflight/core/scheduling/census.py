@@ -18,7 +18,8 @@ NAMED = 24  # of those that wait in a lane
 
 
 class RunningSequence(NamedTuple):
-    """most_computed: tokens that were computed before, as many as a preemption took. blocks: of all KV groups."""
+    """most_computed: tokens that were computed before, as many as a preemption took. blocks: of all KV groups, where
+    they were asked for."""
 
     number: int
     request: Request
@@ -50,33 +51,40 @@ class LaneCensus(NamedTuple):
 
 
 class Census(NamedTuple):
-    """next_number: of the sequence that comes next. ref_counts: holders of each block. evictable: blocks that nobody
-    holds, and whose content can be found."""
+    """next_number: of the sequence that comes next. held, free: blocks; the others are evictable, which is: nobody
+    holds them, and their content can be found. ref_counts: holders of each block, and evictable: which these are,
+    where blocks were asked for."""
 
     next_number: int
     running: tuple[RunningSequence, ...]
     lanes: tuple[LaneCensus, ...]
-    ref_counts: tuple[int, ...]
-    evictable: tuple[int, ...]
+    held: int
+    free: int
     held_host_blocks: int
+    ref_counts: tuple[int, ...] = ()
+    evictable: tuple[int, ...] = ()
 
 
-def take_census(next_number: int, memory: KVCacheManager, lanes: Lanes, running: Running, whole: bool) -> Census:
-    """whole: name all that wait."""
+def take_census(
+    next_number: int, memory: KVCacheManager, lanes: Lanes, running: Running, whole: bool, blocks: bool
+) -> Census:
+    """whole: name all that wait. blocks: tell whose each is."""
     pool, swap = memory.pool, memory.swap
     return Census(
         next_number,
-        tuple(_running(one, memory) for one in running.sequences if one.row is not None),
+        tuple(_running(one, memory, blocks) for one in running.sequences if one.row is not None),
         tuple(_lane(lane, whole) for lane in lanes.all()),
-        pool.ref_counts(),
-        pool.evictable_blocks(),
+        pool.held,
+        pool.free,
         swap.host_blocks - swap.free,
+        pool.ref_counts() if blocks else (),
+        pool.evictable_blocks() if blocks else (),
     )
 
 
-def _running(one: Sequence, memory: KVCacheManager) -> RunningSequence:
+def _running(one: Sequence, memory: KVCacheManager, with_blocks: bool) -> RunningSequence:
     assert one.row is not None, "it runs"
-    blocks = tuple(memory.tables.held(one))
+    blocks = tuple(memory.tables.held(one)) if with_blocks else ()
     return RunningSequence(
         one.number, one.request, one.row, one.num_tokens, one.num_computed, one.recompute_until, blocks
     )

@@ -322,9 +322,9 @@ class Scheduler:
             None if self._speculation is None else self._speculation.stats(),
         )
 
-    def census(self, whole: bool = False) -> Census:
-        """Who runs, waits and holds what. whole: name all that wait."""
-        return take_census(self._next_number, self._memory, self._lanes, self._running, whole)
+    def census(self, whole: bool = False, blocks: bool = True) -> Census:
+        """Who runs, waits and holds what. whole: name all that wait. blocks: tell whose each is."""
+        return take_census(self._next_number, self._memory, self._lanes, self._running, whole, blocks)
 
     # -- what strategies and admission see ----------------------------------------------------------------------
 

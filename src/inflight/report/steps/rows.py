@@ -14,7 +14,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from inflight.records.block_owners import BlockOwners, Moved
-from inflight.records.computed import ComputedTokens, Work
+from inflight.records.computed import Work, computed
 from inflight.records.drafts import rejected, verified
 from inflight.records.schema import StepRecord
 
@@ -56,7 +56,7 @@ class RowHistory:
     def __init__(self) -> None:
         self.runs: list[RowRun] = []
         self._held: dict[int, _Holder] = {}
-        self._computed = ComputedTokens()
+        self._computed: dict[int, int] = {}  # sequence → most tokens ever computed
         self.left: dict[int, float] = {}  # sequences without a row → since when
 
     @property
@@ -80,10 +80,10 @@ class RowHistory:
         for chunk in chunks:
             short = longest - chunk["length"] if padding else 0
             in_vain = wrong.get(chunk["sequence"], 0)
-            prompt_tokens = self._held[chunk["row"]].prompt_tokens
-            state, first, repeated = self._computed.chunk(
-                chunk["sequence"], chunk["start"], chunk["length"], in_vain, prompt_tokens
-            )
+            sequence, start, length = chunk["sequence"], chunk["start"], chunk["length"]
+            most, prompt_tokens = self._computed.get(sequence, 0), self._held[chunk["row"]].prompt_tokens
+            state, first, repeated = computed(most, start, length, in_vain, prompt_tokens)
+            self._computed[sequence] = max(most, start + length - in_vain)
             recomputed += repeated
             if state is Work.DECODE:
                 decode += first - in_vain
