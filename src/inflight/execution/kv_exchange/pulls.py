@@ -258,10 +258,15 @@ class Pulls:
     def _connect_here(self, name: str) -> _Connection | None:
         """None where the peer is out of reach so: in a container of its own, perhaps."""
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        channel = Channel(connected, "The peer on this host")
         try:
             connected.settimeout(_CONNECT)
             connected.connect(f"\0{name}")
+        except OSError as error:
+            log.info("no memory is shared with the peer on this host (%s); blocks come by the network", error)
+            connected.close()
+            return None
+        channel = Channel(connected, "The peer on this host")
+        try:
             call(channel, self._secret, self._describe(), shared_memory.NAME)
             return _Connection(channel, SharedReceiver(channel, self._memory))
         except (OSError, PeerError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -22,6 +23,7 @@ NONCE = 32  # bytes
 MOST_UNKNOWN = 4096  # bytes of a frame from somebody who has proved nothing
 MOST_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
 NAME = 64  # bytes of a block's name, at most
+_BUFFER = 4 << 20  # bytes that the system keeps of a connection, either way
 _PIECES = 512  # at once; what systems take
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE, max_length=NONCE)]
@@ -116,6 +118,11 @@ class Channel:
     def __init__(self, connected: socket.socket, peer: str):
         """peer: how sentences call it."""
         self._socket, self.peer = connected, peer
+        # The system watches the time: otherwise each piece that comes would take a call more, to wait for it.
+        connected.settimeout(None)
+        with contextlib.suppress(OSError):  # less than that is slower, and no more
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Callable[[bytes | bytearray], Message] = msgspec.msgpack.Decoder(Message).decode
 
@@ -147,7 +154,7 @@ class Channel:
 
     def send_descriptor(self, descriptor: int, seconds: float) -> None:
         """To a peer on the same host. Raises PeerError."""
-        self._until(time.monotonic() + seconds)
+        self._until(time.monotonic() + seconds, socket.SO_SNDTIMEO)
         try:
             socket.send_fds(self._socket, [b"\0"], [descriptor])
         except OSError as error:
@@ -155,7 +162,7 @@ class Channel:
 
     def receive_descriptor(self, seconds: float) -> int:
         """Raises PeerError. The caller closes it."""
-        self._until(time.monotonic() + seconds)
+        self._until(time.monotonic() + seconds, socket.SO_RCVTIMEO)
         try:
             _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
         except OSError as error:
@@ -167,8 +174,7 @@ class Channel:
     def is_quiet(self) -> bool:
         """Whether nothing has come, and the peer is there: so a connection that was kept may be used."""
         try:
-            self._socket.settimeout(0)
-            self._socket.recv(1, socket.MSG_PEEK)
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         except OSError:
@@ -183,7 +189,7 @@ class Channel:
     def _send(self, views: list[memoryview], deadline: float) -> None:
         first = 0
         while first < len(views):
-            self._until(deadline)
+            self._until(deadline, socket.SO_SNDTIMEO)
             try:
                 sent = self._socket.sendmsg(views[first : first + _PIECES])
             except OSError as error:
@@ -196,22 +202,29 @@ class Channel:
 
     def _fill(self, view: memoryview, deadline: float) -> None:
         while view:
-            self._until(deadline)
+            self._until(deadline, socket.SO_RCVTIMEO)
             try:
-                got = self._socket.recv_into(view)
+                got = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
             except OSError as error:
                 raise self._lost(error) from None
             if not got:
                 raise PeerError(f"{self.peer} closed the connection.")
             view = view[got:]
 
-    def _until(self, deadline: float) -> None:
+    def _until(self, deadline: float, limit: int) -> None:
+        """Of the next call alone. limit: the socket's option, for what comes or for what goes."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise PeerError(f"{self.peer} took too long.")
-        self._socket.settimeout(left)
+        micros = max(1, int(1e6 * left))
+        try:
+            self._socket.setsockopt(
+                socket.SOL_SOCKET, limit, struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
+            )
+        except OSError as error:
+            raise self._lost(error) from None
 
     def _lost(self, error: OSError) -> PeerError:
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | BlockingIOError):
             return PeerError(f"{self.peer} took too long.")
         return PeerError(f"{self.peer} is lost ({error.strerror or error}).")
