@@ -3,7 +3,8 @@
 The pattern is that of agents as published (median 43 turns, prompts that grow to 142 thousand tokens), with a sixteenth
 of the tokens: a system prompt that all share, a task, and turns that each add an answer and what a tool said. Most gaps
 are a tool's, some a person's. Sessions come as they like (Poisson), and each sends its next turn a gap after its last
-answer. The shape below was fixed before the first run.
+answer. The shape below was fixed before the first run. `--gaps regular` has the same sessions in steady turns, as those
+of an orchestrator that asks its agents one after the other.
 
 The engine's own scheduler and memory run on virtual time, with the step times of a GPU, once with the least recently
 released blocks evicted first (LRU), once with those whose session is worth least, with the sessions named by the
@@ -39,6 +40,7 @@ TURNS = Lognormal(43, 200, 300)
 ANSWER, TOOL = Lognormal(8, 32, 64), Lognormal(160, 900, 2000)  # tokens of a turn; answers are short, to save steps
 WINDOW = 12_000  # tokens, a sixteenth of 192 thousand: a session ends before it
 TOOL_GAP, PERSON_GAP, PERSONS = (4.0, 60.0), (90.0, 1500.0), 0.15  # seconds (median, p99), and the share of persons'
+REGULAR_GAP = (40.0, 60.0)
 RATE, SESSIONS = 1 / 40, 60  # sessions a second, and in all
 QUARTER = 0.25
 SHARES = (1 / 6, QUARTER, 0.5)
@@ -75,7 +77,7 @@ class Steps:
         """The formula is good everywhere."""
 
 
-def talks(seed: int) -> list[Talk]:
+def talks(seed: int, regular: bool) -> list[Talk]:
     rng, found, now = random.Random(seed), [], 0.0
     system = tuple(rng.randrange(30_000) for _ in range(SYSTEM))
     for number in range(SESSIONS):
@@ -90,6 +92,8 @@ def talks(seed: int) -> list[Talk]:
                 break
             added = tuple(rng.randrange(30_000) for _ in range(length))
             median, p99 = PERSON_GAP if rng.random() < PERSONS else TOOL_GAP
+            if regular:
+                median, p99 = REGULAR_GAP
             gap = Lognormal(median * 1000, p99 * 1000, 10**8).draw(rng) / 1000
             turns.append(Turn((*system, *added) if at == 0 else added, answer, gap))
         found.append(Talk(f"s{number}", now, turns))
@@ -104,14 +108,14 @@ class Served:
     seconds: float
 
 
-def serve(seed: int, blocks: int, sessions: bool, named: bool) -> Served:
+def serve(all_talks: list[Talk], blocks: int, sessions: bool, named: bool) -> Served:
     capacity = Capacity(blocks, BLOCK, ROWS, WINDOW + BLOCK, 32_000)
     scheduler = Scheduler(
         capacity, Chunked(BUDGET), Fcfs(), token_budget=BUDGET, longest_chunk=BUDGET, session_eviction=sessions
     )
     clock = VirtualClock()
     loop = EngineLoop(scheduler, SimulatedExecutor(capacity, Steps()), clock)
-    due = [(one.begins, number, one) for number, one in enumerate(talks(seed))]
+    due = [(one.begins, number, Talk(one.name, one.begins, one.turns)) for number, one in enumerate(all_talks)]
     heapq.heapify(due)
     open_: dict[str, tuple[int, Talk]] = {}
     firsts: list[float] = []
@@ -150,10 +154,10 @@ def serve(seed: int, blocks: int, sessions: bool, named: bool) -> Served:
     return Served(prompts[0] / prompts[1], sum(firsts) / len(firsts))
 
 
-def working_set(seed: int) -> int:
+def working_set(all_talks: list[Talk]) -> int:
     """Blocks that the sessions that are open at a time hold together, on average over time, if nothing takes time."""
     area, last = 0.0, 0.0
-    for talk in talks(seed):
+    for talk in all_talks:
         now, tokens = talk.begins, 0
         for turn in talk.turns:
             tokens += len(turn.added) + turn.answer
@@ -167,13 +171,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
+    parser.add_argument("--gaps", choices=["agents", "regular"], default="agents")
     arguments = parser.parse_args()
-    whole, rows = working_set(arguments.seed), []
+    all_talks = talks(arguments.seed, arguments.gaps == "regular")
+    whole, rows = working_set(all_talks), []
     tell(f"{whole:,} blocks of {BLOCK} tokens are open at a time")
     for share in SHARES:
         blocks = int(whole * share)
-        lru, named = serve(arguments.seed, blocks, False, False), serve(arguments.seed, blocks, True, True)
-        grown = serve(arguments.seed, blocks, True, False) if share == QUARTER else None
+        lru, named = serve(all_talks, blocks, False, False), serve(all_talks, blocks, True, True)
+        grown = serve(all_talks, blocks, True, False) if share == QUARTER else None
         tell(f"{share:g}: {blocks} blocks, LRU {lru}, named {named}, grown {grown}")
         rows.append(
             [
@@ -186,7 +192,9 @@ def main() -> None:
             ]
         )
     heads = ["memory", "hits, LRU", "by worth, named", "by worth, growing prefixes", "named / LRU", "mean TTFT"]
-    publish("sessions", "Sessions of agents", table(heads, rows), arguments.write)
+    title = "Sessions of agents" + (", in steady turns" if arguments.gaps == "regular" else "")
+    variant = "regular" if arguments.gaps == "regular" else ""
+    publish("sessions", title, table(heads, rows), arguments.write, variant)
 
 
 if __name__ == "__main__":
