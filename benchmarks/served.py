@@ -5,6 +5,7 @@ Knows the command line and /proc; nothing of what is asked of the server.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -42,17 +43,28 @@ def process_seconds(number: int) -> float:
     return _seconds(Path(f"/proc/{number}/stat"))
 
 
+def tree_seconds(number: int) -> float:
+    """CPU of a process and of all below it that are there."""
+    total = 0.0
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        total += process_seconds(number)
+        for thread in Path(f"/proc/{number}/task").iterdir():
+            total += sum(map(tree_seconds, map(int, (thread / "children").read_text().split())))
+    return total
+
+
 class Server:
     """`inflight serve` on a free port; `port` is known once it is ready. Use it in `with`.
 
     seconds_to_ready: from starting the command to its line that says so.
     """
 
-    def __init__(self, *arguments: str):
+    def __init__(self, *arguments: str, python: str = sys.executable):
+        """python: the interpreter that runs it."""
         started = time.perf_counter()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "inflight.cli", "serve", "--port", "0", *arguments],
+            [python, "-m", "inflight.cli", "serve", "--port", "0", *arguments],
             stdout=subprocess.DEVNULL,
             stderr=self.log,
         )
