@@ -165,8 +165,4 @@ def _runs(steps: Sequence[_Step]) -> list[Run]:
             else:
                 run = last[row] = _Open(row, cell, point.start, point.end)
                 ended.append(run)
-    return [Run(one.row, one.sequence, one.work, _short(one.start), _short(one.end), one.tokens) for one in ended]
-
-
-def _short(time: float) -> float:
-    return round(time, 4)
+    return [Run(one.row, one.sequence, one.work, one.start, one.end, one.tokens) for one in ended]

@@ -76,8 +76,7 @@ class EngineFeed:
             if isinstance(one, Stepped):
                 self._maker.step(of_plan(*one))
             elif isinstance(one, Happened):
-                for event in one.events:
-                    self._happened(event, one.now)
+                self._happened(one.events, one.now)
             else:
                 self._added(one)
         frame = self._maker.end_frame(self._before, look.now, self._moment(look), lost=look.lost)
@@ -117,17 +116,19 @@ class EngineFeed:
         self._first[request.request_id] = first
         self._maker.came([_info(first + sample, request) for sample in range(request.params.n)])
 
-    def _happened(self, event: Event, now: float) -> None:
-        if isinstance(event, TokensEvent):
-            first = self._first.get(event.request_id)
-            if first is not None:
-                self._maker.tokens(first + event.sample_index, len(event.token_ids), now)
-        elif isinstance(event, FinishedEvent):
-            first = self._first.pop(event.request_id, None)
-            if first is not None:
-                reasons = {one.reason for one in event.finishes}
-                reason = next((one for one in _WORST_FIRST if one in reasons), "error")
-                self._maker.ended(first, reason, now, account_of(event.timings))
+    def _happened(self, events: list[Event], now: float) -> None:
+        first_of, tokens = self._first, self._maker.tokens
+        for event in events:
+            if type(event) is TokensEvent:  # nearly all of them
+                first = first_of.get(event.request_id)
+                if first is not None:
+                    tokens(first + event.sample_index, len(event.token_ids), now)
+            elif isinstance(event, FinishedEvent):
+                first = first_of.pop(event.request_id, None)
+                if first is not None:
+                    reasons = {one.reason for one in event.finishes}
+                    reason = next((one for one in _WORST_FIRST if one in reasons), "error")
+                    self._maker.ended(first, reason, now, account_of(event.timings))
 
     def _moment(self, look: Look) -> Moment:
         census = look.census

@@ -6,6 +6,7 @@ Knows a plan with its result, and a record's line; makes the same of both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from inflight.core.types.plan import BatchPlan, StepResult
@@ -14,6 +15,7 @@ from inflight.records.drafts import rejected, verified
 from inflight.records.schema import StepRecord
 
 NOTHING: Mapping[int, int] = {}
+_num_drafts = attrgetter("num_drafts")
 
 
 class StepFacts(NamedTuple):
@@ -44,7 +46,7 @@ class Moment(NamedTuple):
 def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: float, predicted: float) -> StepFacts:
     checked: tuple[tuple[int, int], ...] = ()
     wrong: Mapping[int, int] = NOTHING
-    if any(chunk.num_drafts for chunk in plan.chunks):
+    if any(map(_num_drafts, plan.chunks)):
         drafts = {chunk.sequence_id: chunk.num_drafts for chunk in plan.chunks if chunk.num_drafts}
         right = {one.sequence_id: max(0, len(one.token_ids) - 1) for one in result.sampled if one.sequence_id in drafts}
         wrong = {number: count - right.get(number, 0) for number, count in drafts.items()}
