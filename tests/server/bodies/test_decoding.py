@@ -10,6 +10,8 @@ import pytest
 from inflight.server.bodies.chat import CHAT, ChatBody
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.bodies.decoding import LONGEST_SHOWN
+from inflight.server.bodies.messages import MESSAGES
+from inflight.server.bodies.responses import RESPONSES
 from inflight.server.errors import ApiError
 
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -28,6 +30,14 @@ def test_null_is_not_set_in_every_field_but_the_prompt() -> None:
     assert all(getattr(body, name) is None for name in names)
     assert refused(CHAT, {"messages": None}).param == "messages"
     assert refused(COMPLETION, {"prompt": None}).param == "prompt"
+
+
+@pytest.mark.parametrize("decoder", [RESPONSES, MESSAGES])
+def test_where_a_prompt_lies_is_a_hint_to_endpoints_that_take_none_over(decoder: Any) -> None:
+    """Those that do read it."""
+    least = {"input": "x"} if decoder is RESPONSES else {**HELLO, "model": "m", "max_tokens": 1}
+    decoder.decode(json.dumps(least | {"kv_transfer_params": {"do_remote_decode": True}}).encode())
+    assert refused(CHAT, HELLO | {"kv_transfer_params": {"remote_port": "x"}}).param == "kv_transfer_params.remote_port"
 
 
 @pytest.mark.parametrize(

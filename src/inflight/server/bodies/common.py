@@ -137,7 +137,7 @@ COMMON_NEUTRAL: Neutral = {
 COMMON_HINTS = frozenset(
     {
         *("metadata", "store", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
-        *("vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
+        *("kv_transfer_params", "vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
         *("drop_params", "caching", "extra_body", "vllm_request_id", "guided_decoding_backend", "prompt_cache_options"),
         *("bootstrap_room", "rid", "session_id", "session_params", "return_cached_tokens_details"),
     }
