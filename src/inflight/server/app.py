@@ -43,7 +43,7 @@ from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
-from inflight.server.live.routes import Live, live_routes
+from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.offload import offload
 from inflight.server.responses.endpoints import response_routes
 from inflight.server.service import Service
@@ -96,6 +96,7 @@ def make_app(
         _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
         _no_responses() if responses is None else response_routes(responses, tenant_of),
         live_routes(live, tenant_of),
+        *([page_routes()] if service.settings.ui else []),
     ]
     for router in routers:
         app.include_router(router)

@@ -3,10 +3,18 @@ What it does in a browser: tests/foreign/test_playground.py."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from typing import Any, cast
+
+import httpx
 
 from inflight.live.page_files import text_of
+from inflight.server.app import make_app
+from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
 from server.conftest import Server
 
 
@@ -59,6 +67,17 @@ def test_with_keys_the_page_is_there_and_what_it_asks_is_not(start: Callable[...
     for answer in (server.get("/v1/models"), server.post("/v1/chat/completions", {"messages": []})):
         assert answer.status_code == 401
     assert server.get("/v1/models?key=sk-secret&api_key=sk-secret").status_code == 401, "no keys in addresses"
+
+
+def test_it_is_there_where_no_live_page_is() -> None:
+    """As with replicas."""
+    app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), cast(Any, None), "0")
+
+    async def statuses() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return [(await client.get(path)).status_code for path in ("/", "/playground", "/ui/playground.js")]
+
+    assert asyncio.run(statuses()) == [307, 200, 200]
 
 
 def test_without_pages_there_is_none(start: Callable[..., Server]) -> None:

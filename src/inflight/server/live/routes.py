@@ -46,16 +46,9 @@ class Live:
     record: Path | None = None
 
 
-def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRouter:
-    """live: None: the server shows no page (--no-ui)."""
+def page_routes() -> APIRouter:
+    """The playground, and what the pages are made of."""
     routes = APIRouter(include_in_schema=False)
-    if live is None:
-        routes.add_api_route("/", _to_the_documentation, methods=["GET"])
-        return routes
-
-    @routes.get("/")
-    async def page(request: Request) -> Response:
-        return page_response(page_file("index.html"), request)
 
     @routes.get("/playground")
     async def playground(request: Request) -> Response:
@@ -67,6 +60,20 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
             return page_response(page_file(name), request)
         except KeyError:
             raise ApiError(404, f"The page has no file {name[:60]!r}.", code="not_found") from None
+
+    return routes
+
+
+def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRouter:
+    """live: None: the server has no live page."""
+    routes = APIRouter(include_in_schema=False)
+    if live is None:
+        routes.add_api_route("/", _to_the_documentation, methods=["GET"])
+        return routes
+
+    @routes.get("/")
+    async def page(request: Request) -> Response:
+        return page_response(page_file("index.html"), request)
 
     @routes.get(EVENTS)
     async def events(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
