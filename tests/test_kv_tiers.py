@@ -58,6 +58,13 @@ def test_answers_are_the_same_with_the_host_as_a_tier(more: dict[str, object], f
     assert snapshot.held_host_blocks > 0 == snapshot.swapped_sequences
 
 
+def test_answers_are_the_same_whatever_is_evicted_first(folder: Path) -> None:
+    cases = mix(seed=9, count=16) * 2
+    with opened(folder, kv_eviction="sessions", max_num_seqs=12, num_blocks=24, watermark=0.0) as engine:
+        outputs = run(engine, cases)
+    assert [answer(output) for output in outputs] == alone(folder, cases)
+
+
 def test_damaged_files_change_no_answer(folder: Path, tmp_path: Path) -> None:
     cases, dice = mix(seed=6, count=12), random.Random(0)
     expected = alone(folder, cases)
@@ -101,6 +108,7 @@ def test_what_cannot_be_kept_is_refused_with_a_sentence(folder: Path, tmp_path: 
     assert "cannot be made" in refused(kv_cache_dir=str(tmp_path / "file" / "below"))
     assert "--no-prefix-caching" in refused(kv_cache_dir=str(tmp_path), enable_prefix_caching=False)
     assert "--kv-cache-dir" in refused(kv_cache_disk=3.0)
+    assert "known are lru and sessions" in refused(kv_eviction="fifo")
     assert "above 0" in refused(kv_cache_dir=str(tmp_path), kv_cache_disk=0.0)
     windowed = write_model(tmp_path / "gemma", "gemma2")
     with pytest.raises(SettingsError, match="KV group"):

@@ -59,6 +59,12 @@ def values_in_force(
         **snapshots,
         **_pooling(settings, computed.spec),
         "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
+        "kv_eviction": Resolved(
+            settings.kv_eviction,
+            "what was used longest ago gives way"
+            if settings.kv_eviction == "lru"
+            else "blocks of the session that is worth least give way",
+        ),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
         "depth": Resolved(

@@ -258,6 +258,12 @@ engine_options = grouped(
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
     click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),
     click.option(
+        "--kv-eviction",
+        default="lru",
+        show_default=True,
+        help="What gives way in the prefix cache: lru, or sessions: blocks of the session that is worth least.",
+    ),
+    click.option(
         "--kv-cache-host",
         type=float,
         metavar="GiB",

@@ -103,6 +103,7 @@ def make_scheduler(
         identity=identity,
         sink=sink,
         host_is_tier=settings.kv_cache_host is not None,
+        session_eviction=settings.kv_eviction == "sessions",
     )
 
 

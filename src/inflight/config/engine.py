@@ -26,6 +26,7 @@ GROUP_SIZES = (32, 64, 128)
 MOST_LORAS = 1024
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
+EvictionChoice = Literal["lru", "sessions"]
 PoolingChoice = Literal["auto", "cls", "mean", "last"]
 AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
 
@@ -48,6 +49,7 @@ class EngineSettings:
     gpu_memory_utilization: on a GPU, share of all its memory that this engine may have: what weights and the largest
     step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
     wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
+    kv_eviction: "lru": what was used longest ago gives way; "sessions": the blocks of the session that is worth least.
     kv_cache_host: GiB of the host's memory in which keys and values are kept whose own blocks are taken. kv_cache_dir:
     a folder in which they are kept as well, over restarts and for others. kv_cache_disk: GiB that it may hold.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
@@ -83,6 +85,7 @@ class EngineSettings:
     kv_memory: float | None = None
     num_blocks: int | None = None
     state_memory: float | None = None
+    kv_eviction: EvictionChoice = "lru"
     kv_cache_host: float | None = None
     kv_cache_dir: str | None = None
     kv_cache_disk: float | None = None
@@ -160,6 +163,8 @@ class EngineSettings:
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto, int8 and fp8.")
 
     def _check_tiers(self) -> None:
+        if self.kv_eviction not in get_args(EvictionChoice):
+            raise SettingsError(f"--kv-eviction is {self.kv_eviction!r}; known are lru and sessions.")
         if self.kv_cache_dir == "":
             raise SettingsError("--kv-cache-dir is empty; give a folder, or leave it out.")
         if self.kv_cache_disk is not None and self.kv_cache_dir is None:

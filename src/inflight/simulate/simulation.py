@@ -204,6 +204,7 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.admission == "off"
         and asked.preemption == "recompute"
         and not asked.lanes
+        and pool.settings.kv_eviction == "lru"  # sessions are worth what time makes of them, step by step
         and pool.drafts is None
         and (pool.depth == 1 or not pool.capacity.state_snapshots)  # see `fast_forward_ahead`
         and pool.capacity.windows == (0,)

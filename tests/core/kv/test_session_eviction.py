@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.sessions.gaps import Gaps, bucket
 from inflight.core.sessions.session_eviction import SessionEviction
 from inflight.core.sessions.session_table import SessionTable
+
+from .. import inspect_scheduler as inside
+from ..builders import request
+from ..harness import Harness, Setup
+
+A = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 
 
 def keeps(block: int) -> bool:
@@ -118,3 +126,37 @@ def test_gaps_that_go_on_are_learnt_from() -> None:
     for _ in range(400):
         gaps.reached(0.0, 600.0)
     assert gaps.turns_per_second(0.0) < soon
+
+
+def test_whoever_goes_on_behind_all_that_is_left_of_a_session_is_its_next_turn() -> None:
+    harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
+    sessions = []
+
+    def serve(name: str, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the text with its answer."""
+        harness.add(request(name, prompt, output=2))
+        harness.step()
+        sessions.append(inside.samples(harness.scheduler, name)[0].session)
+        harness.drain()
+        return (*prompt, *harness.clients[-1].tokens[0])
+
+    text = serve("a", A)
+    serve("a again", (*text, 0, 0, 0, 1))
+    serve("b", (*A[:4], 1, 1, 1, 1, 1))
+    serve("c", (*text, 1))
+    first, again, branch, other = sessions
+    assert again is first and first.turns == 2, "it goes on with the same text"
+    assert branch is not first, "of what there is it has the beginning alone"
+    assert other is not first, "it is shorter than what the session has come to"
+
+
+def test_named_sessions_are_those_of_a_tenant_and_a_salt() -> None:
+    harness = Harness(Setup(num_blocks=40, token_budget=40, session_eviction=True))
+    found = []
+    for at, (tenant, salt) in enumerate((("", ""), ("", ""), ("b", ""), ("", "salt"))):
+        name = f"r{at}"
+        harness.add(replace(request(name, A, output=2, tenant=tenant, cache_salt=salt), session="same"))
+        harness.step()
+        found.append(inside.samples(harness.scheduler, name)[0].session)
+        harness.drain()
+    assert found[0] is found[1] and len({id(one) for one in found}) == 3

@@ -128,7 +128,7 @@ class KVCacheManager:
             return None
         self._waits_no_longer(sequence)
         if self.turns is not None:
-            self.turns.begins(sequence, [place.block for place in hits], self.block_size)
+            self.turns.begins(sequence, [place.block for place in hits])
         sequence.num_computed = max(len(hits) * self.block_size, self.layout.handed(sequence))
         if self.has_state:  # before blocks are evicted, which may be those that it is beside
             self.states.admit(sequence, lookup.chain.places, len(hits))

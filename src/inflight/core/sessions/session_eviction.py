@@ -80,6 +80,10 @@ class SessionEviction:
         """Whose content it has, as far as that is one session's."""
         return self._of.get(block)
 
+    def resting(self, session: Session) -> set[int]:
+        """Blocks that are its own, and held by nobody."""
+        return set(self._blocks.get(session, ()))
+
     def _take(self, block: int) -> None:
         owner = self._of[block]
         self._count -= 1

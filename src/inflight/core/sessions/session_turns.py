@@ -1,7 +1,7 @@
 """Turns of sessions as sequences come and go: whose turn a sequence is, and whose its blocks are.
 
-A client may name the session (`Request.session`); otherwise whoever begins behind the end of what a session left is its
-next turn. Knows sequences and blocks' owners; what that is worth, the table knows.
+A client may name the session (`Request.session`); otherwise whoever goes on behind all that is left of a session, with
+a longer text, is its next turn. Knows sequences and blocks' owners; what that is worth, the table knows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class SessionTurns:
         self.order = SessionEviction(table)
         self._table = table
 
-    def begins(self, sequence: Sequence, found: Sequences[int | None], block_size: int) -> None:
+    def begins(self, sequence: Sequence, found: Sequences[int | None]) -> None:
         """It is admitted behind these cached blocks (None: one that is not on the device)."""
         if sequence.session is None:
-            session = self._named(sequence) or self._followed(found, block_size) or Session(sequence.request.tenant)
+            session = self._named(sequence) or self._followed(sequence, found) or Session(sequence.request.tenant)
             sequence.session = session
             self._table.begins(session)
 
@@ -36,10 +36,10 @@ class SessionTurns:
             return None
         return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
 
-    def _followed(self, found: Sequences[int | None], block_size: int) -> Session | None:
-        """Whose text it goes on with, if it does so behind its end."""
+    def _followed(self, sequence: Sequence, found: Sequences[int | None]) -> Session | None:
+        """Whose text it goes on with, if it does so behind all that is left of it."""
         last = found[-1] if found else None
         owner = None if last is None else self.order.owner(last)
-        if owner is None or owner.running or len(found) < owner.tokens // block_size - 1:
+        if owner is None or owner.running or sequence.num_tokens < owner.tokens:
             return None
-        return owner
+        return owner if self.order.resting(owner) <= set(found) else None
