@@ -56,6 +56,9 @@ def as_data(answer: Plan | Infeasible) -> dict[str, Any]:
             for one in answer.changes
         ],
         "strategies": [_strategy_json(one, answer) for one in answer.strategies],
+        "routers": [
+            {"router": one.router, "replicas": one.replicas, "cached_share": one.cached} for one in answer.routers
+        ],
         "speculation": None if answer.speculation is None else _speculation(answer.speculation),
         "mistakes": list(answer.warnings),
         "notes": list(answer.traffic.notes),

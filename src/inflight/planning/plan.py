@@ -13,6 +13,7 @@ from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.outlook import Change, Strategies, compare, outlook
+from inflight.planning.routers import RouterNeed, router_needs
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import (
     SIMULATED,
@@ -63,7 +64,7 @@ class Plan:
     trial: at the planned load. spans: latency → (low, high) for p50, p95, p99 in seconds, over seeds and over both ends
     of what is uncertain. utilisation: planned load over the highest one that keeps the SLOs. others: machines that
     were looked at, with the rates they keep (0: none does); unfit: why others were not. speculation: what it would
-    bring, where that was asked.
+    bring, where that was asked. routers: what it takes behind each, where prompts share their beginnings.
     """
 
     question: Question
@@ -83,6 +84,7 @@ class Plan:
     strategies: Sequence[Strategies]
     cost: Cost | None
     speculation: SpeculationOutlook | None = None
+    routers: Sequence[RouterNeed] = ()
 
     @property
     def gpus(self) -> int:
@@ -191,6 +193,7 @@ def _answer(
         strategies=compare(runner, best, progress) if strategies else (),
         cost=_cost(best, replicas, question, traffic),
         speculation=_speculation(runner, best, replicas, progress),
+        routers=router_needs(runner, best, progress),
     )
 
 

@@ -37,6 +37,7 @@ def simulate_run(
     model: StepModel,
     replicas: int = 1,
     drafts: SimulatedDrafts | None = None,
+    router: str = ROUTER,
 ) -> Simulation:
     """What becomes of the workload's requests. Replicas are alike and share the model, whose answers must depend on
     nothing but what it is asked. drafts: how often those are right that the settings ask for."""
@@ -46,7 +47,7 @@ def simulate_run(
         config.scheduling,
         lambda number: model,
         replicas,
-        ROUTER,
+        router,
         drafts=drafts,
         depth=machine.depth,
     )
@@ -167,13 +168,14 @@ def try_out(
     targets: Targets | None = None,
     measured: tuple[float, float] = (0.0, 1.0),
     drafts: SimulatedDrafts | None = None,
+    router: str = ROUTER,
 ) -> Trial:
     """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
     goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which). drafts: how
     often they are right."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
-    run = simulate_run(machine, config, offered, meter, replicas, drafts)
+    run = simulate_run(machine, config, offered, meter, replicas, drafts, router)
     summary, read = read_off(run.observations, measured)
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)

@@ -21,7 +21,7 @@ from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import BUDGETS, KV_SHARE, Overrides, Proposal, propose
 from inflight.planning.search import Capacity, find_capacity
-from inflight.planning.simulation import Trial, try_out
+from inflight.planning.simulation import ROUTER, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.simulate.drafting import SimulatedDrafts
@@ -122,6 +122,7 @@ class TrialRunner:
         config: EngineConfig | None = None,
         reads: float = 1.0,
         drafts: SimulatedDrafts | None = None,
+        router: str = ROUTER,
     ) -> Trial:
         """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate. reads: times as
         many requests as usual. drafts: how often those are right that `config` asks for."""
@@ -134,9 +135,8 @@ class TrialRunner:
         if not any(entry.prefix for entry in offered.entries):
             chosen = replace(chosen, enable_prefix_caching=False)  # nothing is shared, and not to look is faster
         shares = (run.begin, run.end)
-        return try_out(
-            candidate.machine, chosen, offered, self.question.slos, model, number, measured=shares, drafts=drafts
-        )
+        slos, machine = self.question.slos, candidate.machine
+        return try_out(machine, chosen, offered, slos, model, number, measured=shares, drafts=drafts, router=router)
 
     def _length(self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float) -> Length:
         """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks

@@ -13,6 +13,7 @@ from inflight.counted import counted
 from inflight.metrics.slo import METRICS, Slo
 from inflight.planning.outlook import Change
 from inflight.planning.plan import Infeasible, Plan
+from inflight.planning.routers import describe as describe_routers
 from inflight.planning.sizing import Candidate, Question
 from inflight.planning.speculation import describe
 from inflight.planning.traffic import Traffic
@@ -41,6 +42,9 @@ def as_text(plan: Plan | Infeasible) -> str:
     ]
     if plan.strategies:
         lines += ["", *_strategies(plan)]
+    if plan.routers:
+        about = "Routers before the replicas, for the same promises:"
+        lines += ["", about, *(f"  {sentence}" for sentence in describe_routers(plan.routers))]
     if plan.speculation is not None:
         lines += ["", "Speculation at this load:", *(f"  {sentence}" for sentence in describe(plan.speculation))]
     if plan.warnings:
