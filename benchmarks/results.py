@@ -64,6 +64,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "peer_kills",
             "http_cost",
             "live_viewers",
+            "live_page",
             "router_cost",
         ),
     ),

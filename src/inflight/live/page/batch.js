@@ -20,6 +20,7 @@
       this.picture = document.createElement("canvas");
       this.drawnTo = null;
       this.resized = true;
+      this.places = []; // of each row, the run that was drawn last
       new ResizeObserver(() => (this.resized = true)).observe(this.canvas.parentElement);
       const at = (event) => [event.offsetX, event.offsetY];
       this.canvas.addEventListener("mousemove", (event) => this.point(...at(event)));
@@ -115,18 +116,26 @@
       pen.rect(x0, 0, width, this.picture.height);
       pen.clip();
       pen.fillStyle = colours.of.free;
-      for (let row = 0; row < this.fitted; row++) pen.fillRect(x0, top + row * height, width, height - gap);
-      const timeFrom = from * perPixel, timeTo = to * perPixel, dim = this.selected !== null;
+      if (gap) for (let row = 0; row < this.fitted; row++) pen.fillRect(x0, top + row * height, width, height - gap);
+      else pen.fillRect(x0, top, width, height * this.fitted);
+      const timeFrom = from * perPixel, timeTo = to * perPixel, infoOf = (number) => history.infoOf(number);
       for (let row = 0; row < this.fitted; row++) {
-        for (const run of history.within(row, timeFrom, timeTo)) {
+        const runs = history.rows[row];
+        if (!runs) continue;
+        // Where the last drawing stopped is near where this one does.
+        let place = Math.min(this.places[row] || 0, runs.length - 1);
+        while (place + 1 < runs.length && runs[place + 1].start <= timeTo) place++;
+        while (place >= 0 && runs[place].start > timeTo) place--;
+        this.places[row] = Math.max(0, place);
+        for (; place >= 0 && runs[place].end >= timeFrom; place--) {
+          const run = runs[place], tall = run.work === 0 || run.work === 2;
           const left = run.start / perPixel - first, right = Math.max(run.end / perPixel - first, left + 0.6);
-          const tall = run.work === 0 || run.work === 2;
           const full = height - gap, own = tall || height < 5 ? full : Math.max(2, full * LOW);
-          pen.globalAlpha = dim && run.sequence !== this.selected ? 0.18 : height < 5 && !tall ? 0.85 : 1;
-          pen.fillStyle = colours.run(run.sequence, run.work, history.infoOf(run.sequence));
+          pen.globalAlpha = this.selected !== null && run.sequence !== this.selected ? 0.18 : height < 5 && !tall ? 0.85 : 1;
+          pen.fillStyle = colours.run(run.sequence, run.work, infoOf);
           pen.fillRect(left, top + row * height + full - own, right - left, own);
           if (run.work === 2 && height >= 5) this.stripes(pen, left, top + row * height, right - left, full);
-          if (this.beginning(row, run) && right - left > 3) {
+          if (gap && right - left > 3 && (!place || runs[place - 1].sequence !== run.sequence)) {
             pen.fillStyle = colours.of.card;
             pen.fillRect(left, top + row * height, Math.max(1, scale), height);
           }
@@ -136,11 +145,6 @@
       this.waiting(pen, timeFrom, timeTo, perPixel, first);
       this.stepLines(pen, timeFrom, timeTo, perPixel, first, top);
       pen.restore();
-    }
-    beginning(row, run) {
-      const runs = this.history.rows[row];
-      const place = History.at(runs, run.start - 1e-6, (one) => one.start);
-      return place < 0 || runs[place].sequence !== run.sequence;
     }
     stripes(pen, left, top, width, height) {
       pen.save();

@@ -29,13 +29,15 @@
       this.cache = new Map();
     }
     // Of what a run, or a block's holder, is drawn in. work: a place in WORKS.
-    run(number, work, info) {
+    // infoOf: a function of its number, asked where the colour is not known yet.
+    run(number, work, infoOf) {
       if (work === 4) return this.of.idle;
       if (work === 3) return this.of.padding;
       const key = number * 8 + work;
       let found = this.cache.get(key);
       if (found === undefined) {
         if (this.cache.size > MOST) this.cache.clear();
+        const info = infoOf(number);
         found = this.made(number, work, info);
         if (info) this.cache.set(key, found);
       }

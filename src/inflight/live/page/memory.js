@@ -67,7 +67,7 @@
         const mine = this.selected === null || owner === this.selected;
         pen.globalAlpha = mine ? 1 : 0.22;
         pen.fillStyle = owner === FREE ? colours.of.free : owner === EVICTABLE ? colours.of.free : owner === SHARED
-          ? colours.of.shared : colours.run(owner, 1, this.history.infoOf(owner));
+          ? colours.of.shared : colours.run(owner, 1, (number) => this.history.infoOf(number));
         for (let end = place + count; place < end; place++) {
           const x = (place % columns) * size, y = Math.floor(place / columns) * size;
           pen.fillRect(x, y, side, side);
