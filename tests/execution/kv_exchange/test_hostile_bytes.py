@@ -12,19 +12,24 @@ from random import Random
 import msgspec
 import pytest
 
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv_exchange.shared_memory import SharedReceiver, SharedSender
 from inflight.execution.kv_exchange.wire import (
     PROTOCOL,
     Blocks,
     Challenge,
+    Channel,
+    Copied,
     Hello,
     Introduction,
+    PeerError,
     Pull,
     Released,
     Welcome,
 )
 from inflight.peer_secret import PeerSecret
 
-from .two_exchanges import DESCRIPTION, SECRET, Engine, options
+from .two_exchanges import BLOCK_BYTES, DESCRIPTION, SECRET, Engine, options
 
 
 @pytest.fixture
@@ -94,6 +99,27 @@ def test_many_that_say_nothing_keep_nobody_else_out_for_long(engine: Engine) -> 
     works(engine)
     for one in silent:
         one.close()
+
+
+def test_shared_memory_that_is_cut_short_is_an_error_and_no_crash() -> None:
+    memory = BlockMemory(memoryview(bytearray(4 * BLOCK_BYTES)), BLOCK_BYTES)
+    one, other = socket.socketpair(socket.AF_UNIX)
+    receiver = SharedReceiver(Channel(one, "one"), memory)
+    sender = SharedSender(Channel(other, "other"), memory)
+    os.ftruncate(receiver._descriptor, BLOCK_BYTES // 2)
+    with pytest.raises(PeerError, match="cannot be read"):
+        receiver.receive(Blocks(2, [0]), [1, 2])
+    with pytest.raises(PeerError, match="not there"):
+        receiver.receive(Blocks(2, [1 << 20]), [1, 2])
+    with pytest.raises(PeerError, match="more places than there are"):
+        sender.copied(Copied(1))
+    few = SharedReceiver(Channel(one, "one"), BlockMemory(memory.memory, BLOCK_BYTES // 2))
+    with pytest.raises(PeerError, match="shares"):
+        SharedSender(Channel(other, "other"), BlockMemory(memory.memory, 2 * BLOCK_BYTES))
+    for opened in (receiver, sender, few):
+        opened.close()
+    one.close()
+    other.close()
 
 
 Answer = Callable[[socket.socket], None]

@@ -23,7 +23,6 @@ NONCE = 32  # bytes
 MOST_UNKNOWN = 4096  # bytes of a frame from somebody who has proved nothing
 MOST_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
 NAME = 64  # bytes of a block's name, at most
-_BUFFER = 4 << 20  # bytes that the system keeps of a connection, either way
 _PIECES = 512  # at once; what systems take
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE, max_length=NONCE)]
@@ -120,9 +119,6 @@ class Channel:
         self._socket, self.peer = connected, peer
         # The system watches the time: otherwise each piece that comes would take a call more, to wait for it.
         connected.settimeout(None)
-        with contextlib.suppress(OSError):  # less than that is slower, and no more
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Callable[[bytes | bytearray], Message] = msgspec.msgpack.Decoder(Message).decode
 
