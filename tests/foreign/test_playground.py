@@ -257,6 +257,19 @@ def test_an_answer_that_is_stopped_ends_on_the_server_too(browser: ForeignClient
     assert not browser.call("heard")["complaints"]
 
 
+def test_an_error_in_the_middle_of_an_answer_is_told(browser: ForeignClient) -> None:
+    server = Server("--request-timeout", "1.5", program=SLOW).ready()
+    try:
+        browse(browser, server)
+        ask(browser, QUESTION)
+        (told,) = browser.call("texts", selector=".problem.bad")
+        assert "1.5 s" in told and browser.call("contents", selector=TEXT)[0], "what came until then stays"
+        assert browser.call("texts", selector=".assistant button") == ["Copy", "Regenerate"]
+        assert not browser.call("heard")["complaints"]
+    finally:
+        server.stop()
+
+
 def test_keys(browser: ForeignClient, guarded: Server) -> None:
     browser.call("browse", url=f"{guarded.url}/playground")
     browser.call("wait", selector="dialog[open]")
