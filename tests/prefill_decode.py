@@ -44,6 +44,7 @@ class Side:
         self.tokens: dict[str, list[int]] = {}
         self.times: dict[str, list[float]] = {}  # of tokens, on the monotonic clock
         self.ended: dict[str, FinishedEvent] = {}
+        self.interrupts = False  # may come
         self._thread = threading.Thread(target=self._main, daemon=True)
 
     def __enter__(self) -> Side:
@@ -87,7 +88,11 @@ class Side:
             if loop.idle:
                 loop.advance()  # what is held for others ends, too
                 continue
-            outcome = loop.advance()
+            try:
+                outcome = loop.advance()
+            except KeyboardInterrupt:
+                assert self.interrupts
+                continue
             now = time.monotonic()
             with self._changed:
                 for event in outcome if isinstance(outcome, list) else ():

@@ -92,6 +92,33 @@ def test_another_engine_is_refused_and_the_prompt_computed(other: dict[str, obje
         assert decode.engine.exchange.counts.failed_pulls == 1  # type: ignore[union-attr]
 
 
+def test_an_engine_that_is_interrupted_while_it_plans_holds_nothing_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its accounts begin anew: what it held for a minute is given up at once, and it goes on."""
+    with Side("prefill", hold=60, **FEW) as prefill, Side("decode", **FEW) as decode:
+        prefill.add(asked("r", 7, KVHandover(give="r"), output=1))
+        first = prefill.wait("r")
+        loop, faults = prefill.engine.loop, iter([True])
+        plan = loop._scheduler.plan
+
+        def broken(now: float) -> object:
+            if next(faults, False):
+                raise KeyboardInterrupt
+            return plan(now)
+
+        monkeypatch.setattr(loop._scheduler, "plan", broken)
+        prefill.interrupts = True
+        began = time.monotonic()
+        prefill.add(asked("doomed", 8))
+        prefill.wait("doomed")
+        assert prefill.ended["doomed"].finishes[0].reason == "error"
+        assert time.monotonic() - began < 30
+        decode.add(asked("r", 7, KVHandover(take=prefill.place("r"))))
+        assert decode.wait("r")[:1] == first and decode.cached("r") == 0
+        settle(prefill, decode)
+
+
 def test_what_nobody_takes_is_given_up() -> None:
     with Side("prefill", hold=0.3, **FEW) as prefill:
         prefill.add(asked("r", 6, KVHandover(give="r"), output=1))

@@ -259,6 +259,7 @@ def _assemble(
             observers=observers,
             grammars=grammars,
             folder=tiers[0].stats if tiers else None,
+            abandon=None if exchange is None else exchange.abandon,
         ),
         executor=driven,
         tokenizer=tokenizer,

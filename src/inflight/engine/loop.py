@@ -74,10 +74,11 @@ class EngineLoop:
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
         folder: Callable[[], FolderStats] | None = None,
+        abandon: Callable[[], None] | None = None,
     ):
         """grammars: None: the executor binds no output to one. folder: of what lies in a folder of blocks, if there is
-        one."""
-        self._folder = folder
+        one. abandon: has transfers with peers, which may take long, end as soon as can be; None: there are none."""
+        self._folder, self._abandon = folder, abandon
         self.clock = clock
         self.grammars = grammars
         self._scheduler = scheduler
@@ -286,6 +287,8 @@ class EngineLoop:
         has no result. Broken off itself, it goes on with the next call."""
         if self._verb.broken:
             self._flights.clear()
+            if self._abandon is not None:
+                self._abandon()
             while self._executor.poll(POLL_SECONDS) is not None:
                 pass  # the blocks that it copies are about to be free
             now = self.clock.now()

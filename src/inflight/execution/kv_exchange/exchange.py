@@ -83,6 +83,11 @@ class KVExchange:
             return None
         return (*(Transferred(ticket) for ticket in given or ()), *(pulled or ()))
 
+    def abandon(self) -> None:
+        """Whose blocks are whose is not known any more: all transfers end as soon as can be."""
+        self._exports.abandon()
+        self._pulls.abandon()
+
     def close(self) -> None:
         self._provider.close()
         self._exports.close()

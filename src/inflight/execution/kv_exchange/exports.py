@@ -79,13 +79,18 @@ class Exports:
             ended, self._ended = tuple(self._ended), []
             return ended
 
+    def abandon(self) -> None:
+        """Nobody holds these blocks any more: everything ends, once nobody reads any more."""
+        with self._changed:
+            for export_id, export in tuple(self._exports.items()):
+                self._end(export_id, export)
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Everything ends, once nobody reads any more."""
         with self._changed:
             self._is_closed = True
-            for export_id, export in tuple(self._exports.items()):
-                self._end(export_id, export)
-            self._changed.notify_all()
+            self.abandon()
             self._changed.wait_for(lambda: not self._exports, timeout=30.0)
 
     # -- the readers' side ----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class Pulls:
         self._kept: dict[tuple[str, int], list[_Connection]] = {}
         self._busy: set[Channel] = set()
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
-        self._is_closed = False
+        self._is_closed, self._abandoned = False, 0.0  # when pulls were abandoned last
 
     def begin(self, ticket: int, place: PeerPlace, names: tuple[int, ...], blocks: tuple[int, ...]) -> None:
         self._memory.views(blocks)  # a number that is none is told here
@@ -121,13 +121,19 @@ class Pulls:
             ended, self._ended = tuple(self._ended), []
             return ended
 
+    def abandon(self) -> None:
+        """What was begun until now fails as soon as can be."""
+        with self._lock:
+            self._abandoned, busy = time.monotonic(), tuple(self._busy)
+        for channel in busy:
+            channel.close()
+
     def close(self) -> None:
         """Pulls under way are broken off; afterwards nothing touches a block."""
         with self._lock:
             self._is_closed = True
-            threads, busy = tuple(self._threads), tuple(self._busy)
-        for channel in busy:
-            channel.close()
+            threads = tuple(self._threads)
+        self.abandon()
         for _ in threads:
             self._waiting.put(None)
         for thread in threads:
@@ -138,7 +144,8 @@ class Pulls:
 
     def _main(self) -> None:
         while (wanted := self._waiting.get()) is not None:
-            error = self._end(wanted) if not self._is_closed else "The engine ends."
+            is_wanted = not self._is_closed and wanted.until - self._timeout > self._abandoned
+            error = self._end(wanted) if is_wanted else "The pull was broken off."
             with self._lock:
                 self._out -= 1
                 self._ended.append(Transferred(wanted.ticket, error))
