@@ -346,7 +346,8 @@ def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
 
 
 @given(
-    setup=SETUPS.map(lambda setup: replace(setup, tier=None)),  # what is in it, a record does not tell
+    # What is in a tier, and with peers, a record does not tell.
+    setup=SETUPS.map(lambda setup: replace(setup, tier=None, peers=False)),
     script=st.lists(
         st.tuples(requests(max_prompt=6), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 5)), st.booleans()),
         max_size=7,

@@ -148,3 +148,10 @@ def test_records_are_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
         recorded(tmp_path / name, SchedulingSettings.of(policy="sjf"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert json.loads((tmp_path / "a").read_text().splitlines()[0])["created"].startswith("1970")
+
+
+def test_a_record_with_a_folder_of_blocks_is_refused() -> None:
+    header: Any = {"capacity": {}, "settings": {"kv_cache_dir": {"value": "/kept", "reason": ""}}}
+    header["capacity"] = {"num_blocks": 8, "block_size": 16, "max_rows": 2, "max_model_len": 64, "vocab_size": 10}
+    with pytest.raises(RecordError, match="/kept, and what lay in that folder is not in it"):
+        recorded_settings(header)

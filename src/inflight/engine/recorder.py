@@ -182,6 +182,8 @@ class Recorder:
             "samples": [],
             "timings": event.timings.to_json(),
         }
+        if request.session:
+            record["session"] = request.session
         if request.handed_tokens:
             record["handed_tokens"] = request.handed_tokens
         if request.pooling is not None:

@@ -229,6 +229,7 @@ class RequestRecord(TypedDict):
     priority: int
     slo: SloRecord
     handed_tokens: NotRequired[Count]
+    session: NotRequired[str]
     forced_output_tokens: NotRequired[Count]
     pooling: NotRequired[dict[str, Any]]  # PoolingParams, where a vector was asked for
     second_text_at: NotRequired[Count]

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from inflight.config.assembly import make_rules, make_scheduler
-from inflight.config.engine import EngineSettings
+from inflight.config.engine import EngineSettings, EvictionChoice
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
@@ -84,11 +84,18 @@ class _Sizes(msgspec.Struct):
     watermark: float
     max_num_batched_tokens: int
     depth: Depth
+    kv_cache_host: float | None = None
+    kv_eviction: EvictionChoice = "lru"
 
 
 def recorded_settings(header: Header) -> RecordedSettings:
     """From a record's header. Raises RecordError where it lacks what decides plans, SettingsError."""
     values, capacity = values_of(header), Capacity(**header["capacity"])
+    if "kv_cache_dir" in values:
+        raise RecordError(
+            f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, and what lay in that folder is "
+            "not in it; record a run without one."
+        )
     try:
         sizes = converted(values, _Sizes)
         scheduling = SchedulingSettings.of(**_scheduling(values))
@@ -103,6 +110,8 @@ def recorded_settings(header: Header) -> RecordedSettings:
         num_blocks=capacity.num_blocks,
         enable_prefix_caching=sizes.prefix_caching,
         watermark=sizes.watermark,
+        kv_cache_host=sizes.kv_cache_host,
+        kv_eviction=sizes.kv_eviction,
     )
     return RecordedSettings(capacity, engine, scheduling, sizes.max_num_batched_tokens, sizes.depth)
 
@@ -246,6 +255,7 @@ def rebuilt(record: RequestRecord) -> Request:
         slo=SLO(**record["slo"]),
         cache_salt=record["cache_salt"],
         handed_tokens=record.get("handed_tokens", 0),
+        session=record.get("session", ""),
         forced_output_tokens=record.get("forced_output_tokens"),
         pooling=pooled,
         second_text_at=record.get("second_text_at"),
