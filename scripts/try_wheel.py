@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 
 SECONDS = 20.0
 BODY = {"messages": [{"role": "user", "content": "What is continuous batching?"}], "temperature": 0}
+PAGES = ("/", "/playground", "/docs")
 PROGRAM = Path(sys.executable).with_name("inflight")
 
 
@@ -34,8 +35,12 @@ def main() -> None:
     server = subprocess.Popen([PROGRAM, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
     late = threading.Timer(SECONDS, server.kill)
     late.start()
-    answer = _ask(_ready(server))
+    url = _ready(server)
+    answer = _ask(url)
     seconds = time.monotonic() - started
+    for page in PAGES:  # whose files are no Python
+        with urlopen(url + page, timeout=SECONDS) as shown:
+            assert b"<html" in shown.read().lower(), f"{page} is no page"
     late.cancel()
     server.terminate()
     assert server.wait(SECONDS) == 0, f"the server ended with {server.returncode} on SIGTERM"
