@@ -12,7 +12,7 @@ from foreign.environments import Environment
 
 from inflight.cli import VERBS
 
-pytestmark = [pytest.mark.foreign, pytest.mark.timeout(2400)]  # packages are installed, and the pages' runs are run
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(3600)]  # packages are installed, and the pages' runs are run
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = Environment("website", Path(__file__).with_name("environment"))
 
