@@ -9,7 +9,7 @@ from inflight import __version__
 
 _STEPS = {
     "See it at work, with the small model that comes with it": {
-        "inflight demo": "a server under two lanes of traffic, and what its batch does",
+        "inflight demo": "two lanes of traffic, and what the batch does",
         'inflight run "What is continuous batching?"': "one answer, here",
         "inflight serve": "OpenAI's API on http://127.0.0.1:8000",
         "inflight chat": "talk with it",
