@@ -231,6 +231,8 @@ def _assemble(
         in_force["kv_cache_host"] = Resolved(settings.kv_cache_host, "GiB of host memory for what is evicted")
     if folder is not None:
         in_force["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.most_bytes)}")
+    if wanted.peers is not None:
+        in_force["role"] = Resolved(wanted.peers.options.role, "keys and values of prompts are exchanged with peers")
     capacity = built.executor.capacity
     tiers = [one for one in built.places if isinstance(one, FolderTier)]
     exchange = next((one for one in built.places if isinstance(one, KVExchange)), None)

@@ -96,6 +96,11 @@ def recorded_settings(header: Header) -> RecordedSettings:
             f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, and what lay in that folder is "
             "not in it; record a run without one."
         )
+    if "role" in values:
+        raise RecordError(
+            f"The record is of an engine with --role {values['role']}, and what its peers had is not in it; record a "
+            "run without one."
+        )
     try:
         sizes = converted(values, _Sizes)
         scheduling = SchedulingSettings.of(**_scheduling(values))
