@@ -243,7 +243,7 @@ def rebuilt_setup(header: dict[str, Any]) -> Setup:
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
     spacing = SnapshotSpacing(**setup["spacing"])
     return Setup(
-        **{**setup, "lanes": tuple(lanes), "spacing": spacing, "right_drafts": None}
+        **{**setup, "lanes": tuple(lanes), "spacing": spacing, "right_drafts": None, "windows": tuple(setup["windows"])}
     )  # drafts are the record's
 
 

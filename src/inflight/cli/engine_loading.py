@@ -63,7 +63,7 @@ def load_engine(
     doing("loading the model")
     found(model_folder(engine_settings))
     journal = None if kv_events is None else CacheJournal()
-    engine = build_engine(engine_settings, scheduling, record, progress, wrap, cache_journal=journal, peers=peers)
+    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, cache_journal=journal, peers=peers)
     engine.prompts.check_chat()
     if verbose:
         for name, entry in engine.settings.items():

@@ -67,7 +67,7 @@ def test_a_password_opens_the_key(tmp_path: Path) -> None:
     for password in (None, "wrong"):
         with pytest.raises(TlsError, match="--ssl-keyfile-password"):
             tls_context(ServerSettings(**given, ssl_keyfile_password=password))
-    assert "secret" not in repr(ServerSettings(**given, ssl_keyfile_password="secret"))
+    assert "swordfish" not in repr(ServerSettings(**given, ssl_keyfile_password="swordfish"))
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
