@@ -165,12 +165,15 @@ class SwapSpace:
                 self._prefix.drop(place)
 
     def _is_stored_ahead(self, places: Places, host_blocks: Blocks, done: bool) -> None:
-        """What nobody holds meanwhile is on the host now; what did not come there stays where it is."""
+        """What nobody holds meanwhile is on the host now, or lost: were it kept, it would be stored with every plan for
+        as long as the host fails, and nothing would ever be idle."""
         self._stored_ahead = 0
         for place, host_block in zip(places, host_blocks, strict=True):
             is_alone = not place.lost and place.block is not None and self._pool.ref_count(place.block) == 1
             if not done or not is_alone:
                 self._free.append(host_block)
+                if is_alone:
+                    self._prefix.drop(place)
                 continue
             self._prefix.move(place, None, host_block)
             if place.node not in self._wanted:
