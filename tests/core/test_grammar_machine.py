@@ -138,6 +138,7 @@ def setups(draw: st.DrawFn) -> Setup:
         drafting=draw(st.sampled_from(["planned", "executor", "fickle"])),
         snapshots=0,
         tier=None,
+        peers=False,
     )
 
 
