@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inflight.routing.autoscaling import (
-    DOWN_SECONDS,
-    TELL_SECONDS,
-    UP_SECONDS,
-    WINDOW_SECONDS,
-    target_replicas,
-)
+from inflight.routing.autoscaling import target_replicas
 
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
-__all__ = ["DOWN_SECONDS", "QUEUED_SECONDS", "TELL_SECONDS", "UP_SECONDS", "WINDOW_SECONDS", "wanted_replicas"]
 QUEUED_SECONDS = "queued_seconds"
 
 

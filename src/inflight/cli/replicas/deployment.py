@@ -16,13 +16,13 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
-from inflight.cli.replicas.autoscaling import DOWN_SECONDS, TELL_SECONDS, UP_SECONDS, WINDOW_SECONDS
 from inflight.cli.replicas.engine_replica import EngineReplica
 from inflight.cli.replicas.head_watch import CLUSTER_PATIENCE, OWN_PATIENCE, HeadWatch
 from inflight.cli.replicas.replica_handle import ReplicaHandle, first_sentence
 from inflight.cli.replicas.replica_setup import ReplicaSetup
 from inflight.cli.replicas.scale import Scale
 from inflight.config.setting import SettingsError
+from inflight.routing.autoscaling import DOWN_SECONDS, TELL_SECONDS, UP_SECONDS, WINDOW_SECONDS
 
 NAME = "inflight"
 STATS_SECONDS = 1.0  # after which replicas tell again what their steps take

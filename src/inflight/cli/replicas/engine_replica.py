@@ -14,7 +14,6 @@ import msgspec
 
 from inflight.cli.engine_loading import load_engine
 from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
-from inflight.cli.replicas.replica_queue import ReplicaQueue
 from inflight.cli.replicas.replica_setup import ReplicaSetup
 from inflight.cli.replicas.routing_board import ReplicaStats
 from inflight.cli.replicas.service_exchange import decode_given, encode_given
@@ -23,6 +22,7 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
+from inflight.routing.replica_queue import ReplicaQueue
 from inflight.routing.serving_costs import ServingCosts
 from inflight.server.heap import share_one_heap
 

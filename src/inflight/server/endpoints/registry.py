@@ -8,7 +8,7 @@ line's lines, the preprocessing processes and the OpenAPI document take it from 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inflight.server.bodies import texts
@@ -71,32 +71,26 @@ class Endpoint:
     renders: EndpointName | None = None
 
 
-def _reranking(path: str) -> Endpoint:
-    return Endpoint(
-        path=path,
-        body=texts.RERANK,
-        route=path.strip("/").replace("/", "_"),
-        about="Documents by how well they answer a query. The endpoint of Cohere and Jina.",
-        prompt_field="documents",
-        call_prefix="rerank-",
-        serializer=RerankSerializer,
-        as_texts=texts.rerank,
-    )
-
-
-def _scoring(path: str) -> Endpoint:
-    return Endpoint(
-        path=path,
-        body=texts.SCORE,
-        route=path.strip("/").replace("/", "_"),
-        about="How well pairs of texts belong together. vLLM's endpoint.",
-        prompt_field="text_2",
-        call_prefix="score-",
-        serializer=ScoreSerializer,
-        as_texts=texts.score,
-    )
-
-
+_RERANK = Endpoint(
+    path="/v1/rerank",
+    body=texts.RERANK,
+    route="v1_rerank",
+    about="Documents by how well they answer a query. The endpoint of Cohere and Jina.",
+    prompt_field="documents",
+    call_prefix="rerank-",
+    serializer=RerankSerializer,
+    as_texts=texts.rerank,
+)
+_SCORE = Endpoint(
+    path="/score",
+    body=texts.SCORE,
+    route="score",
+    about="How well pairs of texts belong together. vLLM's endpoint.",
+    prompt_field="text_2",
+    call_prefix="score-",
+    serializer=ScoreSerializer,
+    as_texts=texts.score,
+)
 ENDPOINTS: dict[EndpointName, Endpoint] = {
     "completion": Endpoint(
         path="/v1/completions",
@@ -178,10 +172,10 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         serializer=EmbeddingsSerializer,
         as_texts=texts.embeddings,
     ),
-    "score": _scoring("/score"),
-    "score_v1": _scoring("/v1/score"),
-    "rerank": _reranking("/v1/rerank"),
-    "rerank_v2": _reranking("/v2/rerank"),
+    "score": _SCORE,
+    "score_v1": replace(_SCORE, path="/v1/score", route="v1_score"),
+    "rerank": _RERANK,
+    "rerank_v2": replace(_RERANK, path="/v2/rerank", route="v2_rerank"),
     "classify": Endpoint(
         path="/classify",
         body=texts.CLASSIFY,
