@@ -21,7 +21,9 @@ from inflight.records.schema import Records, RequestRecord, header_of, of_kind
 from inflight.simulate.acceptance import acceptance_of, pass_seconds_of
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.replay import Recall, RecordedSettings, Replay, rebuilt, recorded_settings
+from inflight.simulate.recorded_requests import Recall, rebuilt
+from inflight.simulate.recorded_settings import RecordedSettings, recorded_settings
+from inflight.simulate.replay import Replay
 from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver
 from inflight.workload.observation_collector import ObservationCollector
