@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from inflight import uplot
 from inflight.live.frames import Frame, Hello, decode
 from inflight.live.page_files import SCRIPTS, STYLES, page_file, text_of, whole_page
 
@@ -35,7 +36,8 @@ def test_what_is_no_file_of_the_page_is_not_read() -> None:
 
 
 def test_uplot_comes_with_its_licence() -> None:
-    assert "MIT" in text_of("uPlot.LICENSE.txt") and "uPlot" in text_of("uPlot.js")[:200]
+    assert "MIT" in text_of(uplot.LICENCE) and f"(v{uplot.VERSION})" in text_of(uplot.SCRIPT)[:200]
+    assert "Permission is hereby granted" in whole_page("a copy", [(Hello("record", "a"), [])])
 
 
 def test_one_file_holds_its_runs_and_no_markup_of_theirs() -> None:

@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from inflight import uplot
 from inflight.live.frames import Frame, Hello, encode
 
-_FOLDER = Path(__file__).parent / "page"
+_FOLDERS = (Path(__file__).parent / "page", uplot.FOLDER)
 _TYPES = {
     ".html": "text/html",
     ".css": "text/css",
@@ -24,9 +25,9 @@ _TYPES = {
     ".txt": "text/plain",
     ".svg": "image/svg+xml",
 }
-STYLES = ("uPlot.css", "live.css")
+STYLES = (uplot.STYLE, "live.css")
 SCRIPTS = (
-    "uPlot.js",
+    uplot.SCRIPT,
     "format.js",
     "account.js",
     "colours.js",
@@ -51,9 +52,8 @@ class PageFile(NamedTuple):
 @cache
 def page_file(name: str) -> PageFile:
     """Raises KeyError for what is no file of the page."""
-    path = _FOLDER / name
-    if name not in {one.name for one in _FOLDER.iterdir()}:
-        raise KeyError(name)
+    files = {one.name: one for folder in _FOLDERS for one in folder.iterdir() if one.suffix in _TYPES}
+    path = files[name]
     content = path.read_bytes()
     return PageFile(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:20]}"')
 
@@ -64,7 +64,7 @@ def text_of(name: str) -> str:
 
 def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str:
     """A page that holds its runs, side by side where there are several, and may ask nobody for anything."""
-    script = "\n".join(map(text_of, SCRIPTS))
+    script = "\n".join((uplot.notice(), *map(text_of, SCRIPTS)))
     style = "\n".join(map(text_of, STYLES))
     data = "\n".join(
         f'<script type="application/x-inflight-frames">{_packed(hello, frames)}</script>' for hello, frames in runs
