@@ -1,4 +1,4 @@
-"""Who can have peers, and what an engine is to them."""
+"""What an engine is to its peers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,6 @@ from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
 
 WANTED = PeersWanted(KVExchangeOptions(role="prefill"), PeerSecret(b"a secret of many bytes"))
-
-
-@pytest.mark.parametrize(
-    ("windows", "whole_texts", "has_state", "caches", "says"),
-    [
-        ((0,), True, False, True, "computes whole texts"),
-        ((0, 512), False, False, True, "has 2 (windows of 0, 512 tokens"),
-        ((0,), False, True, True, "keep a recurrent state"),
-        ((0,), False, False, False, "--no-prefix-caching"),
-    ],
-)
-def test_what_cannot_be_handed_over_is_refused(
-    windows: tuple[int, ...], whole_texts: bool, has_state: bool, caches: bool, says: str
-) -> None:
-    with pytest.raises(SettingsError) as refusal:
-        WANTED.check(windows, whole_texts, has_state, caches)
-    assert says in str(refusal.value) and str(refusal.value).startswith("--role prefill")
-
-
-def test_others_are_not() -> None:
-    WANTED.check((0,), False, False, True)
 
 
 def test_blocks_that_lie_elsewhere_are_refused() -> None:

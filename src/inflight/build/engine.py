@@ -14,20 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight.build.adapters import plan_adapters
-from inflight.build.drafting import resolve_drafting
+from inflight.build.adapters import AdapterPlan, plan_adapters
+from inflight.build.drafting import Drafting, resolve_drafting
 from inflight.build.end_tokens import find_end_tokens
-from inflight.build.executor import ExecutorSettings, StartSeconds, build_executor
+from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
 from inflight.build.grammars import grammars_of
 from inflight.build.in_force import values_in_force
-from inflight.build.kv_description import adapter_digest, describe_kv
-from inflight.build.kv_peers import PeerIdentity, PeersWanted, peer_parts
-from inflight.build.kv_tiers import check_folder, wanted_folder
+from inflight.build.kv_description import describe_kv
+from inflight.build.kv_peers import PeersWanted
+from inflight.build.kv_places import KeptState, KVPlaces, WantedPlaces, wanted_places
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
 from inflight.build.text import load_text, read_text_prompts
-from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.assembly import Rules, make_rules, make_scheduler
 from inflight.config.engine import EngineSettings, cores_of
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
@@ -39,17 +39,15 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.backends.torch.device import first_line
-from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
-from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import gib, kv_shape
+from inflight.execution.memory import kv_shape
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model
 from inflight.execution.states import states_of
-from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
@@ -174,15 +172,38 @@ def _build(wanted: _Wanted) -> Engine:
         return _assemble(files, computed, device, text, wanted)
 
 
-def _assemble(
-    files: Path | GGUFModel, computed: ComputedModel, device: Resolved, text: _Text, wanted: _Wanted
-) -> Engine:
-    """The parts, and the engine of them."""
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is known before weights are read, so that a mistake in the settings is told at once. ends_early: whether the
+    strategy does as it is set; on a GPU a step of few tokens takes about as long as one of many."""
+
+    computed: ComputedModel
+    device: Resolved
+    limits: Limits
+    ends_early: bool
+    rules: Rules
+    adapters: AdapterPlan
+    shape: KVShape
+    windows: tuple[int, ...]
+    places: WantedPlaces
+    drafting: Drafting
+
+
+@dataclass(frozen=True, slots=True)
+class _Computing:
+    """What computes, and what stands around it. model: as it is computed here, which of several ranks is a part."""
+
+    model: ComputedModel
+    backend: Device
+    grammars: CompiledGrammars | None
+    places: KVPlaces
+    built: Built
+
+
+def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved, wanted: _Wanted) -> _Prepared:
     settings, model = wanted.settings, computed.spec
     limits = resolve_limits(settings, model, device, wanted.scheduling.strategy)
     scheduling = wanted.scheduling.ending_early(0) if limits.on_gpu else wanted.scheduling
-    fills_steps = scheduling is not wanted.scheduling
-    # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)
     if wanted.cache_journal is not None and limits.whole_texts:
@@ -191,91 +212,104 @@ def _assemble(
             "is cached; leave it out."
         )
     shape, windows = kv_layout(settings, limits, model)
-    check_folder(settings, windows, limits.whole_texts, any(states_of(model)))
-    if wanted.peers is not None:
-        caches = settings.enable_prefix_caching
-        wanted.peers.check(windows, limits.whole_texts, any(states_of(model)), caches)
-    folder = wanted_folder(settings, files)
+    kept = KeptState(windows, limits.whole_texts, any(states_of(model)))
+    places = wanted_places(settings, wanted.peers, files, kept)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
-    scheduling = drafting.scheduling
-    workers = start_workers(computed, shape, limits, settings.tensor_parallel_size)
+    ends_early = scheduling is wanted.scheduling
+    return _Prepared(computed, device, limits, ends_early, rules, adapters, shape, windows, places, drafting)
+
+
+def _compute(settings: EngineSettings, prepared: _Prepared, text: _Text, progress: Progress | None) -> _Computing:
+    """Weights, memory and what runs plans."""
+    limits, shape, spec = prepared.limits, prepared.shape, prepared.computed.spec
+    workers = start_workers(prepared.computed, shape, limits, settings.tensor_parallel_size)
     with closed_by_a_fault(workers):
-        computed = computed if workers is None else workers.join()
+        computed = prepared.computed if workers is None else workers.join()
         backend = _open_backend(computed, limits, settings)
-        grammars = grammars_of(model, text.tokenizer, settings.tensor_parallel_size)
-
-        describe = partial(describe_kv, VERSION, settings, limits, model, files, backend, shape)
-        identity = None if wanted.peers is None else PeerIdentity(describe())
-
-        def open_places(memory: BlockMemory | None) -> Iterator[PlaceTransfers]:
-            if folder is not None:
-                yield folder.open(memory, settings.block_size, describe(), adapter_digest)
-            if wanted.peers is not None and identity is not None:
-                yield wanted.peers.open(memory, identity)
-
+        grammars = grammars_of(spec, text.tokenizer, settings.tensor_parallel_size)
+        describe = partial(describe_kv, VERSION, settings, limits, spec, backend, shape)
+        places = KVPlaces(prepared.places, describe, settings.block_size)
         how = ExecutorSettings(
-            settings, scheduling, limits, shape, windows, adapters, drafting.inside, grammars, open_places
+            settings,
+            prepared.drafting.scheduling,
+            limits,
+            shape,
+            prepared.windows,
+            prepared.adapters,
+            prepared.drafting.inside,
+            grammars,
+            places.open,
         )
-        built = build_executor(computed, backend, how, workers, text.watched(wanted.progress))
-        if identity is not None:
-            identity.adapters = built.adapters
+        built = build_executor(computed, backend, how, workers, text.watched(progress))
+    places.has_adapters(built.adapters)
+    return _Computing(computed, backend, grammars, places, built)
+
+
+def _assemble(
+    files: Path | GGUFModel, computed: ComputedModel, device: Resolved, text: _Text, wanted: _Wanted
+) -> Engine:
+    """The parts, and the engine of them."""
+    settings, prepared = wanted.settings, _prepare(files, computed, device, wanted)
+    computing = _compute(settings, prepared, text, wanted.progress)
+    places, built = computing.places, computing.built
     tokenizer, template = text.reading.result()
-    ends = find_end_tokens(model, tokenizer)
-    in_force = values_in_force(settings, scheduling, limits, computed, backend, built)
-    if fills_steps:
-        in_force["early_end_tokens"] = Resolved(0, "on a GPU a step of few tokens takes about as long as one of many")
-    if adapters.num_slots:
-        in_force |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
-    in_force |= {"speculation": drafting.in_force, "end_token_ids": ends.resolved()}
-    if settings.kv_cache_host is not None:
-        in_force["kv_cache_host"] = Resolved(settings.kv_cache_host, "GiB of host memory for what is evicted")
-    if folder is not None:
-        in_force["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.most_bytes)}")
-    if wanted.peers is not None:
-        in_force["role"] = Resolved(wanted.peers.options.role, "keys and values of prompts are exchanged with peers")
+    ends = find_end_tokens(computed.spec, tokenizer)
+    in_force = _in_force(settings, prepared, computing) | {"end_token_ids": ends.resolved()}
     capacity = built.executor.capacity
-    tiers = [one for one in built.places if isinstance(one, FolderTier)]
-    exchange = next((one for one in built.places if isinstance(one, KVExchange)), None)
-    gives, takes = peer_parts(wanted.peers, identity, settings.block_size)
     driven: Executor = built.executor if wanted.wrap is None else wanted.wrap(built.executor, device)
     scheduler = make_scheduler(
         capacity,
-        rules,
+        prepared.rules,
         settings,
-        scheduling,
+        prepared.drafting.scheduling,
         end_token_ids=ends.ids,
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
-        speculation=drafting.speculation(rules, capacity.vocab_size),
+        speculation=prepared.drafting.speculation(prepared.rules, capacity.vocab_size),
         cache_journal=wanted.cache_journal,
-        sources=[*tiers, *takes],
-        identity=gives,
-        sink=tiers[0] if tiers else None,
+        sources=places.sources,
+        identity=places.handed_over_as,
+        sink=places.sink,
     )
-    observers = [] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)]
+    loop = EngineLoop(
+        scheduler,
+        driven,
+        MonotonicClock(),
+        depth=computing.backend.depth,
+        observers=[] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)],
+        grammars=computing.grammars,
+        folder=places.folder_stats,
+        abandon=places.abandon,
+    )
+    block_bytes = len(prepared.windows) * computing.backend.bytes_per_block(prepared.shape)
     return Engine(
-        loop=EngineLoop(
-            scheduler,
-            driven,
-            MonotonicClock(),
-            depth=backend.depth,
-            observers=observers,
-            grammars=grammars,
-            folder=tiers[0].stats if tiers else None,
-            abandon=None if exchange is None else exchange.abandon,
-        ),
+        loop=loop,
         executor=driven,
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed, pair_template=text.prompts.of_pairs),
-        model=model,
+        model=computed.spec,
         capacity=capacity,
         settings=in_force,
         defaults=sampling_defaults(read_generation(files)),
-        kv_bytes_per_token=len(windows) * backend.bytes_per_block(shape) / shape.block_size,
+        kv_bytes_per_token=block_bytes / prepared.shape.block_size,
         start=built.seconds,
         adapters=built.adapters,
         text_prompts=text.prompts,
-        exchange=exchange,
+        exchange=places.exchange,
     )
+
+
+def _in_force(settings: EngineSettings, prepared: _Prepared, computing: _Computing) -> dict[str, Resolved]:
+    """Every value with its reason, but for the tokens that end an answer."""
+    limits, adapters, drafting = prepared.limits, prepared.adapters, prepared.drafting
+    found = values_in_force(settings, drafting.scheduling, limits, computing.model, computing.backend, computing.built)
+    if not prepared.ends_early:
+        found["early_end_tokens"] = Resolved(0, "on a GPU a step of few tokens takes about as long as one of many")
+    if adapters.num_slots:
+        found |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
+    found["speculation"] = drafting.in_force
+    if settings.kv_cache_host is not None:
+        found["kv_cache_host"] = Resolved(settings.kv_cache_host, "GiB of host memory for what is evicted")
+    return found | computing.places.in_force()
 
 
 def kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tuple[KVShape, tuple[int, ...]]:

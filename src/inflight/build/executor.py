@@ -92,7 +92,6 @@ class Built:
     states: StateSize
     adapters: AdapterNames
     seconds: StartSeconds
-    places: tuple[PlaceTransfers, ...] = ()
 
 
 def build_executor(
@@ -149,7 +148,7 @@ def build_executor(
         seconds.memory,
         seconds.warm_up,
     )
-    return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds, places)
+    return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds)
 
 
 def _step_bytes(

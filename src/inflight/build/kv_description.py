@@ -7,6 +7,7 @@ knows.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from inflight.build.limits import Limits
 from inflight.config.engine import EngineSettings
 from inflight.core.types.adapter import Adapter
 from inflight.execution.backends.protocol import Device, KVShape
-from inflight.execution.checkpoints.files_digest import files_digest
+from inflight.execution.checkpoints.files_digest import computed_files, files_digest
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.spec import ModelSpec
@@ -27,16 +28,17 @@ def describe_kv(
     settings: EngineSettings,
     limits: Limits,
     spec: ModelSpec,
-    files: Path | GGUFModel,
     backend: Device,
     shape: KVShape,
-    adapters: tuple[Adapter, ...] = (),
+    digest: str,
 ) -> KVDescription:
-    """release: of this program. adapters: those that are there now. Raises OSError for files that are gone."""
+    """release: of this program. digest: of the model's files. Adapters come later, and go."""
+    quantized = limits.quantization.value, settings.quantization_group_size
+    length = limits.max_model_len if any(one.kind in _LENGTH_CHANGES for one in spec.ropes) else 0
     return KVDescription(
         release=release,
         model=settings.model or "built-in",
-        weights=_weights(settings, limits, spec, files),
+        weights=_digest(repr((digest, spec, quantized, length))),
         dtype=backend.dtype,
         kv_format=("fp8" if shape.is_fp8 else "int8") if shape.quantized else backend.dtype,
         kernels=backend.name,
@@ -44,26 +46,27 @@ def describe_kv(
         block_size=shape.block_size,
         block_bytes=backend.bytes_per_block(shape),
         tensor_parallel=settings.tensor_parallel_size,
-        adapters={one.name: adapter_digest(one) for one in adapters},
     )
+
+
+def model_digest(settings: EngineSettings, files: Path | GGUFModel, remembered: Path | None) -> Future[str]:
+    """Of the model's files, read aside while weights are packed. remembered: as in `files_digest`."""
+
+    def read() -> str:
+        if settings.load_format == "dummy":
+            return f"dummy {settings.seed}"
+        found = [one.path for one in files.files] if isinstance(files, GGUFModel) else computed_files(files)
+        return files_digest(found, remembered)
+
+    with ThreadPoolExecutor(1, "digest") as aside:
+        digest = aside.submit(read)
+        aside.shutdown(wait=False)
+    return digest
 
 
 def adapter_digest(adapter: Adapter) -> str:
     """Of its files. Raises OSError."""
-    return files_digest(Path(adapter.path))
-
-
-def _weights(settings: EngineSettings, limits: Limits, spec: ModelSpec, files: Path | GGUFModel) -> str:
-    """Of the files, and of what is made of them."""
-    if settings.load_format == "dummy":
-        told = f"dummy {settings.seed}"
-    elif isinstance(files, GGUFModel):
-        told = " ".join(files_digest(one.path) for one in files.files)
-    else:
-        told = files_digest(files)
-    quantized = limits.quantization.value, settings.quantization_group_size
-    length = limits.max_model_len if any(one.kind in _LENGTH_CHANGES for one in spec.ropes) else 0
-    return _digest(repr((told, spec, quantized, length)))
+    return files_digest(computed_files(Path(adapter.path)))
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""An engine among peers: whether it can exchange blocks with others, what it is to them, and the exchange itself.
+"""An engine among peers: what it is to them, and the exchange itself.
 
 Knows settings, and what of them a block's bits depend on; what is held, pulled and said, core and
 `execution.kv_exchange` know.
@@ -13,9 +13,7 @@ import msgspec
 
 from inflight.build.kv_description import adapter_digest
 from inflight.config.setting import SettingsError
-from inflight.core.kv.peer_source import Identity, PeerSource
 from inflight.core.types.adapter import Adapter
-from inflight.core.types.block_source import BlockSource
 from inflight.core.types.kv_exchange_options import KVExchangeOptions
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
@@ -26,38 +24,23 @@ from inflight.peer_secret import PeerSecret
 
 @dataclass(frozen=True, slots=True)
 class PeersWanted:
-    """An engine is to exchange blocks with others, who share its secret."""
+    """An engine is to exchange blocks with others, who share its secret. asked_by: what whoever asked for it has set;
+    empty: `--role`."""
 
     options: KVExchangeOptions
     secret: PeerSecret
+    asked_by: str = ""
 
-    def check(self, windows: tuple[int, ...], whole_texts: bool, has_state: bool, caches_prefixes: bool) -> None:
-        """Whether blocks of one kind are all that a sequence goes on behind. windows: of the KV groups. Raises
-        SettingsError."""
-        role = f"--role {self.options.role}"
-        if whole_texts:
-            raise SettingsError(f"{role} hands over prompts, and this model computes whole texts; leave it out.")
-        if not caches_prefixes:
-            raise SettingsError(
-                f"{role} needs the prefix cache, in which blocks of other engines are found, and --no-prefix-caching "
-                "switches it off; leave one of them out."
-            )
-        if windows != (0,):
-            raise SettingsError(
-                f"{role} hands over blocks of one KV group, and this model has {len(windows)} (windows of "
-                f"{', '.join(map(str, windows))} tokens, where 0 is all); leave it out."
-            )
-        if has_state:
-            raise SettingsError(
-                f"{role} hands over keys and values, and layers of this model keep a recurrent state as well, which is "
-                "not handed over; leave it out."
-            )
+    @property
+    def option(self) -> str:
+        """How sentences call what asked for it."""
+        return self.asked_by or f"--role {self.options.role}"
 
     def open(self, memory: BlockMemory | None, identity: PeerIdentity) -> KVExchange:
         """memory: of the engine's blocks. Raises SettingsError."""
         if memory is None:
             raise SettingsError(
-                f"--role {self.options.role} hands over blocks that lie in this machine's memory, and this device has "
+                f"{self.option} hands over blocks that lie in this machine's memory, and this device has "
                 "them elsewhere; leave it out."
             )
         try:
@@ -92,13 +75,3 @@ class PeerIdentity:
             except OSError:
                 self._digests[adapter] = f"gone {id(self)} {adapter.number}"
         return self._digests[adapter]
-
-
-def peer_parts(
-    wanted: PeersWanted | None, identity: PeerIdentity | None, block_size: int
-) -> tuple[Identity | None, tuple[BlockSource, ...]]:
-    """What core has of the exchange: by which blocks are handed over, and from where they are taken."""
-    if wanted is None or identity is None:
-        return None, ()
-    takes = (PeerSource(block_size, identity.identity),) if wanted.options.takes else ()
-    return identity.identity if wanted.options.gives else None, takes

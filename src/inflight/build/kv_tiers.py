@@ -1,13 +1,12 @@
-"""The tiers of an engine's blocks: which are asked for, whether the engine can have them, and the folder's identity.
+"""The folder that an engine's blocks are kept in: where it is, how large it may be, and its identity.
 
-Knows settings and what of them the bits of a block depend on; what is kept and brought back, core and
+Knows settings, and what of an engine the bits of a block depend on; what is kept and brought back, core and
 `execution.tiers` know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -20,21 +19,17 @@ from inflight.core.types.adapter import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.tiers.folder_tier import FolderTier
-from inflight.execution.tiers.model_digest import model_digest
-from inflight.models.gguf.gguf_model import GGUFModel
 
 GIB = 2**30
 DEFAULT_GIB = 10.0
-_SUFFIXES = (".safetensors", ".gguf")
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFolder:
-    """A folder that blocks are to be kept in. digest: of the model's files, computed while weights are read."""
+    """A folder that blocks are to be kept in."""
 
     path: Path
     most_bytes: int
-    digest: Future[bytes]
 
     def open(
         self,
@@ -50,7 +45,7 @@ class WantedFolder:
                 "leave it out."
             )
         try:
-            identity = _identity(description, self.digest.result())
+            identity = _identity(description)
             return FolderTier(self.path, self.most_bytes, identity, block_size, memory, _known(adapter_digest))
         except OSError as error:
             raise SettingsError(
@@ -59,7 +54,7 @@ class WantedFolder:
             ) from error
 
 
-def wanted_folder(settings: EngineSettings, files: Path | GGUFModel) -> WantedFolder | None:
+def wanted_folder(settings: EngineSettings) -> WantedFolder | None:
     """None: none is asked for. Raises SettingsError where it cannot be made."""
     if settings.kv_cache_dir is None:
         return None
@@ -68,45 +63,15 @@ def wanted_folder(settings: EngineSettings, files: Path | GGUFModel) -> WantedFo
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise SettingsError(f"--kv-cache-dir {path} cannot be made ({error.strerror or error}).") from error
-    paths = [] if settings.load_format == "dummy" else _files(files)
-    with ThreadPoolExecutor(1, "digest") as aside:
-        digest = aside.submit(model_digest, paths, path)
-        aside.shutdown(wait=False)
     gib = DEFAULT_GIB if settings.kv_cache_disk is None else settings.kv_cache_disk
-    return WantedFolder(path, int(gib * GIB), digest)
+    return WantedFolder(path, int(gib * GIB))
 
 
-def check_folder(settings: EngineSettings, windows: tuple[int, ...], whole_texts: bool, has_state: bool) -> None:
-    """Whether blocks of one kind are all that a sequence goes on behind. windows: of the KV groups. Raises
-    SettingsError."""
-    if settings.kv_cache_dir is None:
-        return
-    if whole_texts:
-        raise SettingsError("--kv-cache-dir keeps prefixes, and this model computes whole texts; leave it out.")
-    if windows != (0,):
-        raise SettingsError(
-            f"--kv-cache-dir keeps blocks of one KV group, and this model has {len(windows)} (windows of "
-            f"{', '.join(map(str, windows))} tokens, where 0 is all); leave it out."
-        )
-    if has_state:
-        raise SettingsError(
-            "--kv-cache-dir keeps keys and values, and layers of this model keep a recurrent state as well, which it "
-            "does not; leave it out."
-        )
-
-
-def _files(files: Path | GGUFModel) -> list[Path]:
-    """With the model's numbers; all else that blocks depend on is in their description."""
-    if isinstance(files, GGUFModel):
-        return [one.path for one in files.files]
-    return [one for one in files.iterdir() if one.suffix in _SUFFIXES] if files.is_dir() else [files]
-
-
-def _identity(description: KVDescription, digest: bytes) -> bytes:
+def _identity(description: KVDescription) -> bytes:
     """Of what blocks are: the same for two engines whose blocks have the same bits for the same tokens. Names of models
     and the adapters that happen to be loaded make no difference."""
     told = msgspec.structs.replace(description, model="", adapters={})
-    return blake2b(msgspec.json.encode(told) + digest, digest_size=16, person=b"inflight-kv-tier").digest()
+    return blake2b(msgspec.json.encode(told), digest_size=16, person=b"inflight-kv-tier").digest()
 
 
 def _known(digest: Callable[[Adapter], str]) -> Callable[[Adapter], str | None]:

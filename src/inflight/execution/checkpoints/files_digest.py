@@ -1,46 +1,74 @@
-"""A digest of a model's or an adapter's files, by which two engines tell whether they have the same ones.
+"""A digest of a model's or an adapter's files, of every byte: by it blocks of keys and values are told apart that
+models differing in one number computed, whoever keeps them or takes them over.
 
-Files of weights are looked at in places: their head, which names every tensor, and a few thousand bytes here and there,
-so that gigabytes take milliseconds. It tells models, quantizations and fine-tunings apart, whose bytes differ
-everywhere; it is no proof against somebody who alters single bytes. Knows files; not what is in them.
+Reading gigabytes takes seconds, so what is known of a file may be remembered, by where it is, how long it is and when
+it was written; a file that is the same in all of that is not read again. Knows files; not what is in them.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
-_WHOLE = 1 << 20  # bytes up to which a file is read to its end
-_PLACES, _PIECE = 64, 4096
+_PIECE = 1 << 22
+_REMEMBERED = "digests.json"
 _SUFFIXES = (".safetensors", ".gguf", ".json")
 _NOT_OF_WEIGHTS = ("tokenizer", "generation_config", "special_tokens", "vocab", "merges", "chat_template")
 
 
-def files_digest(path: Path) -> str:
-    """Of a folder, or of one file. Raises OSError."""
-    told = blake2b(digest_size=16, person=b"inflight-files")
-    for file in _files(path):
-        size = file.stat().st_size
-        told.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as opened:
-            if size <= _WHOLE:
-                told.update(opened.read())
-            else:
-                _update(told, opened, size)
-    return told.hexdigest()
-
-
-def _files(path: Path) -> list[Path]:
-    """What text is read and written with is none of what is computed."""
+def computed_files(path: Path) -> list[Path]:
+    """Those of a folder that say what is computed, or the one file. What text is read and written with does not."""
     if path.is_file():
         return [path]
     found = (one for one in path.iterdir() if one.suffix in _SUFFIXES and one.is_file())
-    return sorted(one for one in found if not one.name.startswith(_NOT_OF_WEIGHTS))
+    return [one for one in found if not one.name.startswith(_NOT_OF_WEIGHTS)]
 
 
-def _update(told: Any, opened: Any, size: int) -> None:
-    told.update(opened.read(_WHOLE // 4))
-    for place in range(_PLACES):
-        opened.seek((size - _PIECE) * place // (_PLACES - 1))
-        told.update(opened.read(_PIECE))
+def files_digest(files: Sequence[Path], remembered: Path | None = None) -> str:
+    """The same for the same files in another folder. remembered: a folder in which digests are; None: nowhere. Raises
+    OSError for files that cannot be read."""
+    known = {} if remembered is None else _known(remembered / _REMEMBERED)
+    told = blake2b(digest_size=16, person=b"inflight-files")
+    found = {}
+    for file in sorted(files, key=lambda one: one.name):
+        stat = file.stat()
+        key = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+        found[key] = known.get(key) or _digest(file)
+        told.update(f"{file.name}\0{found[key]}\0".encode())
+    if remembered is not None and not found.keys() <= known.keys():
+        _remember(remembered / _REMEMBERED, {**known, **found})
+    return told.hexdigest()
+
+
+def _digest(file: Path) -> str:
+    told, piece = blake2b(digest_size=16), memoryview(bytearray(_PIECE))
+    with file.open("rb", buffering=0) as opened:
+        while read := opened.readinto(piece):
+            told.update(piece[:read])
+    return told.hexdigest()
+
+
+def _known(path: Path) -> dict[str, str]:
+    """Nothing, where nothing sensible is there."""
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(told, dict):
+        return {}
+    return {key: value for key, value in told.items() if isinstance(value, str) and len(value) == 32}
+
+
+def _remember(path: Path, known: dict[str, str]) -> None:
+    """What cannot be remembered is read again next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".digests", delete=False) as aside:
+            json.dump(known, aside)
+        os.replace(aside.name, path)
+    except OSError:
+        return
