@@ -34,11 +34,11 @@ END = 40.0
 def requests() -> list[Request]:
     rng = random.Random(20)
     found = []
-    at, number = 0.4, 0
+    at, number = 0.0, 0  # the page's clock begins with the first
     while at < END - 4:
         number += 1
         found.append(_request(rng, f"chat-{number:02}", at, rng.randint(24, 60), rng.randint(30, 70), "interactive"))
-        at += rng.expovariate(1.3)
+        at += 0.4 * (number == 1) + rng.expovariate(1.3)
     for number in range(1, 25):
         found.append(_request(rng, f"digest-{number:02}", 0.9 * number, rng.randint(90, 150), 150, "batch"))
     found.append(_request(rng, "contract", CONTRACT_AT, 800, 40, "interactive"))

@@ -56,23 +56,23 @@ def test_who_gave_way_for_whom(frames: list[Frame], infos: dict[int, RequestInfo
 
 
 def test_what_digest_14_waited_for(requests: dict[str, Any]) -> None:
-    """2: 2.3 s: for the step's tokens 1.1, for KV blocks 0.75, for a row 0.42; half behind each lane."""
+    """2: 2.3 s: for the step's tokens 1.1, for KV blocks 0.76, for a row 0.40; half behind each lane."""
     timings = requests["digest-14"].timings
-    assert timings["queue_ms"] == pytest.approx(2285, abs=1)
+    assert timings["queue_ms"] == pytest.approx(2275, abs=1)
     assert [(name, round(ms)) for name, ms in timings["queued_by"].items() if ms] == [
-        ("rows", 423), ("blocks", 749), ("budget", 1113),
+        ("rows", 404), ("blocks", 757), ("budget", 1114),
     ]  # fmt: skip
-    assert {name: round(ms) for name, ms in timings["queued_behind"].items()} == {"batch": 1151, "interactive": 1134}
+    assert {name: round(ms) for name, ms in timings["queued_behind"].items()} == {"batch": 1136, "interactive": 1139}
 
 
-def test_why_digest_17_was_slow(frames: list[Frame], infos: dict[int, RequestInfo], requests: dict[str, Any]) -> None:
-    """3: preempted twice, 2.3 s of 6.9 outside of the batch; 42 tokens computed again; hardly any waiting before."""
-    one = requests["digest-17"]
-    assert one.timings["total_ms"] == pytest.approx(6935, abs=10)
-    assert one.timings["preempted_ms"] == pytest.approx(2327, abs=1) and one.timings["queue_ms"] < 200
-    assert one.timings["recomputed_tokens"] == 42
+def test_why_digest_23_was_slow(frames: list[Frame], infos: dict[int, RequestInfo], requests: dict[str, Any]) -> None:
+    """3: preempted three times, 1.9 of 8.1 s outside of the batch; 381 tokens computed again; hardly any waiting."""
+    one = requests["digest-23"]
+    assert one.timings["total_ms"] == pytest.approx(8061, abs=10)
+    assert one.timings["preempted_ms"] == pytest.approx(1925, abs=1) and one.timings["queue_ms"] < 20
+    assert one.timings["recomputed_tokens"] == 381
     gone = [infos[number].request_id for frame in frames for number in frame.preempted]
-    assert gone.count("digest-17") == 2 and gone.count("digest-20") == 0
+    assert gone.count("digest-23") == 3 and gone.count("digest-20") == 0
 
 
 def test_what_the_batch_lane_stood_still_for(frames: list[Frame]) -> None:
@@ -84,7 +84,7 @@ def test_what_the_batch_lane_stood_still_for(frames: list[Frame]) -> None:
 
 
 def test_whether_predictions_were_right(frames: list[Frame]) -> None:
-    """5: within 10 % until 24 s; then steps took 2.5 to 3 times what was predicted, with no more work in them; the
+    """5: within 10 % until 24 s; then steps took 2.4 to 3 times what was predicted, with no more work in them; the
     model learnt a part of it, and predicted too much for a second behind."""
     steps = [one for frame in frames for one in frame.steps if one.predicted]
 
@@ -92,7 +92,7 @@ def test_whether_predictions_were_right(frames: list[Frame]) -> None:
         return [one.seconds / one.predicted for one in steps if start <= one.start < end]
 
     assert all(0.9 < one < 1.1 for one in off(1, SLOW[0]))
-    assert all(2.4 < one < 3.2 for one in off(*SLOW))
+    assert all(2.3 < one < 3.2 for one in off(*SLOW))
     assert statistics.median(off(27, 28)) < 0.95 and statistics.median(off(29, 40)) == pytest.approx(1, abs=0.03)
 
     def tokens(start: float, end: float) -> float:
