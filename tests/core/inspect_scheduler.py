@@ -235,7 +235,7 @@ def _check_host(scheduler: Scheduler) -> None:
     moving = [block for transfer in of_host for block in transfer.remote_blocks]
     assert sorted([*swap._free, *used, *moving]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
     wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
-    assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
+    assert all(len(numbers) == wanted[node] for node, numbers in swap._wanted.items()), "wanted by nobody"
     on_host = {place.node for place in nodes if place.host_block is not None}
     assert on_host == {node for node in on_host if node in swap._wanted} | set(swap._kept), "kept for nobody"
     assert not set(swap._kept) & set(swap._wanted), "what is wanted may give way"

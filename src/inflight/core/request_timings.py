@@ -8,6 +8,7 @@ Knows nothing of why a sequence moves; the scheduler says that it does.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 from inflight.records.timings import GRAMMAR, QUEUE_REASONS, Timings
@@ -168,6 +169,18 @@ class RequestTimings:
             self.seconds[self._state] += now - self._entered
         self._state = state
         self._entered = now
+
+    def so_far(self, now: float, clock: QueueWaitMeter, lacked: str | None, lane: str) -> RequestTimings:
+        """The account as it were if the sequence ended now, unless it has. lacked: for what it stands apart from its
+        queue, if it does. lane: its own."""
+        other = copy(self)
+        other.seconds, other.queued_by = dict(self.seconds), dict(self.queued_by)
+        other.queued_behind = dict(self.queued_behind)
+        if other.ended is None:
+            if lacked is not None:
+                other.awaited(lacked, now, clock, lane)
+            other.end(now, clock)
+        return other
 
     def summary(self, arrival: float, prompt_tokens: int, output_tokens: int, lane: str) -> Timings:
         """The account, once the sequence has ended."""

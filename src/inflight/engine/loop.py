@@ -32,6 +32,7 @@ from inflight.core.types.tier_counts import FolderStats
 from inflight.engine.clock import Clock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
+from inflight.records.timings import Timings
 
 POLL_SECONDS = 0.01  # for which a round waits for a transfer; who comes meanwhile waits as long
 CLOSING_SECONDS = 5.0  # at the end, for what is to be kept
@@ -106,7 +107,12 @@ class EngineLoop:
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
     def census(self, whole: bool = False, blocks: bool = True) -> Census:
-        return self._scheduler.census(whole, blocks)
+        census = self._scheduler.census(whole, blocks)
+        return census._replace(folder=self._folder()) if blocks and self._folder is not None else census
+
+    def account(self, request_id: str) -> tuple[Request, Timings] | None:
+        """See the scheduler."""
+        return self._scheduler.account(request_id, self.clock.now())
 
     def exchange_service(self, elsewhere: Service) -> Service:
         """Share tenants' service with other engines: see the scheduler."""

@@ -169,7 +169,8 @@ class KVCacheManager:
         if keep:
             most = min(sequence.published, self.resumes_at(sequence) // self.block_size)
             published = (block for table in sequence.block_tables for block in table[:most])
-            sequence.offloaded = self.swap.want(self.prefix.at(block) for block in published if block in self.prefix)
+            places = (self.prefix.at(block) for block in published if block in self.prefix)
+            sequence.offloaded = self.swap.want(places, sequence.number)
         self._release(sequence, comes_back=True)
 
     def end(self, sequence: Sequence) -> None:
@@ -179,7 +180,7 @@ class KVCacheManager:
         self._waits_no_longer(sequence)
         if self.turns is not None:
             self.turns.ends(sequence)
-        self.swap.give_up(sequence.offloaded)
+        self.swap.give_up(sequence.offloaded, sequence.number)
         sequence.offloaded = ()
         self._release(sequence)
 
@@ -240,7 +241,7 @@ class KVCacheManager:
             self.swap.hold(offloaded)
             sequence.timings.swapped_blocks += len(offloaded)
             self.swap.load(offloaded, self.pool.allocate(len(offloaded)))
-        self.swap.give_up(sequence.offloaded)
+        self.swap.give_up(sequence.offloaded, sequence.number)
         sequence.offloaded = ()
         sequence.waiting_for_kv = {place.loading for place in places if place.loading}
 

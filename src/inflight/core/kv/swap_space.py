@@ -15,7 +15,7 @@ before that (`store_ahead`), and what was not is forgotten.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 
@@ -42,7 +42,7 @@ class SwapSpace:
         self._pool = pool
         self._transfers = transfers
         self._free = list(range(host_blocks - 1, -1, -1))
-        self._wanted: Counter[int] = Counter()  # node → preempted sequences that will look for it
+        self._wanted: dict[int, list[int]] = {}  # node → numbers of preempted sequences that will look for it
         self.host_blocks = host_blocks
         self.sequences = 0  # preempted ones that have blocks wanted
         self.storing = 0  # transfers that are out, whose device blocks will be there for others
@@ -56,23 +56,38 @@ class SwapSpace:
         """Host blocks with content that nobody wants yet."""
         return len(self._kept)
 
-    def want(self, places: Iterable[CachedBlock]) -> tuple[int, ...]:
-        """A preempted sequence will come back for these; returns their nodes, to be given up later."""
+    def free_blocks(self) -> tuple[int, ...]:
+        return tuple(self._free)
+
+    def wanted_blocks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Host blocks with content that preempted sequences will look for, and the numbers of these."""
+        found = ((self._prefix.block_of(node), numbers) for node, numbers in self._wanted.items())
+        return tuple(
+            (place.host_block, tuple(numbers))
+            for place, numbers in found
+            if place is not None and place.host_block is not None
+        )
+
+    def want(self, places: Iterable[CachedBlock], number: int) -> tuple[int, ...]:
+        """The preempted sequence of this number will come back for these; returns their nodes, to be given up
+        later."""
         nodes = tuple(place.node for place in places)
-        self._wanted.update(nodes)
         for node in nodes:
+            self._wanted.setdefault(node, []).append(number)
             self._kept.pop(node, None)
         self.sequences += bool(nodes)
         return nodes
 
-    def give_up(self, nodes: tuple[int, ...]) -> None:
+    def give_up(self, nodes: tuple[int, ...], number: int) -> None:
         """It came back or ended: what only it wanted need not be kept on the host."""
         self.sequences -= bool(nodes)
         for node in nodes:
-            self._wanted[node] -= 1
-            if self._wanted[node] > 0:
-                continue
-            del self._wanted[node]
+            numbers = self._wanted.get(node)
+            if numbers is not None:  # else all was forgotten meanwhile
+                numbers.remove(number)
+                if numbers:
+                    continue
+                del self._wanted[node]
             place = self._prefix.block_of(node)
             if place is not None and place.host_block is not None:
                 if self._is_tier:

@@ -1,4 +1,5 @@
-"""A census: who runs, who waits for what, and who holds which block, at one moment, for those who draw it.
+"""A census: who runs, who waits for what, and who holds which block, at one moment, for those who draw it; and the
+account of one request while it lives.
 
 Knows whom to ask; changes nothing. What it copies it copies whole, in time that a step does not notice: of those that
 wait it names the first few, unless all are asked for.
@@ -6,13 +7,17 @@ wait it names the first few, unless all are asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
+from inflight.core.types.plan import HOST
 from inflight.core.types.request import Request
+from inflight.core.types.tier_counts import FolderStats
+from inflight.records.timings import ADAPTER, KV, Timings
 
 NAMED = 24  # of those that wait in a lane
 
@@ -40,7 +45,9 @@ class WaitingSequence(NamedTuple):
 
 class LaneCensus(NamedTuple):
     """waiting, running: sequences. stands_for: what its queue stands still for (QUEUE_REASONS, or "other"), behind: the
-    lane that has most of it. named: some of those that wait, the next one among them."""
+    lane that has most of it. named: some of those that wait, the next one among them. apart: how many of the waiting
+    stand apart from the queue, and for what. background: it has what others leave; reads_priority: a request's priority
+    means something here."""
 
     name: str
     waiting: int
@@ -48,12 +55,26 @@ class LaneCensus(NamedTuple):
     stands_for: str
     behind: str
     named: tuple[WaitingSequence, ...]
+    apart: tuple[tuple[str, int], ...] = ()
+    background: bool = False
+    reads_priority: bool = False
+
+
+class HostCensus(NamedTuple):
+    """Blocks on the host. free: which hold nothing. wanted: with what preempted sequences come back for, and these.
+    moving: that are being copied to or from. The others are kept while nobody needs their room."""
+
+    num_blocks: int
+    free: tuple[int, ...]
+    wanted: tuple[tuple[int, tuple[int, ...]], ...]
+    moving: tuple[int, ...]
 
 
 class Census(NamedTuple):
     """next_number: of the sequence that comes next. held, free: blocks; the others are evictable, which is: nobody
-    holds them, and their content can be found. ref_counts: holders of each block, and evictable: which these are,
-    where blocks were asked for."""
+    holds them, and their content can be found. ref_counts: holders of each block, evictable: which these are, moving:
+    those that a transfer holds, and host, where blocks were asked for. folder: what lies in one, which the engine's
+    loop adds."""
 
     next_number: int
     running: tuple[RunningSequence, ...]
@@ -63,6 +84,9 @@ class Census(NamedTuple):
     held_host_blocks: int
     ref_counts: tuple[int, ...] = ()
     evictable: tuple[int, ...] = ()
+    moving: tuple[int, ...] = ()
+    host: HostCensus | None = None
+    folder: FolderStats | None = None
 
 
 def take_census(
@@ -79,7 +103,15 @@ def take_census(
         swap.host_blocks - swap.free,
         pool.ref_counts() if blocks else (),
         pool.evictable_blocks() if blocks else (),
+        tuple(block for one in memory.transfers.out.values() for block in one.blocks) if blocks else (),
+        _host(memory) if blocks and swap.host_blocks else None,
     )
+
+
+def _host(memory: KVCacheManager) -> HostCensus:
+    swap, out = memory.swap, memory.transfers.out.values()
+    moving = tuple(block for one in out if one.place == HOST for block in one.remote_blocks)
+    return HostCensus(swap.host_blocks, swap.free_blocks(), swap.wanted_blocks(), moving)
 
 
 def _running(one: Sequence, memory: KVCacheManager, with_blocks: bool) -> RunningSequence:
@@ -94,4 +126,18 @@ def _lane(lane: Lane, whole: bool) -> LaneCensus:
     queue, clock = lane.queue, lane.clock
     named = queue.everyone() if whole else queue.first(NAMED)
     waiting = tuple(WaitingSequence(one.number, one.request, one.recompute_until) for one in named)
-    return LaneCensus(lane.settings.name, len(queue), lane.running, clock.reason, clock.behind, waiting)
+    apart = tuple((reason, count) for reason in (ADAPTER, KV) if (count := queue.deferred(reason)))
+    counts = (len(queue), lane.running, clock.reason, clock.behind, waiting, apart)
+    return LaneCensus(lane.settings.name, *counts, lane.settings.background, queue.policy.reads_priority)
+
+
+def take_account(samples: Iterable[Sequence], lanes: Lanes, now: float) -> Timings:
+    """Of a living request, as it were if it ended now: of the first of its samples that is alive; its end will be told
+    of the last one."""
+    every = list(samples)
+    one = next((sample for sample in every if sample.finish is None), every[-1])
+    request, timings = one.request, one.timings
+    lane = lanes.of(one)
+    timings = timings.so_far(now, lane.clock, lane.queue.lacks(one), lane.settings.name)
+    timings.cached_tokens = every[0].timings.cached_tokens  # later samples also find what the first computed
+    return timings.summary(request.arrival, len(one.prompt), len(one.output), request.lane)

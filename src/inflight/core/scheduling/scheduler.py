@@ -1,5 +1,5 @@
-"""The scheduler: the one owner of sequences and blocks. Ten verbs: add, abort, plan, commit, transferred, recover,
-exchange_service, idle, snapshot, census.
+"""The scheduler: the one owner of sequences and blocks. Eleven verbs: add, abort, plan, commit, transferred,
+recover, exchange_service, idle, snapshot, census, account.
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -27,7 +27,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
 from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.queueing.validation import RequestValidator
-from inflight.core.scheduling.census import Census, take_census
+from inflight.core.scheduling.census import Census, take_account, take_census
 from inflight.core.scheduling.output_buffer import OutputBuffer
 from inflight.core.scheduling.preemption import Mode, Preemption
 from inflight.core.scheduling.running import Running
@@ -56,7 +56,7 @@ from inflight.core.types.plan import (
 )
 from inflight.core.types.request import Request, RequestRefused
 from inflight.counted import counted, there_are
-from inflight.records.timings import ADAPTER
+from inflight.records.timings import ADAPTER, Timings
 
 
 class Scheduler:
@@ -325,6 +325,11 @@ class Scheduler:
     def census(self, whole: bool = False, blocks: bool = True) -> Census:
         """Who runs, waits and holds what. whole: name all that wait. blocks: tell whose each is."""
         return take_census(self._next_number, self._memory, self._lanes, self._running, whole, blocks)
+
+    def account(self, request_id: str, now: float) -> tuple[Request, Timings] | None:
+        """A living request, and where its time went until now; None: none of that name lives."""
+        samples = self._samples.get(request_id)
+        return None if samples is None else (samples[0].request, take_account(samples, self._lanes, now))
 
     # -- what strategies and admission see ----------------------------------------------------------------------
 

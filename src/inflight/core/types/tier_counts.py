@@ -23,8 +23,9 @@ class TierCounts:
 
 @dataclass(frozen=True, slots=True)
 class FolderStats:
-    """What lies in a folder: bytes of all models, of at most most_bytes, and blocks of this one. Since the engine
-    began: bytes read and written, files that gave way to others, files that were damaged, writes that failed."""
+    """What lies in a folder: bytes of all models, of at most most_bytes, and blocks of this one, each of block_bytes
+    (0: not known). Since the engine began: bytes read and written, files that gave way to others, files that were
+    damaged, writes that failed."""
 
     nbytes: int
     most_bytes: int
@@ -34,3 +35,4 @@ class FolderStats:
     evicted: int
     damaged: int
     write_errors: int
+    block_bytes: int = 0

@@ -102,6 +102,7 @@ class FolderTier:
             index.taken,
             counts.damaged,
             counts.write_errors,
+            self._file_bytes,
         )
 
     # -- a source and a sink ------------------------------------------------------------------------------------
