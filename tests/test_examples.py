@@ -55,6 +55,13 @@ def test_the_client_streams_while_its_background_work_waits() -> None:
         server.stop()
 
 
+def test_prompts_are_computed_by_the_other_engine_and_answers_are_the_same() -> None:
+    told = run(EXAMPLES / "prefill_apart.py")
+    handed = re.findall(r"(\d+) of (\d+) tokens were computed by the other engine", told)
+    assert len(handed) == 3 and all(0 < int(prompt) - int(taken) <= 16 for taken, prompt in handed)
+    assert "One engine says the same." in told
+
+
 def test_the_policy_is_taken(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "One", "max_tokens": 2}\n{"prompt": "Two and three", "max_tokens": 2}\n')

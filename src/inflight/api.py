@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeVar
 
-from inflight.build import Engine, build_engine
+from inflight.build import Engine, build_engines
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import Resolved
@@ -35,7 +35,7 @@ from inflight.frontend.outputs import (
 )
 from inflight.frontend.prompts import Prompt, PromptError
 from inflight.frontend.structured_outputs import SamplingParams, StructuredOutputsParams, split
-from inflight.frontend.text_tasks import TextTasks, pairs_of
+from inflight.frontend.text_tasks import TextTasks, classified, pairs_of
 from inflight.text import Conversation
 
 __all__ = [
@@ -56,15 +56,17 @@ Outputs = TypeVar("Outputs")
 
 
 class LLM:
-    """A model for offline use. `model` None is the built-in one; the other settings are the fields of `EngineSettings`
-    and `SchedulingSettings`.
+    """A model for offline use. `model` None is the built-in one; prefill_engines: that compute the prompts, beside the
+    engine that goes on with them; the other settings are the fields of `EngineSettings` and `SchedulingSettings`.
 
     >>> LLM().chat([{"role": "user", "content": "What is continuous batching?"}])[0].outputs[0].text
     """
 
-    def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
-        self._engine = build_engine(*_settings(model, settings), _path(record))
-        self._offline = Offline(self._engine.loop, self._engine.tokenizer)
+    def __init__(
+        self, model: str | None = None, *, record: str | Path | None = None, prefill_engines: int = 0, **settings: Any
+    ):
+        self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
+        self._offline = Offline(self._engine.loop, self._engine.tokenizer, self._prefill)
         self._numbers = itertools.count()
         self._closed = False
         self._tasks = TextTasks(self._engine.model.pooler, self._engine.text_prompts)
@@ -168,12 +170,13 @@ class LLM:
         self._tasks.check("classes")
         texts = [self._text_tokens(one, "", truncate) for one in _several(prompts)]
         found = self._pool([(tokens, None) for tokens in texts], self._tasks.params("classes"))
-        return [_pooled(one, _classified(one.embedding or (), self._tasks.labels)) for one in found]
+        return [_pooled(one, classified(one.embedding or (), self._tasks.labels)) for one in found]
 
     def close(self) -> None:
         """Closes the record file, if there is one; the model's memory goes with the object."""
         self._closed = True
         self._engine.loop.close()
+        self._prefill.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -241,11 +244,13 @@ class AsyncEngine:
     """A model for asyncio: many consumers, one engine that batches what they ask.
 
     The engine runs in a thread of its own and sleeps while nothing is asked. Close it with `close()`, or use it in
-    `async with`.
+    `async with`. Settings are those of `LLM`.
     """
 
-    def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
-        self._engine = build_engine(*_settings(model, settings), _path(record))
+    def __init__(
+        self, model: str | None = None, *, record: str | Path | None = None, prefill_engines: int = 0, **settings: Any
+    ):
+        self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
         self._bridge = AsyncBridge(self._engine.loop)
         self._numbers = itertools.count()
 
@@ -275,14 +280,19 @@ class AsyncEngine:
         make = self._engine.prompts.request
         request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed)
         collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
-        stream = await self._bridge.open(request)
         try:
-            async for events in stream:
-                for event in events:
-                    collector.take(event)
-                yield collector.output()
+            stream = await self._bridge.open(self._prefill.taken_over(request))
+            self._prefill.begin(request)
+            try:
+                async for events in stream:
+                    self._prefill.end(request_id)
+                    for event in events:
+                        collector.take(event)
+                    yield collector.output()
+            finally:
+                await stream.aclose()
         finally:
-            await stream.aclose()
+            self._prefill.end(request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its iteration ends with finish_reason "abort"."""
@@ -293,6 +303,7 @@ class AsyncEngine:
 
     def close(self) -> None:
         self._bridge.close()
+        self._prefill.close()
 
     async def __aenter__(self) -> AsyncEngine:
         return self
@@ -331,10 +342,6 @@ def _prompt_text(prompt: Prompt) -> str | None:
 
 def _pooled(told: RequestOutput, outputs: Outputs) -> PoolingRequestOutput[Outputs]:
     return PoolingRequestOutput(told.request_id, told.prompt_token_ids, outputs, told.timings)
-
-
-def _classified(probs: Sequence[float], labels: Sequence[str]) -> ClassificationOutput:
-    return ClassificationOutput(list(probs), labels[max(range(len(probs)), key=probs.__getitem__)])
 
 
 def _path(record: str | Path | None) -> Path | None:

@@ -8,5 +8,15 @@ from inflight.build.engine import Engine, build_engine
 from inflight.build.kv_peers import PeersWanted
 from inflight.build.model import BUILT_IN, model_folder
 from inflight.build.needs import MemoryNeeds, memory_needs
+from inflight.build.prefill_engines import build_engines
 
-__all__ = ["BUILT_IN", "Engine", "MemoryNeeds", "PeersWanted", "build_engine", "memory_needs", "model_folder"]
+__all__ = [
+    "BUILT_IN",
+    "Engine",
+    "MemoryNeeds",
+    "PeersWanted",
+    "build_engine",
+    "build_engines",
+    "memory_needs",
+    "model_folder",
+]

@@ -1,6 +1,7 @@
 """Offline generation: requests in a list (or a generator), driven in the caller's own thread.
 
-Knows the loop and the collectors; not where requests come from or where outputs go.
+Knows the loop, the collectors, and whether other engines compute the prompts; not where requests come from or where
+outputs go.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.loop import EngineLoop
 from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.outputs import OutputCollector
+from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngines
 from inflight.text import Tokenizer
 
 
@@ -28,8 +30,8 @@ class Delta(Struct, frozen=True):
 
 
 class Offline:
-    def __init__(self, loop: EngineLoop, tokenizer: Tokenizer | None):
-        self._loop = loop
+    def __init__(self, loop: EngineLoop, tokenizer: Tokenizer | None, prefill: PrefillEngines = NO_PREFILL_ENGINES):
+        self._loop, self._prefill = loop, prefill
         self._tokenizer = tokenizer
         self._collectors: dict[str, OutputCollector] = {}
 
@@ -43,13 +45,22 @@ class Offline:
         namesake = self._collectors.get(request.request_id)
         self._collectors[request.request_id] = collector  # first, or Ctrl-C could leave a request that nobody knows
         try:
-            self._loop.add(request)
+            self._add(request)
         except RequestRefused:
             del self._collectors[request.request_id]
             if namesake is not None:
                 self._collectors[request.request_id] = namesake
             raise
         return collector
+
+    def _add(self, request: Request) -> None:
+        """To the engine that decodes first, so that what is computed of the prompt travels while the rest is."""
+        try:
+            self._loop.add(self._prefill.taken_over(request))
+        except BaseException:
+            self._prefill.end(request.request_id)
+            raise
+        self._prefill.begin(request)
 
     def step(self) -> list[Delta]:
         """One round of the engine; finished requests are forgotten here (their last delta `ends` them)."""
@@ -73,10 +84,13 @@ class Offline:
         """Nothing is left of them afterwards, even of those whose end was lost when the engine was interrupted."""
         open_requests = list(self._collectors)
         deltas = [self._take(event) for request_id in open_requests for event in self._loop.abort(request_id)]
+        for request_id in open_requests:
+            self._prefill.end(request_id)
         self._collectors.clear()
         return deltas
 
     def _take(self, event: Event) -> Delta:
+        self._prefill.end(event.request_id)
         collector = self._collectors[event.request_id]
         sample_index, text = collector.take(event)
         if collector.finished:

@@ -6,11 +6,13 @@ Knows how a model makes its numbers (`models.spec.Pooler`) and what may stand be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from inflight.core.types.sampling import PoolingParams
 from inflight.counted import counted
+from inflight.frontend.outputs import ClassificationOutput
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 
@@ -90,3 +92,7 @@ def pairs_of(firsts: int, seconds: int) -> tuple[tuple[int, int], ...]:
     """Of texts that stand one behind the other, the first ones before the seconds: which belong together. firsts: as
     many as seconds, or one."""
     return tuple((place if firsts > 1 else 0, firsts + place) for place in range(seconds))
+
+
+def classified(probs: Sequence[float], labels: Sequence[str]) -> ClassificationOutput:
+    return ClassificationOutput(list(probs), labels[max(range(len(probs)), key=probs.__getitem__)])

@@ -69,9 +69,9 @@ class PrefixLoader:
         self._ahead: dict[int, int] = {}  # blocks that were brought for those that still wait, by number
         self.counts = LoaderCounts()
 
-    def awaited(self, sequence: Sequence, spare: int, now: float) -> int:
+    def awaited(self, sequence: Sequence, spare: int, now: float, is_due: bool = True) -> int:
         """The ticket that a waiting sequence is to stand apart for: more of its prefix is on its way, or begins to be.
-        0: nothing is. spare: blocks that must stay available."""
+        0: nothing is. spare: blocks that must stay available. is_due: its turn has come; else others are before it."""
         lookup = self._sharing.find(sequence)
         last = lookup.chain.places[-1].loading if lookup.chain.places else 0
         if last in self._out:
@@ -82,7 +82,7 @@ class PrefixLoader:
         if found is None:
             lookup.fetched = True
             return 0
-        if not self._has_room(sequence, lookup, found, spare):
+        if not self._has_room(sequence, lookup, found, spare, is_due):
             return 0
         lookup.fetched = True
         return self._bring(sequence, lookup, found, now)
@@ -127,12 +127,15 @@ class PrefixLoader:
         self.counts.declined += blocks
         return None
 
-    def _has_room(self, sequence: Sequence, lookup: Lookup, found_there: Continuation, spare: int) -> bool:
-        """Whether the sequence could be admitted behind them, and there is not too much ahead of its time already: of
-        what would otherwise be computed twice, nothing is too much."""
+    def _has_room(
+        self, sequence: Sequence, lookup: Lookup, found_there: Continuation, spare: int, is_due: bool
+    ) -> bool:
+        """Whether the sequence could be admitted behind them, and there is not too much ahead of its time already,
+        which would be given away for it: of what would otherwise be computed twice, nothing is once its turn has come.
+        """
         blocks = len(found_there.remote_blocks)
         is_much = sum(self._ahead.values()) + blocks > MOST_AHEAD * self._pool.num_blocks
-        if is_much and self._ahead and not found_there.always:
+        if is_much and self._ahead and not (found_there.always and is_due):
             return False
         found = self._pool.count_evictable(place.block for place in lookup.chain.places)
         return self._pool.available - found - blocks >= spare

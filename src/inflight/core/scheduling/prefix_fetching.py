@@ -39,11 +39,12 @@ class PrefixFetching:
         for sequence in newcomers:
             lane = self._lanes.of(sequence)
             if lane.queue.is_ready(sequence):
-                self.fetches(sequence, lane, now)
+                self.fetches(sequence, lane, now, is_due=False)
 
-    def fetches(self, sequence: Sequence, lane: Lane, now: float) -> bool:
-        """Whether a waiting sequence stands apart from now on, since more of its prefix is brought."""
-        ticket = self._loader.awaited(sequence, self._running.spare_for(lane), now)
+    def fetches(self, sequence: Sequence, lane: Lane, now: float, is_due: bool = True) -> bool:
+        """Whether a waiting sequence stands apart from now on, since more of its prefix is brought. is_due: its turn
+        has come."""
+        ticket = self._loader.awaited(sequence, self._running.spare_for(lane), now, is_due)
         if not ticket:
             return False
         sequence.timings.stand_apart(now, lane.clock)

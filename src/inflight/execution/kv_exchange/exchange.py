@@ -83,6 +83,14 @@ class KVExchange:
             return None
         return (*(Transferred(ticket) for ticket in given or ()), *(pulled or ()))
 
+    def when_wanted(self, told: Callable[[str], None]) -> None:
+        """Has it told of each export that a peer asks for before it has begun, in a thread of the exchange's."""
+        self._exports.wanted = told
+
+    def withdraw(self, export_id: str) -> None:
+        """No peer is to have it any more, or ever; whoever waits for it is told. Called in any thread."""
+        self._exports.withdraw(export_id)
+
     def abandon(self) -> None:
         """Whose blocks are whose is not known any more: all transfers end as soon as can be."""
         self._exports.abandon()

@@ -1,9 +1,9 @@
 """Exports: blocks that this engine holds for others, by the id of the request that they were computed for.
 
 An export grows by a ticket with each chunk that is computed, until its prompt is whole. It ends when a peer has taken
-it, when nobody has come in time, or when too much is held and it is the oldest; then its tickets end. As long as
-somebody reads from it, nothing ends: blocks must not be written anew under a reader. Knows names and numbers of blocks,
-no sockets. Used by the engine's thread and by those of the provider.
+it, when nobody has come in time, or when too much is held and it is the oldest, of those that nobody reads if there are
+any; then its tickets end. As long as somebody reads from it, nothing ends: blocks must not be written anew under a
+reader. Knows names and numbers of blocks, no sockets. Used by the engine's thread and by those of the provider.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class _Export:
 class Exports:
     def __init__(self, hold: float, most_blocks: int, clock: Callable[[], float] = time.monotonic):
         """hold: seconds for which one stays after its last block. most_blocks: of all of them together."""
+        self.wanted: Callable[[str], None] = lambda export_id: None  # one that has not begun; in the reader's thread
         self._hold, self._most, self._clock = hold, most_blocks, clock
         self._changed = threading.Condition()
         self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
@@ -60,9 +61,11 @@ class Exports:
                 export.is_whole = True
                 self._ended.append(ticket)
             held = sum(len(one.blocks) for one in self._exports.values())
-            for other_id, other in tuple(self._exports.items()):
-                if held <= self._most or other is export:
+            for other_id, other in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
+                if held <= self._most:
                     break
+                if other is export:
+                    continue
                 held -= len(other.blocks)
                 self._end(other_id, other)
             self._changed.notify_all()
@@ -78,6 +81,12 @@ class Exports:
                 return None
             ended, self._ended = tuple(self._ended), []
             return ended
+
+    def withdraw(self, export_id: str) -> None:
+        """It ends, or will not begin. In any thread."""
+        with self._changed:
+            self._end(export_id, self._exports.get(export_id))
+            self._changed.notify_all()
 
     def abandon(self) -> None:
         """Nobody holds these blocks any more: everything ends, once nobody reads any more."""
@@ -97,6 +106,10 @@ class Exports:
     @contextmanager
     def reading(self, export_id: str, seconds: float) -> Iterator[Reading]:
         """Waits for its beginning, if it has not begun. Raises NotHeld."""
+        with self._changed:
+            is_there = self._may_not_come(export_id) or export_id in self._exports
+        if not is_there:
+            self.wanted(export_id)
         with self._changed:
             self._changed.wait_for(lambda: self._may_not_come(export_id) or export_id in self._exports, seconds)
             export = self._exports.get(export_id)
@@ -120,12 +133,14 @@ class Exports:
             return f"The blocks of {export_id!r} are held no more: they were taken, or nobody came for them in time."
         return f"Nothing is held for {export_id!r}."
 
-    def _end(self, export_id: str, export: _Export) -> None:
-        """At once, or when its last reader has left."""
-        export.is_over = True
+    def _end(self, export_id: str, export: _Export | None) -> None:
+        """At once, or when its last reader has left. None: it has not begun."""
         self._over[export_id] = None
         while len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
+        if export is None:
+            return
+        export.is_over = True
         if not export.readers and self._exports.pop(export_id, None) is not None:
             self._ended += export.tickets
 

@@ -1,0 +1,73 @@
+"""An engine with others beside it that compute its prompts, in one process: which settings each of them has.
+
+Knows that they share cores and memory, and a secret that nobody else knows. How prompts are divided among them,
+`frontend.prefill_engines` knows.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from inflight.build.engine import Engine, build_engine
+from inflight.build.kv_peers import PeersWanted
+from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved, SettingsError
+from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
+from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
+from inflight.peer_secret import LONGEST, PeerSecret
+
+MOST = 8
+ASKED_BY = "prefill_engines"
+_TIMEOUT = 600.0  # seconds; a peer in this process is known to be gone when it is
+
+
+def build_engines(
+    settings: EngineSettings,
+    scheduling: SchedulingSettings | None = None,
+    record: Path | None = None,
+    prefill_engines: int = 0,
+) -> tuple[Engine, PrefillEngines]:
+    """An engine, and those that compute its prompts, in the order in which they come. record: of the first one. Raises
+    SettingsError, as `build_engine` does."""
+    if not isinstance(prefill_engines, int) or not 0 <= prefill_engines <= MOST:
+        raise SettingsError(
+            f"prefill_engines is {prefill_engines!r}; give a whole number from 1 to {MOST}, or 0 for an engine that "
+            "computes its prompts itself."
+        )
+    if not prefill_engines:
+        return build_engine(settings, scheduling, record), NO_PREFILL_ENGINES
+    secret, each = PeerSecret(os.urandom(min(64, LONGEST))), _share(settings, 1 + prefill_engines)
+    with ExitStack() as closed_by_a_fault:
+        decode = build_engine(each, scheduling, record, peers=_peers("decode", secret))
+        closed_by_a_fault.callback(decode.loop.close)
+        prefill: list[PrefillEngine] = []
+        for _ in range(prefill_engines):
+            prefill.append(_started(build_engine(each, peers=_peers("prefill", secret))))
+            closed_by_a_fault.callback(prefill[-1].close)
+        closed_by_a_fault.pop_all()
+    if settings.threads is None:
+        why = f"the cores this process may use, shared by {1 + prefill_engines} engines"
+        decode.settings["threads"] = Resolved(each.threads, why)
+    decode.settings[ASKED_BY] = Resolved(prefill_engines, "engines beside this one, which compute its prompts")
+    return decode, PrefillEngines(prefill, decode.capacity.block_size)
+
+
+def _share(settings: EngineSettings, engines: int) -> EngineSettings:
+    """Memory for keys and values is what the engines before have left."""
+    if settings.threads is not None:
+        return settings
+    return replace(settings, threads=max(1, int(resolve_threads(settings).value) // engines))
+
+
+def _peers(role: Role, secret: PeerSecret) -> PeersWanted:
+    way: Way = "shm" if hasattr(os, "memfd_create") else "tcp"
+    return PeersWanted(KVExchangeOptions(role=role, way=way, timeout=_TIMEOUT), secret, ASKED_BY)
+
+
+def _started(engine: Engine) -> PrefillEngine:
+    assert engine.exchange is not None, "it was asked for"
+    return PrefillEngine(engine.loop, engine.exchange, engine.adapters)
