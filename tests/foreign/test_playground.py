@@ -114,7 +114,7 @@ def test_settings_are_sent_and_what_is_left_alone_is_not(page: ForeignClient) ->
         page.call("fill", selector=f"#set-{name}", text=str(value))
     page.call("fill", selector="#seed", text="7")
     page.call("fill", selector="#system", text="Be brief.")
-    page.call("choose", selector="#lane", value="flex")
+    page.call("choose", selector="#lane", value="batch")
     page.call("click", selector="#colours")
     ask(page, "And a lane?", answers=2)
     body = last_body(page)
@@ -316,6 +316,29 @@ def test_a_server_that_is_killed_and_comes_back(browser: ForeignClient) -> None:
         assert browser.call("visible", selector=".problem") == [False]
     finally:
         second.stop()
+
+
+def test_the_servers_own_lanes_and_where_a_priority_means_something(
+    browser: ForeignClient, start: Callable[..., Server], tmp_path: Path
+) -> None:
+    config = tmp_path / "lanes.toml"
+    lanes = '[lanes.vip]\npolicy = "priority"\nweight = 2\n[lanes.night]\nbackground = true\n'
+    config.write_text(lanes, encoding="utf-8")
+    server = start("--config", str(config))
+    browser.call("browse", url=f"{server.url}/playground")
+    browser.call("wait", selector="#ask", enabled=True)
+    offered = browser.call("contents", selector="#lane option")
+    assert offered == ["interactive", "batch: gives way to others", "vip", "night: gives way to others"]
+    assert browser.call("attributes", selector="#priority", name="disabled") == [""]
+    browser.call("choose", selector="#lane", value="vip")
+    assert browser.call("attributes", selector="#priority", name="disabled") == [None]
+    browser.call("fill", selector="#priority", text="3")
+    ask(browser, QUESTION)
+    sent = [one for one in browser.call("heard")["requests"] if one["url"].endswith("/v1/chat/completions")][-1]
+    assert sent["headers"]["x-llm-d-inference-objective"] == "vip"
+    body = json.loads(sent["body"])
+    assert body["priority"] == 3 and "service_tier" not in body
+    assert "lane vip" in " ".join(browser.call("texts", selector=".brief")[-1].split())
 
 
 def test_nothing_to_chat_with(browser: ForeignClient, start: Callable[..., Server], tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
-from inflight.live.block_map import MOST_CELLS, in_cells, owners_of
-from inflight.live.frames import EVICTABLE, FREE, SHARED
+from dataclasses import replace
+
+from inflight.core.scheduling.census import HostCensus
+from inflight.core.types.tier_counts import FolderStats
+from inflight.live.block_map import MOST_CELLS, MOST_TIER_CELLS, folder_tier, host_tier, in_cells, owners_of
+from inflight.live.frames import EVICTABLE, FREE, MOVING, OTHERS, SHARED
 
 
 def test_each_block_is_free_evictable_shared_or_somebodys() -> None:
@@ -21,3 +25,25 @@ def test_a_large_pool_has_no_more_cells_than_a_screen() -> None:
     runs, per_cell = in_cells(owners)
     assert per_cell == 3 and sum(runs[1::2]) == MOST_CELLS
     assert runs[:6] == [FREE, 1, 9, 1, FREE, MOST_CELLS - 2], "a cell with anything held is held"
+
+
+def test_what_only_a_copy_holds_is_moving() -> None:
+    owners, shared = owners_of((1, 2, 3, 0), (), [(7, (1, 2)), (8, (2,))], moving=(0, 1, 2))
+    assert owners == [MOVING, 7, SHARED, FREE]
+    assert dict(shared) == {7: 1, 8: 1}, "a transfer's hold is nobody's share"
+
+
+def test_a_host_block_is_free_kept_on_its_way_or_somebodys() -> None:
+    part = host_tier(HostCensus(8, free=(0, 1), wanted=((2, (5,)), (3, (5, 6))), moving=(4,)))
+    assert part.map == [FREE, 2, 5, 1, SHARED, 1, MOVING, 1, EVICTABLE, 3]
+    assert (part.blocks, part.kept, part.wanted, part.moving) == (8, 3, 2, 1)
+
+
+def test_a_folder_is_cells_for_its_room() -> None:
+    stats = FolderStats(600, 1000, 4, 0, 0, 0, 0, 0, block_bytes=100)
+    part = folder_tier(stats)
+    assert part is not None and part.map == [EVICTABLE, 4, OTHERS, 2, FREE, 4]
+    assert (part.blocks, part.kept, part.others) == (10, 4, 2)
+    assert folder_tier(replace(stats, block_bytes=0)) is None
+    large = folder_tier(replace(stats, most_bytes=100 * 3 * MOST_TIER_CELLS))
+    assert large is not None and large.per_cell == 3 and sum(large.map[1::2]) <= MOST_TIER_CELLS + 2

@@ -237,3 +237,38 @@ def test_a_long_record_is_few_frames_and_is_not_kept(tmp_path: Path) -> None:
     feed = RecordFeed(index, period_of(index, frames=50))
     assert 45 <= sum(1 for _ in feed.frames()) <= 52
     assert not feed.notes
+
+
+def test_the_host_is_drawn_with_who_comes_back_for_it(tmp_path: Path) -> None:
+    """Live and from the record."""
+    setup = Setup(
+        num_blocks=10, block_size=4, max_rows=3, token_budget=16, max_model_len=64, preemption="swap", host_blocks=16
+    )
+    drawn = Drawn(tmp_path / "record.jsonl", setup)
+    drawn.look()
+    for index in range(3):
+        drawn.loop.add(request(f"r{index}", prompt=[index] * 8, output=16))
+    drawn.drain()
+    recorded = list(RecordFeed(read_index(tmp_path / "record.jsonl"), STEP).frames())
+
+    def wanted(frames: list[Frame]) -> set[int]:
+        hosts = [one.blocks.host for one in frames if one.blocks is not None and one.blocks.host is not None]
+        assert hosts and all(sum(one.map[1::2]) == one.blocks == 16 for one in hosts)
+        return {owner for one in hosts for owner in one.map[::2] if owner >= 0}
+
+    assert wanted(drawn.frames) == wanted(recorded) != set()
+    last = drawn.frames[-1].blocks
+    assert last is not None and last.host is not None and (last.host.wanted, last.host.kept) == (0, 0)
+
+
+def test_a_living_request_has_an_account(drawn: Drawn) -> None:
+    drawn.look()
+    busy(drawn)
+    drawn.advance()
+    drawn.advance()
+    living = drawn.feed.living("r5")
+    assert (
+        living is not None and living.timings.queue_ms > 0 and living.timings.total_ms == drawn.loop.clock.now() * 1e3
+    )
+    drawn.drain()
+    assert drawn.feed.living("r5") is None

@@ -14,6 +14,7 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.bodies.common import Slo
 from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.errors import ApiError
+from inflight.server.loaded_engine import ServedLane
 from inflight.server.preprocessing.wire import PreparedCompletion, Prompt, packed
 from inflight.server.router_hints import NO_HINTS, RouterHints, hints_of
 from inflight.server.tenants import ANYONE, Tenant
@@ -55,7 +56,10 @@ def test_a_target_that_is_none_is_told_by_its_header(value: bytes) -> None:
 def placed(hints: RouterHints, tenant: Tenant = ANYONE, **fields: Any) -> tuple[Request, str]:
     """The request of a body with these fields, and the tier that its answer tells."""
     translator = RequestTranslator(
-        encoder=PromptEncoder(None, None, 0), models=(), now=lambda: 0.0, lanes=("interactive", "batch", "rerank")
+        encoder=PromptEncoder(None, None, 0),
+        models=(),
+        now=lambda: 0.0,
+        lanes=tuple(map(ServedLane, ("interactive", "batch", "rerank"))),
     )
     prepared = PreparedCompletion(CompletionSettings(**fields), (Prompt(packed([1, 2])),))
     call = translator.call(prepared, tenant, hints=hints)

@@ -25,7 +25,7 @@ from inflight.frontend.parsers.registry import NONE
 from inflight.live.engine_feed import EngineFeed
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
-from inflight.server.loaded_engine import Described, LoadedEngine
+from inflight.server.loaded_engine import Described, LoadedEngine, ServedLane
 from inflight.server.metrics import Metrics
 from inflight.server.parsers import parsers_of, settled
 from inflight.server.settings import ServerSettings
@@ -68,9 +68,10 @@ def load_engine(
     if verbose:
         for name, entry in engine.settings.items():
             tell(f"{name}: {entry.value} ({entry.reason})")
-    lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
+    lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.census(blocks=False).lanes]
     models = _models(settings, engine_settings)
-    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
+    names = [one.name for one in lanes]
+    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=names)
     for observer in (metrics.observer, *observers):
         engine.loop.watch(observer)
     if kv_events is not None and journal is not None:

@@ -12,9 +12,9 @@ from inflight.core.scheduling.census import Census, LaneCensus
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
-from inflight.live.block_map import in_cells, owners_of
+from inflight.live.block_map import folder_tier, host_tier, in_cells, owners_of
 from inflight.live.frame_maker import FrameMaker
-from inflight.live.frames import Account, BlocksPart, Frame, Holder, LanePart, RequestInfo
+from inflight.live.frames import MOVING, SHARED, Account, BlocksPart, Frame, Holder, LanePart, RequestInfo
 from inflight.live.observer import Added, Happened, LiveObserver, Stepped, Told
 from inflight.live.step_facts import Moment, of_plan
 from inflight.records.timings import Timings
@@ -33,6 +33,14 @@ class Look(NamedTuple):
     begins: bool  # nobody looked before
 
 
+class Living(NamedTuple):
+    """Of a request that lives: whose it is, and where its time went until now."""
+
+    tenant: str
+    now: float
+    timings: Timings
+
+
 class EngineFeed:
     def __init__(self, loop: EngineLoop, observer: LiveObserver):
         """observer: whom the loop tells."""
@@ -43,7 +51,7 @@ class EngineFeed:
         self._next_number = 0
         self._before = 0.0
         self._map_at = float("-inf")  # written in the engine's turn
-        self._num_blocks = self._shared = 0
+        self._num_blocks = self._shared = self._moving = 0
 
     # -- in the engine's turn -----------------------------------------------------------------------------------------
 
@@ -61,6 +69,11 @@ class EngineFeed:
     def leave(self) -> None:
         """Nobody looks any more."""
         self._observer.watch(False)
+
+    def living(self, request_id: str) -> Living | None:
+        """How it is with a request; None: it does not live."""
+        told = self._loop.account(request_id)
+        return None if told is None else Living(told[0].tenant, self._loop.clock.now(), told[1])
 
     # -- afterwards ---------------------------------------------------------------------------------------------------
 
@@ -132,30 +145,34 @@ class EngineFeed:
 
     def _moment(self, look: Look) -> Moment:
         census = look.census
+        lanes = [_lane(one, look.now) for one in census.lanes]
         every = len(census.ref_counts)
         if not every:
             evictable = self._num_blocks - census.held - census.free
-            blocks = BlocksPart(census.held, self._shared, evictable, census.free, census.held_host_blocks)
-            return Moment([_lane(one, look.now) for one in census.lanes], blocks, ())
+            counts = (census.held, self._shared, evictable, census.free, census.held_host_blocks)
+            return Moment(lanes, BlocksPart(*counts, moving=self._moving), ())
         self._num_blocks = every
-        self._shared = every - census.ref_counts.count(0) - census.ref_counts.count(1)
         tables = [(one.number, one.blocks) for one in census.running]
-        owners, shared_of = owners_of(census.ref_counts, census.evictable, tables)
+        owners, shared_of = owners_of(census.ref_counts, census.evictable, tables, census.moving)
+        self._shared, self._moving = owners.count(SHARED), owners.count(MOVING)
         cells, per_cell = in_cells(owners)
         counts = (census.held, self._shared, len(census.evictable), census.free, census.held_host_blocks)
-        blocks = BlocksPart(*counts, cells, per_cell)
+        host = None if census.host is None else host_tier(census.host)
+        disk = None if census.folder is None else folder_tier(census.folder)
+        blocks = BlocksPart(*counts, cells, per_cell, self._moving, host, disk)
         holders = [
             Holder(one.number, one.row, one.num_tokens, one.num_computed, len(one.blocks), shared_of[one.number])
             for one in census.running
         ]
-        return Moment([_lane(one, look.now) for one in census.lanes], blocks, holders)
+        return Moment(lanes, blocks, holders)
 
 
 def _lane(lane: LaneCensus, now: float) -> LanePart:
     first = [one.number for one in lane.named]
     oldest = max((now - one.request.arrival for one in lane.named), default=0.0)
     reason = lane.stands_for if lane.waiting else ""
-    return LanePart(lane.name, lane.waiting, lane.running, reason, lane.behind, first[:8], round(oldest, 3))
+    numbers = (lane.waiting, lane.running, reason, lane.behind, first[:8], round(oldest, 3))
+    return LanePart(lane.name, *numbers, dict(lane.apart))
 
 
 def _info(number: int, request: Request) -> RequestInfo:

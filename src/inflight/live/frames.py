@@ -16,7 +16,8 @@ from inflight.records.computed import Work
 
 VERSION: Final = 1
 WORKS: Final = (Work.PREFILL, Work.DECODE, Work.RECOMPUTE, Work.PADDING, Work.IDLE)  # a run's `work` is a place in this
-FREE, EVICTABLE, SHARED, OTHERS = -3, -2, -1, -4  # in a map of blocks, where no sequence's number stands
+# In a map of blocks, where no sequence's number stands. MOVING: a copy to or from another tier holds it.
+FREE, EVICTABLE, SHARED, OTHERS, MOVING = -3, -2, -1, -4, -5
 
 
 class Run(Struct, frozen=True, array_like=True):
@@ -62,7 +63,7 @@ class RequestInfo(Struct, frozen=True, omit_defaults=True):
 
 
 class Account(Struct, frozen=True, omit_defaults=True):
-    """Where an ended request's time went, in milliseconds, as `records.timings` has it."""
+    """Where a request's time went, in milliseconds, as `records.timings` has it; of one that lives, until now."""
 
     queue: float
     prefill: float
@@ -100,7 +101,8 @@ class Holder(Struct, frozen=True, array_like=True):
 
 class LanePart(Struct, frozen=True, omit_defaults=True):
     """A lane's queue. stands_for: what it stands still for, behind: the lane that has most of that. first: numbers of
-    some that wait, oldest: seconds that the first of these has waited."""
+    some that wait, oldest: seconds that the first of these has waited. apart: how many of the waiting stand apart, and
+    for what (adapter, kv)."""
 
     name: str
     waiting: int = 0
@@ -109,12 +111,28 @@ class LanePart(Struct, frozen=True, omit_defaults=True):
     behind: str = ""
     first: list[int] = []
     oldest: float = 0.0
+    apart: dict[str, int] = {}
+
+
+class TierPart(Struct, frozen=True, omit_defaults=True):
+    """Blocks beyond the device, on its host or in a folder. blocks: that there are, or have room. map: as in
+    `BlocksPart`; a sequence's number: it was preempted, and comes back for it; EVICTABLE: kept while nobody needs the
+    room; OTHERS: of other models. kept, wanted, moving, others: how many of each."""
+
+    blocks: int
+    kept: int = 0
+    wanted: int = 0
+    moving: int = 0
+    others: int = 0
+    map: list[int] = []
+    per_cell: int = 1
 
 
 class BlocksPart(Struct, frozen=True, omit_defaults=True):
-    """Blocks at the frame's end. held: shared ones once. map: of all blocks in order, in runs: what a block is (FREE,
-    EVICTABLE, SHARED, OTHERS or a sequence's number), how many cells of that; empty where it is as it was, or not sent
-    in this frame. per_cell: blocks of one cell, the last one may have fewer."""
+    """Blocks at the frame's end. held: shared ones once, and those that are moving, of which only a copy to or from
+    another tier holds them. map: of all blocks in order, in runs: what a block is (FREE, EVICTABLE, SHARED, MOVING or a
+    sequence's number), how many cells of that; empty where it is as it was, or not sent in this frame. per_cell: blocks
+    of one cell, the last one may have fewer. host, disk: the tiers behind, where there are any and the map is sent."""
 
     held: int = 0
     shared: int = 0
@@ -123,6 +141,9 @@ class BlocksPart(Struct, frozen=True, omit_defaults=True):
     on_host: int = 0
     map: list[int] = []
     per_cell: int = 1
+    moving: int = 0
+    host: TierPart | None = None
+    disk: TierPart | None = None
 
 
 class Latencies(Struct, frozen=True, omit_defaults=True):
@@ -231,6 +252,10 @@ class FrameError(ValueError):
 
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
+
+
+def encode_account(account: Account) -> bytes:
+    return _encoder.encode(account)
 
 
 def decode(data: bytes | str) -> Message:

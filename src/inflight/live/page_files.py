@@ -37,6 +37,7 @@ SCRIPTS = (
     "charts.js",
     "panels.js",
     "request.js",
+    "requests.js",
     "run.js",
     "feeds.js",
     "page.js",

@@ -18,6 +18,7 @@ from inflight.live.block_map import in_cells
 from inflight.live.frame_maker import FrameMaker
 from inflight.live.frames import FREE, SHARED, Account, BlocksPart, Frame, Hello, Holder, RequestInfo, Setting
 from inflight.live.record_index import RecordedRequest, RecordIndex
+from inflight.live.recorded_host import RecordedHost
 from inflight.live.recorded_queues import RecordedQueues
 from inflight.live.step_facts import Moment, of_record
 from inflight.records.block_owners import CACHED, BlockOwners
@@ -76,7 +77,7 @@ class RecordFeed:
         keeps = bool(index.setting("prefix_caching", True))
         windows = capacity.get("windows", (0,))
         self._owners = BlockOwners(capacity["block_size"], keeps, windows, self._num_blocks)
-        self._host: set[int] = set()
+        self._host = RecordedHost(capacity.get("host_blocks", 0), bool(index.setting("kv_cache_host", None)))
         self._together = index.setting("strategy", "") in _TOGETHER
         span = index.end - index.start
         self._maker = FrameMaker(max(20 * period, min(10.0, span / 10)))
@@ -121,15 +122,20 @@ class RecordFeed:
             number = held.get(row)
             if number is not None:
                 self._queues.waits_again(number, self._requests.get(number))
+                if number in self._left:
+                    self._host.preempted(number, self._owners.held(row))
+        self._host.moved(step["moves"]["out"], step["moves"]["back"])
         prompts = {new["row"]: new["prompt_tokens"] for new in step["new_rows"]}
+        rows = {chunk["row"]: chunk["sequence"] for chunk in step["chunks"]} if prompts else {}
         for chunk in step["chunks"]:
             if chunk["sequence"] not in self._left and chunk["sequence"] not in self._requests:
                 self._unknown(chunk["sequence"], step["planned"], prompts.get(chunk["row"], 0))
             self._queues.runs(chunk["sequence"])
+            self._host.taken(chunk["new_blocks"])
+        for row in prompts:
+            self._host.wants_no_more(rows[row])
         self._owners.freed(step)
         self._owners.taken(step)
-        self._host.update(host for _, host in step["moves"]["out"])
-        self._host.difference_update(host for host, _ in step["moves"]["back"])
 
     def _committed(self, step: StepRecord) -> None:
         self._maker.step(of_record(step, self._predicted(step)))
@@ -196,6 +202,7 @@ class RecordFeed:
             if self._together:
                 self._maker.tokens(number, tokens, known.ended)
             self._queues.ended(number)
+            self._host.wants_no_more(number)
             self._left.pop(number, None)
             if number in rows:
                 self._owners.give_up(rows[number], Counter())
@@ -221,7 +228,8 @@ class RecordFeed:
                 every[block] = owner
             cells, per_cell = in_cells(every)
             holders = [self._holder(row, number) for row, number in sorted(owners.sequences.items())]
-        blocks = BlocksPart(held, shared, evictable, free, len(self._host), cells, per_cell)
+        host = self._host.part() if cells else None
+        blocks = BlocksPart(held, shared, evictable, free, len(self._host), cells, per_cell, host=host)
         return Moment(self._queues.lanes(end), blocks, holders)
 
     def _holder(self, row: int, number: int) -> Holder:

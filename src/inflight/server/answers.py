@@ -248,8 +248,17 @@ class Residency(BaseModel):
     error: str | None
 
 
+class ModelLane(BaseModel):
+    """background: it has what others leave. takes_priority: a request may name one there. `service_tier: "flex"` asks
+    for the lane batch; the header x-llm-d-inference-objective for any."""
+
+    name: str
+    background: bool
+    takes_priority: bool
+
+
 class Model(BaseModel):
-    """max_model_len, capabilities: null where the model is not in memory."""
+    """max_model_len, capabilities, lanes: null where the model is not in memory."""
 
     id: str
     object: Literal["model"]
@@ -259,6 +268,7 @@ class Model(BaseModel):
     parent: str | None
     max_model_len: int | None
     capabilities: Capabilities | None
+    lanes: list[ModelLane] | None
     state: Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
     residency: Residency | None = None
 

@@ -20,13 +20,21 @@ from inflight.server.metrics import Metrics
 from inflight.server.offload import offload
 
 
+class ServedLane(Struct, frozen=True):
+    """background: it has what others leave. takes_priority: requests may name one there."""
+
+    name: str
+    background: bool = False
+    takes_priority: bool = False
+
+
 class Described(Struct, frozen=True):
     """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
     settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
     tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start.
-    lanes: all of them, by name. peering: the engine among its peers, if it has any."""
+    lanes: all of them. peering: the engine among its peers, if it has any."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -41,7 +49,7 @@ class Described(Struct, frozen=True):
     pooler: Pooler | None = None
     text_prompts: TextPrompts = NO_PROMPTS
     adapters: tuple[Adapter, ...] = ()
-    lanes: tuple[str, ...] = ()
+    lanes: tuple[ServedLane, ...] = ()
     peering: KVPeering | None = None
 
 

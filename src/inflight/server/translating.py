@@ -33,6 +33,7 @@ from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.kv_peers import KVPeers
+from inflight.server.loaded_engine import ServedLane
 from inflight.server.offload import offload
 from inflight.server.preprocessing.bounds import check_model, max_tokens_of
 from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
@@ -76,7 +77,7 @@ class RequestTranslator:
     shown_token_ids: tuple[int, ...] = ()
     pooler: Pooler | None = None
     adapters: AdapterNames = field(default_factory=AdapterNames)
-    lanes: tuple[str, ...] = ()
+    lanes: tuple[ServedLane, ...] = ()
     peers: KVPeers | None = None
 
     def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False, hints: RouterHints = NO_HINTS) -> Call:
@@ -289,7 +290,7 @@ class RequestTranslator:
     def _lane(self, body: CallSettings, hints: RouterHints) -> str:
         """The tier that the body names; else the lane that an objective is called by, if it is called by any: routers
         have objectives that are none of ours."""
-        if body.service_tier in (None, "auto") and hints.objective in self.lanes:
+        if body.service_tier in (None, "auto") and any(one.name == hints.objective for one in self.lanes):
             return hints.objective
         return "batch" if body.service_tier == "flex" else "interactive"
 

@@ -141,6 +141,29 @@ def test_a_tenant_sees_his_own_and_others_without_names(guarded: Server) -> None
         one.join()
 
 
+def test_a_living_requests_account_is_its_tenants_and_the_operators(guarded: Server) -> None:
+    asked = threading.Thread(target=ask, args=(guarded, "sk-umbrella", 600))
+    name = ""
+    with feed(guarded, **bearer("sk-boss")) as messages:
+        next(messages)
+        asked.start()
+        while not name:
+            _, frame = next(messages)
+            name = next((one["request_id"] for one in frame.get("requests", []) if one["tenant"] == "umbrella"), "")
+    for key in ("sk-boss", "sk-umbrella"):
+        told = guarded.get(f"/live/account?id={name}", headers=bearer(key))
+        assert told.status_code == 200 and told.json()["total"] > 0, told.text
+        assert told.json()["total"] == pytest.approx(
+            sum(told.json()[part] for part in ("queue", "prefill", "decode", "preempted", "other")), abs=0.1
+        )
+    refused = guarded.get(f"/live/account?id={name}", headers=bearer("sk-acme"))
+    unknown = guarded.get("/live/account?id=nobody", headers=bearer("sk-acme"))
+    assert refused.status_code == unknown.status_code == 404 and refused.json() == unknown.json(), "nothing is learnt"
+    assert guarded.get(f"/live/account?id={name}").status_code == 401
+    asked.join()
+    assert guarded.get(f"/live/account?id={name}", headers=bearer("sk-boss")).status_code == 404, "it has ended"
+
+
 def test_records_are_the_operators(guarded: Server) -> None:
     ask(guarded, "sk-acme")
     refused = guarded.get("/live/record", headers=bearer("sk-acme"))
@@ -160,7 +183,7 @@ def test_a_server_without_a_record_says_how_to_get_one(server: Server) -> None:
 )
 def test_pages_of_other_origins_read_nothing(guarded: Server, headers: dict[str, str]) -> None:
     """Whatever --cors-origin allows the API."""
-    for path in ("/live/events", "/live/record"):
+    for path in ("/live/events", "/live/record", "/live/account?id=x"):
         answer = guarded.get(path, headers={**headers, **bearer("sk-boss")})
         assert answer.status_code == 403 and answer.json()["error"]["code"] == "cross_origin"
 

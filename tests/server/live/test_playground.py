@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -37,6 +38,19 @@ def test_it_is_made_of_the_pages_own_files(server: Server) -> None:
         assert not part.startswith(("http:", "https:", "//")), part
         assert server.get(f"/{part.removeprefix('./')}").status_code == 200, part
     assert "<script>" not in text and " style=" not in text and not re.search(r"\son\w+=", text)
+
+
+def test_the_model_tells_its_lanes_and_where_a_priority_means_something(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    config = tmp_path / "lanes.toml"
+    config.write_text('[lanes.vip]\npolicy = "priority"\nweight = 2\n', encoding="utf-8")
+    lanes = start("--config", str(config)).get("/v1/models").json()["data"][0]["lanes"]
+    assert [(one["name"], one["background"], one["takes_priority"]) for one in lanes] == [
+        ("interactive", False, False),
+        ("batch", True, False),
+        ("vip", False, True),
+    ]
 
 
 def test_no_script_makes_markup_of_text() -> None:

@@ -71,6 +71,16 @@
         abort.abort();
       }
     }
+    // Of a living request; null where it has ended, or the server does not answer.
+    async account(id) {
+      const headers = this.key ? { Authorization: `Bearer ${this.key}` } : {};
+      try {
+        const response = await fetch(`live/account?id=${encodeURIComponent(id)}`, { headers, cache: "no-store", credentials: "omit" });
+        return response.ok ? await response.json() : null;
+      } catch {
+        return null;
+      }
+    }
     take(line) {
       if (line.startsWith("id: ")) this.nextId = line.slice(4);
       if (!line.startsWith("data: ")) return;

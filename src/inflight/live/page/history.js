@@ -12,6 +12,7 @@
       this.rows = []; // row → [{sequence, work, start, end, tokens}], rising
       this.steps = []; // of steps, as they came, rising
       this.frames = []; // {number, start, end, lanes, blocks, rates, …}, rising
+      this.events = []; // {at, gone, came}: who lost its row, and who took one within the same frame
       this.maps = []; // {end, map, perCell, holders}, rising
       this.requests = new Map(); // number → {info, first, decoded, preempted: [], ended, at}
       this.dirtyFrom = Infinity; // earliest time that was drawn and has changed since
@@ -21,6 +22,10 @@
     }
     get start() {
       return this.frames.length ? this.frames[0].start : this.hello && this.hello.span ? this.hello.span[0] : 0;
+    }
+    // Where its clock is said to begin: a record's with its first request, a live one's with the engine.
+    get zero() {
+      return this.hello && this.hello.source !== "live" && this.hello.span ? this.hello.span[0] : 0;
     }
     get end() {
       return this.frames.length ? this.frames[this.frames.length - 1].end : this.start;
@@ -47,18 +52,20 @@
       const last = this.frames[this.frames.length - 1];
       if (last && frame.number <= last.number) return;
       for (const info of frame.requests || []) this.know(info);
-      for (const run of frame.runs || []) this.addRun(run);
+      const came = [];
+      for (const run of frame.runs || []) if (this.addRun(run)) came.push(run[1]);
       for (const step of frame.steps || []) this.steps.push(step);
       for (const number of frame.preempted || []) {
         const known = this.requests.get(number);
         if (known) known.preempted.push(frame.end);
       }
+      if ((frame.preempted || []).length) this.events.push({ at: frame.end, gone: frame.preempted, came });
       for (const ended of frame.ended || []) this.know(ended.info).ended = ended;
       (frame.accepted || []).forEach((chunks, right) => (this.accepted[right] = (this.accepted[right] || 0) + chunks));
       this.drafted += frame.drafted || 0;
       const blocks = frame.blocks;
       if (blocks && blocks.map && blocks.map.length)
-        this.maps.push({ end: frame.end, map: blocks.map, perCell: blocks.per_cell || 1, holders: frame.holders || [] });
+        this.maps.push({ end: frame.end, map: blocks.map, perCell: blocks.per_cell || 1, host: blocks.host, disk: blocks.disk, holders: frame.holders || [] });
       this.frames.push({
         number: frame.number, start: frame.start, end: frame.end, lanes: frame.lanes || [], rates: frame.rates || {},
         blocks, members: frame.members || [], waiting: (frame.lanes || []).reduce((sum, one) => sum + (one.waiting || 0), 0),
@@ -76,9 +83,11 @@
         last.tokens += tokens;
       } else runs.push({ row, sequence, work, start, end, tokens });
       const known = this.requests.get(sequence) || this.know({ number: sequence, arrival: start });
+      const isFirst = work < 3 && known.first === null;
       known.seen = end;
-      if (work < 3 && known.first === null) known.first = start;
+      if (isFirst) known.first = start;
       if (work === 1 && known.decoded === null) known.decoded = start;
+      return isFirst;
     }
     trim() {
       const before = this.end - this.keep;
@@ -92,6 +101,7 @@
       dropped(this.steps, (step) => step[1]);
       dropped(this.frames, (frame) => frame.end);
       dropped(this.maps, (one) => one.end);
+      dropped(this.events, (one) => one.at);
       for (const [number, known] of this.requests)
         if ((known.ended ? known.ended.at : known.seen) < before && (known.ended || known.first !== null))
           this.requests.delete(number);
@@ -142,7 +152,7 @@
       for (const step of this.steps) if (into(step[1])) into(step[1]).steps.push(step);
       for (const map of this.maps) {
         const frame = byFrame.get(History.at(this.frames, map.end));
-        if (frame) Object.assign(frame, { holders: map.holders, blocks: { ...frame.blocks, map: map.map, per_cell: map.perCell } });
+        if (frame) Object.assign(frame, { holders: map.holders, blocks: { ...frame.blocks, map: map.map, per_cell: map.perCell, host: map.host, disk: map.disk } });
       }
       for (const known of this.requests.values()) if (known.ended && into(known.ended.at)) (into(known.ended.at).ended ??= []).push(known.ended);
       const infos = [...this.requests.values()].map((known) => known.info).filter((info) => info.request_id);

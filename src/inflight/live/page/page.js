@@ -254,7 +254,17 @@
       const drawer = byId("drawer"), { run, number } = this.picked;
       if (!drawer.hidden && drawer.contains(document.activeElement) && document.activeElement !== drawer && this.shownNumber === number) return;
       this.shownNumber = number;
-      drawer.hidden = !ns.request.show(drawer, run, number, this.timeOf(run), (other) => this.pick(run, other), () => this.pick(null, null));
+      const known = run.history.requests.get(number), asks = this.feed && !this.paused && known && !known.ended && known.info.request_id;
+      const draw = (living) => {
+        drawer.hidden = !ns.request.show(drawer, run, number, this.timeOf(run), (other) => this.pick(run, other), () => this.pick(null, null), living);
+      };
+      if (!asks) return void draw();
+      if (this.living && this.living.number === number) draw(this.living.account);
+      else draw();
+      this.feed.account(known.info.request_id).then((account) => {
+        if (!this.picked || this.picked.number !== number || this.picked.run !== run) return;
+        this.living = { number, account };
+      });
     }
 
     // -- downloads ----------------------------------------------------------------------------------------------------

@@ -55,12 +55,14 @@
       const waiting = lane.waiting || 0, running = lane.running || 0;
       const reason = waiting ? REASONS[lane.stands_for || "other"] || lane.stands_for : "";
       const behind = lane.behind && lane.behind !== lane.name && waiting ? `, behind ${lane.behind}` : "";
+      const apart = Object.entries(lane.apart || {}).map(([what, count]) => `${format.count(count)} apart: ${REASONS[what] || what}`).join("; ");
       const first = waiting ? (lane.first || []).slice(0, 6).map((number) => chip(history, number, onPick)) : [];
       return h("div", { class: "lane" },
         h("p", { class: "lane-head" }, h("b", {}, lane.name), h("span", {}, `${format.count(running)} running · ${format.count(waiting)} waiting`)),
         h("div", { class: "lane-bar", "aria-hidden": "true" }, h("i", { class: "running", style: { width: (running / most) * 100 + "%" } }),
           h("i", { class: "waiting", style: { width: (Math.min(waiting, most) / most) * 100 + "%" } })),
         waiting ? h("p", { class: "why" }, `${reason}${behind}; the first waits since ${format.seconds(lane.oldest || 0)}`) : h("p", { class: "why" }, "nobody waits"),
+        apart ? h("p", { class: "why" }, apart) : null,
         first.length ? h("p", { class: "chips" }, ...first, waiting > first.length ? `and ${format.count(waiting - first.length)} more` : null) : null);
     });
     element.replaceChildren(...(lanes.length ? lanes : [h("p", { class: "why" }, "nobody waits")]));
@@ -83,22 +85,10 @@
       h("tbody", {}, ...rows)));
   }
 
-  function requests(element, history, shown, onPick) {
-    const holders = (shown ? shown.holders : []).slice(0, 64);
-    const rows = holders.map(([number, row, tokens, , blocks, shared]) => {
-      const info = history.infoOf(number) || {};
-      return h("tr", {}, h("th", { scope: "row" }, chip(history, number, onPick)), h("td", {}, info.lane || ""), h("td", {}, info.tenant || ""),
-        h("td", {}, String(row)), h("td", {}, format.count(tokens)), h("td", {}, shared ? `${blocks}, ${shared} shared` : String(blocks)));
-    });
-    element.replaceChildren(h("table", {},
-      h("thead", {}, h("tr", {}, ...["request", "lane", "tenant", "row", "tokens", "KV blocks"].map((one) => h("th", { scope: "col" }, one)))),
-      h("tbody", {}, ...rows)));
-  }
-
   function settings(element, list) {
     element.hidden = !list.length;
     element.querySelector(".scroll").replaceChildren(h("table", { class: "words" }, h("tbody", {}, ...list.map((one) =>
       h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.value || "–"), h("td", {}, one.reason || ""))))));
   }
-  ns.panels = { Tiles, queues, members, requests, settings, chip };
+  ns.panels = { Tiles, queues, members, settings, chip };
 })((window.inflight ??= {}));

@@ -33,8 +33,9 @@
         return false;
       }
     }
-    async ask(path, body, signal) {
-      const headers = {};
+    // more: headers beside its own.
+    async ask(path, body, signal, more = {}) {
+      const headers = { ...more };
       if (this.key) headers.Authorization = `Bearer ${this.key}`;
       if (body) headers["Content-Type"] = "application/json";
       const response = await fetch(path, {
@@ -49,8 +50,8 @@
       return told.data;
     }
     // Frames of an answer. Throws Refused where the server tells an error, and says so where the stream breaks off.
-    async *answer(body, signal, onSign) {
-      const response = await this.ask("v1/chat/completions", body, signal);
+    async *answer(body, headers, signal, onSign) {
+      const response = await this.ask("v1/chat/completions", body, signal, headers);
       let done = false;
       for await (const line of lines(response)) {
         onSign();

@@ -15,6 +15,9 @@
     ["repetition_penalty", "Repetition penalty", 0.5, 2, 0.05, 1, "against tokens of prompt and answer; 1: none"],
   ];
 
+  const TIERS = ["interactive", "batch"]; // that bodies name, by their service_tier
+  const USUAL = TIERS.map((name) => ({ name, background: name === "batch" })); // of a model that is not in memory
+
   // A slider and a number that say the same, or nothing.
   class Slider {
     constructor([name, words, least, most, step, rest, about]) {
@@ -63,7 +66,9 @@
       this.sliders = SLIDERS.map((one) => new Slider(one));
       byId("sliders").append(...this.sliders.map((one) => one.element));
       byId("model-pick").addEventListener("change", () => this.suit());
+      byId("lane").addEventListener("change", () => this.suitLane());
       this.models = [];
+      this.lanes = [];
     }
     // Models that can be talked with. Returns a sentence where there is none.
     offer(models) {
@@ -78,6 +83,21 @@
     suit() {
       const model = this.models.find((one) => one.id === this.model);
       if (model && model.max_model_len) this.sliders.find((one) => one.name === "max_tokens").most(model.max_model_len);
+      this.offerLanes((model && model.lanes) || USUAL);
+    }
+    // The lanes that the model's engine has; the first is where a request goes that names none.
+    offerLanes(lanes) {
+      const pick = this.byId("lane"), before = pick.value;
+      this.lanes = lanes = lanes.filter((one) => /^[ -~]+$/.test(one.name)); // that a header can name
+      pick.replaceChildren(...lanes.map((one) => h("option", { value: one.name }, one.background ? `${one.name}: gives way to others` : one.name)));
+      if (lanes.some((one) => one.name === before)) pick.value = before;
+      this.suitLane();
+    }
+    // A priority is asked for where it means something: elsewhere the server refuses one.
+    suitLane() {
+      const lane = this.lanes.find((one) => one.name === this.byId("lane").value), field = this.byId("priority");
+      field.disabled = !(lane && lane.takes_priority);
+      field.placeholder = field.disabled ? "none: this lane's policy reads none" : "none; the lower number goes first";
     }
     get model() {
       return this.byId("model-pick").value;
@@ -86,16 +106,24 @@
       return this.byId("colours").checked;
     }
     get problem() {
-      const whole = [["seed", "Seed"], ["priority", "Priority"]].find(([name]) => !this.byId(name).checkValidity());
+      const whole = [["seed", "Seed"], ["priority", "Priority"]].find(([name]) => !this.byId(name).disabled && !this.byId(name).checkValidity());
       return this.sliders.map((one) => one.problem).find(Boolean) || (whole ? `${whole[1]}: ${this.byId(whole[0]).validationMessage}` : "");
     }
     body(messages) {
       const body = { model: this.model, messages, stream: true, stream_options: { include_usage: true }, timings: true };
       if (this.colours) Object.assign(body, { logprobs: true, top_logprobs: 5 });
       for (const one of this.sliders) if (one.value !== undefined) body[one.name] = one.value;
-      for (const name of ["seed", "priority"]) if (this.byId(name).value !== "") body[name] = Number(this.byId(name).value);
-      if (this.byId("lane").value) body.service_tier = this.byId("lane").value;
+      for (const name of ["seed", "priority"]) {
+        const field = this.byId(name);
+        if (field.value !== "" && !field.disabled) body[name] = Number(field.value);
+      }
+      if (this.byId("lane").value === "batch") body.service_tier = "flex";
       return body;
+    }
+    // Lanes that no service tier names are asked for by a header.
+    get headers() {
+      const lane = this.byId("lane").value;
+      return lane && !TIERS.includes(lane) ? { "X-LLM-D-Inference-Objective": lane } : {};
     }
     get system() {
       return this.byId("system").value.trim();

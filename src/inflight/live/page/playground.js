@@ -180,7 +180,7 @@
       this.put(turn);
       this.begin();
       try {
-        for await (const frame of this.api.answer(body, this.abort.signal, () => {})) {
+        for await (const frame of this.api.answer(body, this.settings.headers, this.abort.signal, () => {})) {
           const follows = this.isAtEnd();
           answer.take(frame);
           turn.content = answer.content;

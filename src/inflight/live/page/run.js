@@ -18,8 +18,9 @@
       this.tiles = new panels.Tiles(part(".tiles"));
       this.lanes = part(".lanes");
       this.members = part(".members");
-      this.table = part(".requests .scroll");
       this.details = part(".requests");
+      this.table = new ns.RequestTable(this.details, history, pick);
+      this.happened = new ns.Happened(part(".happened"), history, pick);
       this.settingsPart = part(".settings");
       this.texts = this.tables = this.queued = 0;
     }
@@ -71,11 +72,12 @@
         this.queued = now;
         panels.queues(this.lanes, history, frame, this.pick);
         this.batch.showLegend();
-      } else if (now - this.tables > TABLE_EVERY) {
+        this.happened.draw(time);
+      } else if (now - this.tables > TABLE_EVERY || (this.details.open && this.table.isStale)) {
         this.tables = now;
         this.batch.describe(frame);
         if (frame.members.length) panels.members(this.members, frame.members);
-        if (this.details.open) panels.requests(this.table, history, history.mapAt(time), this.pick);
+        if (this.details.open) this.table.draw(time);
       }
     }
   }

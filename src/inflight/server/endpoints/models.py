@@ -99,6 +99,7 @@ def _described(one: ListedModel, created: int) -> dict[str, Any]:
         "parent": None if one.adapter is None else one.model,
         "max_model_len": None if served is None else served.max_model_len,
         "capabilities": None if served is None else _capabilities(served),
+        "lanes": None if served is None else _lanes(served),
         "state": "loaded" if status is None else status.state,
     }
     return described if status is None else described | {"residency": residency_of(status)}
@@ -123,6 +124,13 @@ def _of_tokenizer(served: Served) -> dict[str, Any]:
     named = {f"{name}_token": None for name in ("bos", "eos", "pad", "unk")}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "vocab_size": tokenizer.vocab_size}
     return {**named, **tokenizer.special_tokens, **about, "model_max_length": served.max_model_len}
+
+
+def _lanes(served: Served) -> list[dict[str, Any]]:
+    return [
+        {"name": one.name, "background": one.background, "takes_priority": one.takes_priority}
+        for one in served.translator.lanes
+    ]
 
 
 def _capabilities(served: Served) -> dict[str, bool]:

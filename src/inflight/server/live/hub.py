@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from inflight.counted import counted
 from inflight.engine.event_stream import EngineStopped
-from inflight.live.frames import Frame, Problem, encode
+from inflight.live.engine_feed import account_of
+from inflight.live.frames import Account, Frame, Problem, encode
 from inflight.live.views import frame_for, hello_for
 from inflight.server.errors import ApiError
 from inflight.server.live.sources import FeedSource
@@ -84,6 +85,18 @@ class LiveHub:
     def leave(self) -> None:
         self._viewers -= 1
         self._left_at = time.monotonic()
+
+    async def account(self, tenant: Tenant, request_id: str) -> Account:
+        """Where a living request's time went until now. Raises ApiError 404 where none of that name lives that the
+        tenant may see, 503 where the engine works no more."""
+        source = self._source_of()
+        try:
+            living = None if source is None else await source.living(request_id)
+        except EngineStopped as stopped:
+            raise ApiError(503, str(stopped), code="stopped") from None
+        if living is None or not (tenant.operator or living.tenant == tenant.name):
+            raise ApiError(404, "No request of that name lives here, or it is another's.", code="not_found")
+        return account_of(living.timings)
 
     async def stream(self, tenant: Tenant, last_event_id: str | None) -> AsyncGenerator[bytes]:
         """Events for one viewer who has entered; from behind the given one, as far as it is kept."""

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from inflight.live.frames import encode_account
 from inflight.live.page_files import PageFile, page_file
 from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError
@@ -24,7 +25,7 @@ from inflight.server.live.hub import LiveHub
 from inflight.server.sending import ClientGone, until_gone
 from inflight.server.tenants import Tenant
 
-EVENTS, RECORD, FILES = "/live/events", "/live/record", "/ui"
+EVENTS, ACCOUNT, RECORD, FILES = "/live/events", "/live/account", "/live/record", "/ui"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -91,6 +92,13 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
             raise ApiError(404, "This server writes no record; start it with --record FILE.", code="not_found")
         headers = {**HEADERS, "Cache-Control": "no-store"}
         return FileResponse(live.record, filename=live.record.name, media_type="application/jsonl", headers=headers)
+
+    @routes.get(ACCOUNT)
+    async def account(request: Request, id: str, tenant: Tenant = Depends(tenant_of)) -> Response:
+        """Of the request of that name, while it lives."""
+        check_origin(request)
+        told = encode_account(await live.hub.account(tenant, id))
+        return Response(told, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
 
     return routes
 

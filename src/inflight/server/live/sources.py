@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.bridge import AsyncBridge
-from inflight.live.engine_feed import EngineFeed
+from inflight.live.engine_feed import EngineFeed, Living
 from inflight.live.frames import Frame, Hello, Member, Rates
 from inflight.server.offload import offload
 
@@ -37,6 +37,9 @@ class FeedSource(Protocol):
     async def leave(self) -> None:
         """Nobody looks any more: nothing is kept until the next frame is asked for."""
 
+    async def living(self, request_id: str) -> Living | None:
+        """How it is with a request; None: it does not live here. Raises EngineStopped."""
+
 
 class EngineSource:
     """An engine of this process."""
@@ -59,6 +62,9 @@ class EngineSource:
 
     async def leave(self) -> None:
         await self._bridge.ask(self._feed.leave)
+
+    async def living(self, request_id: str) -> Living | None:
+        return await self._bridge.ask(lambda: self._feed.living(request_id))
 
 
 class MembersSource:
@@ -97,6 +103,10 @@ class MembersSource:
 
     async def leave(self) -> None:
         self._before = None
+
+    async def living(self, request_id: str) -> Living | None:
+        """Of what other processes compute, the counts are known and no more."""
+        return None
 
 
 class _Counts:
