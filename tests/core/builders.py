@@ -10,7 +10,10 @@ from inflight.core.stopping import StopChecker
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 
-_FIELDS = ("seed", "arrival", "lane", "cache_salt", "tenant", "priority", "slo", "pooling", "bad_token_ids", "session")
+_FIELDS = (
+    *("seed", "arrival", "lane", "cache_salt", "tenant", "priority", "slo", "pooling", "bad_token_ids", "session"),
+    "call_marks",
+)
 
 
 def request(name: str = "r", prompt: Iterable[int] = (0, 1, 0), output: int | None = 4, **params: Any) -> Request:

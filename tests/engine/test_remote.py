@@ -55,6 +55,7 @@ REQUEST = Request(
     priority=-3,
     slo=SLO(0.5, None),
     bad_token_ids=((1, 2), (3,)),
+    call_marks=((4,), (5, 6)),
     cache_salt="4:acme:",
     forced_output_tokens=7,
 )

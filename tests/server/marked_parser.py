@@ -45,6 +45,7 @@ class MarkedChoice:
 
     names = ParserNames("marked", "marked")
     visible_marks = ("<r>", "</r>", "<c>", "</c>")
+    texts_in_calls = ("<c>",)
     reasoning_ends = ReasoningEnds("<r>", "</r>")
     calls_cover_reasoning = short_call_ids = False
 

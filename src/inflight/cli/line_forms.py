@@ -22,7 +22,7 @@ from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.errors import ApiError, refused
 from inflight.server.line_calls import of_a_line
 from inflight.server.logprobs import TokenNames
-from inflight.server.parsers import shown_token_ids
+from inflight.server.parsers import call_marks, shown_token_ids
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
@@ -63,6 +63,7 @@ class Lines:
             defaults=engine.defaults,
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, engine.tokenizer),
+            call_marks=call_marks(parsers, engine.tokenizer),
             pooler=engine.model.pooler,
             adapters=engine.adapters,
         )

@@ -184,6 +184,8 @@ class Recorder:
         }
         if request.session:
             record["session"] = request.session
+        if request.call_marks:
+            record["call_marks"] = request.call_marks
         if request.handed_tokens:
             record["handed_tokens"] = request.handed_tokens
         if request.pooling is not None:

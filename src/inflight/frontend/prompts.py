@@ -147,6 +147,7 @@ class PromptEncoder:
         session: str = "",
         grammar: Grammar | None = None,
         shown_token_ids: tuple[int, ...] = (),
+        call_marks: tuple[tuple[int, ...], ...] = (),
         adapter: Adapter | None = None,
     ) -> Request:
         if params.stop and self._tokenizer is None:
@@ -169,6 +170,7 @@ class PromptEncoder:
             forced_output_tokens=forced_output_tokens,
             grammar=grammar,
             shown_token_ids=shown_token_ids,
+            call_marks=call_marks,
             adapter=adapter,
         )
 

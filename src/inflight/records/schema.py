@@ -230,6 +230,7 @@ class RequestRecord(TypedDict):
     slo: SloRecord
     handed_tokens: NotRequired[Count]
     session: NotRequired[str]
+    call_marks: NotRequired[list[list[Count]]]  # by which an output that calls a tool is known
     forced_output_tokens: NotRequired[Count]
     pooling: NotRequired[dict[str, Any]]  # PoolingParams, where a vector was asked for
     second_text_at: NotRequired[Count]

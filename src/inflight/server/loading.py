@@ -17,7 +17,7 @@ from inflight.server.live.hub import LiveHub
 from inflight.server.live.routes import Live
 from inflight.server.live.sources import FeedSource
 from inflight.server.loaded_engine import Described
-from inflight.server.parsers import parsers_of, shown_token_ids
+from inflight.server.parsers import call_marks, parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
@@ -87,6 +87,7 @@ def make_served(
             isolate=settings.isolate_tenants,
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, tokenizer),
+            call_marks=call_marks(parsers, tokenizer),
             pooler=engine.pooler,
             adapters=adapters,
             lanes=engine.lanes,

@@ -38,5 +38,21 @@ def shown_token_ids(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -
     return tuple(sorted({one for one in ids if _is_special(tokenizer, one)}))
 
 
+def call_marks(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -> tuple[tuple[int, ...], ...]:
+    """Runs of tokens of which an answer that calls a tool has one. Of a text that is no token by itself the last token
+    is left out, which may be another with what follows; and it may begin an answer, or stand behind a space."""
+    if parsers is None or tokenizer is None:
+        return ()
+    found: dict[tuple[int, ...], None] = {}
+    for text in parsers.texts_in_calls:
+        if text in tokenizer.token_ids:
+            found[(tokenizer.token_ids[text],)] = None
+            continue
+        for written in (text, f" {text}", f"\n{text}"):
+            if run := tuple(tokenizer.encode(written, add_special_tokens=False))[:-1]:
+                found[run] = None
+    return tuple(found)
+
+
 def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:
     return token_id in tokenizer.special_token_ids

@@ -63,7 +63,7 @@ class RequestTranslator:
     encoder: makes requests, and draws the seeds of those that name none. defaults: sampling settings of bodies that
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
     engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
-    special tokens that these must see. pooler: how the engine tells something of whole texts, if it does.
+    special tokens that these must see. call_marks: by which the engine knows answers that call tools. pooler: how the engine tells something of whole texts, if it does.
     adapters: that may be called in the model's place. lanes: that the engine has. peers: other engines that prompts
     are handed to, or taken from; None: none.
     """
@@ -75,6 +75,7 @@ class RequestTranslator:
     isolate: bool = False
     parsers: ParserChoice | None = None
     shown_token_ids: tuple[int, ...] = ()
+    call_marks: tuple[tuple[int, ...], ...] = ()
     pooler: Pooler | None = None
     adapters: AdapterNames = field(default_factory=AdapterNames)
     lanes: tuple[ServedLane, ...] = ()
@@ -135,7 +136,9 @@ class RequestTranslator:
 
     def _chat(self, prepared: PreparedChat, tenant: Tenant, placement: Placement) -> Call:
         body = prepared.settings
-        call = self._call(prepared.kind, prepared, self.params(prepared), tenant, placement, self.shown_token_ids)
+        marks = self.call_marks if prepared.tools else ()
+        params = self.params(prepared)
+        call = self._call(prepared.kind, prepared, params, tenant, placement, self.shown_token_ids, marks)
         return replace(
             call,
             logprobs=_shown_logprobs(body),
@@ -204,6 +207,7 @@ class RequestTranslator:
         tenant: Tenant,
         placement: Placement,
         shown_token_ids: tuple[int, ...] = (),
+        call_marks: tuple[tuple[int, ...], ...] = (),
     ) -> Call:
         body = prepared.settings
         options = body.stream_options
@@ -221,6 +225,7 @@ class RequestTranslator:
                     arrival,
                     grammar=prepared.grammar,
                     shown_token_ids=shown_token_ids,
+                    call_marks=call_marks,
                     adapter=adapter,
                     forced_output_tokens=body.output_tokens,
                     **placement,

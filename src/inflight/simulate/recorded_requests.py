@@ -70,6 +70,7 @@ def rebuilt(record: RequestRecord) -> Request:
         cache_salt=record["cache_salt"],
         handed_tokens=record.get("handed_tokens", 0),
         session=record.get("session", ""),
+        call_marks=tuple(map(tuple, record.get("call_marks", ()))),
         forced_output_tokens=record.get("forced_output_tokens"),
         pooling=pooled,
         second_text_at=record.get("second_text_at"),

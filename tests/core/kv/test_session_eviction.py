@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.sessions.gaps import Gaps, bucket
 from inflight.core.sessions.session_eviction import SessionEviction
-from inflight.core.sessions.session_table import SessionTable
+from inflight.core.sessions.session_table import Awaits, Session, SessionTable
+from inflight.core.sessions.session_turns import SessionTurns
+from inflight.core.types.events import Finish
 
 from .. import inspect_scheduler as inside
-from ..builders import request
+from ..builders import request, sequence
 from ..harness import Harness, Setup
 
 A = (0, 1, 1, 0, 1, 0, 0, 1, 1)
@@ -29,24 +33,24 @@ class Kept:
         self.evicted: list[int] = []
         self.pool = BlockPool(blocks, self.evicted.append, self.order)
 
-    def turn(self, name: str, count: int, at: float, tenant: str = "") -> tuple[int, ...]:
+    def turn(self, name: str, count: int, at: float, tenant: str = "", awaits: Awaits = "") -> tuple[int, ...]:
         """Of a session, which takes so many new blocks and leaves them."""
         self.table.now = at
         session = self.table.named(name, tenant)
         self.table.begins(session)
         blocks = self.pool.allocate(count)
         self.pool.release(reversed(blocks), keeps, session)
-        self.table.ends(session, count * 16)
+        self.table.ends(session, count * 16, awaits)
         return blocks
 
 
-def learn(table: SessionTable, gap: float, times: int = 60) -> None:
+def learn(table: SessionTable, gap: float, times: int = 60, awaits: Awaits = "") -> None:
     """Sessions of one turn come back after this gap."""
     for number in range(times):
-        session = table.named(f"learnt {number}", "")
+        session = table.named(f"learnt {awaits} {number}", "")
         table.now = 0.0
         table.begins(session)
-        table.ends(session, 16)
+        table.ends(session, 16, awaits)
         table.now = gap
         table.begins(session)
         session.running = 0
@@ -160,3 +164,40 @@ def test_named_sessions_are_those_of_a_tenant_and_a_salt() -> None:
         found.append(inside.samples(harness.scheduler, name)[0].session)
         harness.drain()
     assert found[0] is found[1] and len({id(one) for one in found}) == 3
+
+
+def test_who_waits_for_a_tool_is_kept_before_who_waits_for_a_person() -> None:
+    kept = Kept(4)
+    learn(kept.table, gap=4.0, awaits="tool")
+    learn(kept.table, gap=120.0, awaits="person")
+    tool = kept.turn("tool", 2, at=1000.0, awaits="tool")
+    person = kept.turn("person", 2, at=1002.0, awaits="person")
+    kept.table.now = 1003.0
+    assert list(kept.order) == [person[1], person[0], tool[1], tool[0]]
+
+
+@pytest.mark.parametrize(
+    ("marks", "output", "awaits"),
+    [
+        (((1,),), (0, 1, 0), "tool"),
+        (((0, 1, 1), (1, 0, 1)), (0, 1, 0, 1), "tool"),
+        (((1, 1),), (1, 0, 1), "person"),
+        ((), (1, 1), ""),
+    ],
+)
+def test_what_a_session_waits_for_is_told_by_its_answer(
+    marks: tuple[tuple[int, ...], ...], output: tuple[int, ...], awaits: str
+) -> None:
+    turns, one = SessionTurns(SessionTable()), sequence(call_marks=marks)
+    turns.begins(one, [])
+    one.output[:], one.finish = output, Finish("stop")
+    turns.ends(one)
+    assert isinstance(one.session, Session) and one.session.awaits == awaits
+
+
+def test_of_an_answer_that_was_broken_off_nothing_is_told() -> None:
+    turns, one = SessionTurns(SessionTable()), sequence(call_marks=((1,),))
+    turns.begins(one, [])
+    one.finish = Finish("abort")
+    turns.ends(one)
+    assert isinstance(one.session, Session) and one.session.awaits == ""

@@ -14,21 +14,22 @@ import math
 SHORTEST, PER_DOUBLING, BUCKETS = 0.25, 2, 40  # seconds up to which gaps are alike; ages up to three days
 FORGETTING = 0.9995  # by gap: one counts half after about 1,400 more
 PRIOR = 0.5  # turns that each age is thought to have seen, of twice as many gaps that came so far
+NEWS = 32  # what was told changes what blocks bring once it is one in so many of all that count
 
 
 class Gaps:
     def __init__(self) -> None:
         self._turns = [PRIOR] * BUCKETS
         self._reached = [2 * PRIOR] * BUCKETS
-        self._worth: list[float] = []  # by bucket, until something is observed
+        self._worth: list[float] = []  # by bucket, until there is news
+        self._news = 0  # since then
 
     def reached(self, before: float, age: float) -> None:
         """A gap that was `before` seconds long has come to `age` without a turn."""
         first, last = bucket(before), bucket(age)
         for at in range(first, last):
             self._reached[at] += 1
-        if last > first:
-            self._worth = []
+        self._news += last - first
 
     def ended(self, age: float) -> None:
         """A turn came after such a gap, which was told of as far as it had reached."""
@@ -37,12 +38,12 @@ class Gaps:
             counts[:] = [FORGETTING * one for one in counts]
         self._turns[at] += 1
         self._reached[at] += 1
-        self._worth = []
+        self._news += 1
 
     def turns_per_second(self, age: float) -> float:
         """The most that blocks of a session bring that has rested so long, for the time that they are kept."""
-        if not self._worth:
-            self._worth = [self._best(at) for at in range(BUCKETS)]
+        if not self._worth or self._news * NEWS > sum(self._reached):
+            self._worth, self._news = [self._best(at) for at in range(BUCKETS)], 0
         return self._worth[bucket(age)]
 
     def _best(self, first: int) -> float:

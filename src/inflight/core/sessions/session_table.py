@@ -7,20 +7,24 @@ go first, `session_eviction` knows.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from inflight.core.sessions.gaps import Gaps
 
 MOST_SESSIONS = 20_000  # that are remembered; those that rest longest are forgotten
 CLASSES = 4  # by turns: 1, 2 to 3, 4 to 7, more: whoever has come often comes again
 
+Awaits = Literal["tool", "person", ""]  # what a session rests for; "": nobody has said
+
 
 @dataclass(slots=True, eq=False)
 class Session:
     """tenant: whose. turns: so far. rests_since: when its last turn ended; None: a turn is under way. told: seconds of
-    its gap that were told of. tokens: at the end of its last turn. running: sequences of it that are alive."""
+    its gap that were told of. tokens: at the end of its last turn. running: sequences of it that are alive. awaits:
+    after its last turn."""
 
     tenant: str
     turns: int = 0
@@ -28,11 +32,13 @@ class Session:
     told: float = 0.0
     tokens: int = 0
     running: int = 0
+    awaits: Awaits = ""
     cost: float = 1.0  # seconds to compute a block of it anew
 
     @property
-    def kind(self) -> int:
-        return min(CLASSES - 1, self.turns.bit_length() - 1)
+    def kind(self) -> tuple[Awaits, int]:
+        """Gaps of one kind are alike."""
+        return self.awaits, min(CLASSES - 1, self.turns.bit_length() - 1)
 
 
 @dataclass(slots=True)
@@ -42,7 +48,7 @@ class SessionTable:
     block_seconds: Callable[[int], float] = lambda tokens: 1.0
     now: float = 0.0  # the time of what comes next
     _named: OrderedDict[object, Session] = field(default_factory=OrderedDict)
-    _gaps: list[Gaps] = field(default_factory=lambda: [Gaps() for _ in range(CLASSES)])
+    _gaps: defaultdict[tuple[Awaits, int], Gaps] = field(default_factory=lambda: defaultdict(Gaps))
 
     def __len__(self) -> int:
         return len(self._named)
@@ -68,10 +74,11 @@ class SessionTable:
             session.turns += 1
         session.running += 1
 
-    def ends(self, session: Session, tokens: int) -> None:
+    def ends(self, session: Session, tokens: int, awaits: Awaits = "") -> None:
         """A turn of it has ended, with so many tokens in all."""
         session.running -= 1
         session.tokens = max(session.tokens, tokens)
+        session.awaits = awaits
         if session.running <= 0:
             session.running, session.rests_since, session.told = 0, self.now, 0.0
             session.cost = max(self.block_seconds(session.tokens), 1e-9)

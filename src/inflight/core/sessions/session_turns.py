@@ -10,7 +10,7 @@ from collections.abc import Sequence as Sequences
 
 from inflight.core.sequence import Sequence
 from inflight.core.sessions.session_eviction import SessionEviction
-from inflight.core.sessions.session_table import Session, SessionTable
+from inflight.core.sessions.session_table import Awaits, Session, SessionTable
 
 
 class SessionTurns:
@@ -28,7 +28,7 @@ class SessionTurns:
     def ends(self, sequence: Sequence) -> None:
         """It will not be back."""
         if isinstance(sequence.session, Session):
-            self._table.ends(sequence.session, sequence.num_tokens)
+            self._table.ends(sequence.session, sequence.num_tokens, _awaits(sequence))
 
     def _named(self, sequence: Sequence) -> Session | None:
         request = sequence.request
@@ -43,3 +43,17 @@ class SessionTurns:
         if owner is None or owner.running or sequence.num_tokens < owner.tokens:
             return None
         return owner if self.order.resting(owner) <= set(found) else None
+
+
+def _awaits(sequence: Sequence) -> Awaits:
+    """Where no tools were offered nothing can be told: a client may read calls from the text by itself. Nor where the
+    answer was broken off."""
+    marks, output = sequence.request.call_marks, sequence.output
+    if not marks or sequence.finish is None or sequence.finish.reason in ("abort", "error"):
+        return ""
+    return "tool" if any(_holds(output, mark) for mark in marks) else "person"
+
+
+def _holds(output: list[int], mark: tuple[int, ...]) -> bool:
+    first, length = mark[0], len(mark)
+    return any(one == first and tuple(output[at : at + length]) == mark for at, one in enumerate(output))

@@ -43,6 +43,8 @@ class Request:
     adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.
     grammar: what the output's text must be like.
     shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
+    call_marks: runs of tokens of which an output that calls a tool has one, where tools are offered. Whoever called one
+        comes back in a tool's time, else in a person's, if at all: what of the cache is evicted depends on it.
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
         policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
     """
@@ -63,6 +65,7 @@ class Request:
     forced_output_tokens: int | None = None
     grammar: Grammar | None = None
     shown_token_ids: tuple[int, ...] = ()
+    call_marks: tuple[tuple[int, ...], ...] = ()
     pooling: PoolingParams | None = None
     second_text_at: int | None = None
     adapter: Adapter | None = None

@@ -57,6 +57,7 @@ DEEPSEEK_V3 = ToolFormat(
         )
     ),
     in_template=(_ALL_BEGIN, "```json"),
+    in_calls=(_ALL_BEGIN, _BEGIN),
 )
 DEEPSEEK_V31 = ToolFormat(
     lambda tools: DeepSeekParser(),
@@ -67,4 +68,5 @@ DEEPSEEK_V31 = ToolFormat(
         )
     ),
     in_template=(_ALL_BEGIN,),
+    in_calls=(_ALL_BEGIN, _BEGIN),
 )

@@ -135,6 +135,7 @@ def _format(begin: str, end: str, quote: str) -> ToolFormat:
         marks=(begin, end, quote),
         grammars=forced_by(CallSyntax(f"{begin}call:{NAME}", end, arguments=arguments, triggers=(begin,))),
         in_template=(begin,),
+        in_calls=(begin,),
     )
 
 

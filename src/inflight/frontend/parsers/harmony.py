@@ -90,4 +90,5 @@ HARMONY = ToolFormat(
     grammars=HarmonyGrammars,
     in_template=(_START, _CHANNEL, _MESSAGE),
     reasons=True,
+    in_calls=("<|call|>",),
 )

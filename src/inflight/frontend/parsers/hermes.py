@@ -26,4 +26,5 @@ HERMES = ToolFormat(
         CallSyntax(f'{_BEGIN}\n{{"name": "{NAME}", "arguments": ', f"}}\n{_END}", separator="\n", triggers=(_BEGIN,))
     ),
     in_template=(_BEGIN,),
+    in_calls=(_BEGIN,),
 )

@@ -47,4 +47,5 @@ LLAMA3_JSON = ToolFormat(
         )
     ),
     in_template=('"parameters": ', "<|eot_id|>"),  # not all of the versions' templates have the tag
+    in_calls=(_TAG, _OBJECT),
 )

@@ -48,6 +48,7 @@ MISTRAL = ToolFormat(
     marks=(_BEGIN, _ARGUMENTS, _CALL_ID),
     grammars=forced_by(CallSyntax(f"{_BEGIN}{NAME}{_ARGUMENTS}", triggers=(_BEGIN,))),
     in_template=(_BEGIN, _ARGUMENTS),
+    in_calls=(_BEGIN,),
 )
 MISTRAL_LIST = ToolFormat(
     lambda tools: MistralParser(),
@@ -56,4 +57,5 @@ MISTRAL_LIST = ToolFormat(
         CallSyntax(f'{{"name": "{NAME}", "arguments": ', "}", f"{_BEGIN}[", "]", separator=", ", triggers=(_BEGIN,))
     ),
     in_template=(_BEGIN,),
+    in_calls=(_BEGIN,),
 )

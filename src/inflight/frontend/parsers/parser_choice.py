@@ -57,6 +57,10 @@ class ParserChoice(Protocol):
         """Texts that parsers must see, though they may be special tokens, which are otherwise left out of text."""
 
     @property
+    def texts_in_calls(self) -> tuple[str, ...]:
+        """Of which every answer with a tool call has one; none where that cannot be told by texts."""
+
+    @property
     def reasoning_ends(self) -> ReasoningEnds | None:
         """None where the model's answers have no reasoning."""
 

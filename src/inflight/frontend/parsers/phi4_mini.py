@@ -36,4 +36,5 @@ PHI4_MINI = ToolFormat(
         )
     ),
     in_template=("<|tool_call|>",),
+    in_calls=(_BEGIN, _OLD_BEGIN),
 )

@@ -98,6 +98,10 @@ class ChosenParsers:
         return (*marks, *(ours.marks if ours is not None else ()))
 
     @property
+    def texts_in_calls(self) -> tuple[str, ...]:
+        return () if self._format is None else self._format.in_calls
+
+    @property
     def reasoning_ends(self) -> ReasoningEnds | None:
         if self._reasons_itself:
             return REASONING_ENDS

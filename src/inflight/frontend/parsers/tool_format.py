@@ -32,10 +32,12 @@ class ToolFormat(Struct, frozen=True):
     """parser: of one answer. marks: texts that may be special tokens and must be seen. grammars: that force calls, of
     the ids of those marks that are special tokens; None: calls in it cannot be forced. in_template: a chat template
     that has all of these writes the format; empty: none is recognised. reasons: parser and grammars know reasoning by
-    themselves."""
+    themselves. in_calls: texts of which every answer with a call has one, and hardly any other; empty: there are no
+    such texts."""
 
     parser: Callable[[Sequence[Tool]], AnswerParser]
     marks: tuple[str, ...] = ()
     grammars: Callable[[Mapping[str, int]], AnswerGrammars] | None = None
     in_template: tuple[str, ...] = ()
     reasons: bool = False
+    in_calls: tuple[str, ...] = ()

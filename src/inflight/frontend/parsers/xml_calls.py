@@ -142,6 +142,7 @@ def _format(dialect: Dialect, in_template: tuple[str, ...]) -> ToolFormat:
         marks=(dialect.opens, dialect.closes, *inner),
         grammars=forced_by(call_syntax(dialect)),
         in_template=in_template,
+        in_calls=(dialect.opens,),
     )
 
 
