@@ -63,9 +63,9 @@ class RequestTranslator:
     encoder: makes requests, and draws the seeds of those that name none. defaults: sampling settings of bodies that
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
     engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
-    special tokens that these must see. call_marks: by which the engine knows answers that call tools. pooler: how the engine tells something of whole texts, if it does.
-    adapters: that may be called in the model's place. lanes: that the engine has. peers: other engines that prompts
-    are handed to, or taken from; None: none.
+    special tokens that these must see; call_marks: by which the engine knows answers that call tools. pooler: how the
+    engine tells something of whole texts, if it does. adapters: that may be called in the model's place. lanes: that
+    the engine has. peers: other engines that prompts are handed to, or taken from; None: none.
     """
 
     encoder: PromptEncoder
