@@ -72,9 +72,10 @@ class Page:
     async def open(self, url: str) -> None:
         await self.send("Page.navigate", url=url)
 
-    async def resize(self, width: int, height: int = 900) -> None:
+    async def resize(self, width: int, height: int = 900, scale: int = 1) -> None:
+        """scale: pixels of the device to one of the page."""
         await self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
         )
 
     async def eval(self, expression: str) -> Any:
@@ -104,8 +105,16 @@ class Page:
         await self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **held)
         await self.send("Input.dispatchKeyEvent", type="keyUp", **held)
 
-    async def picture(self, path: Path) -> None:
-        told = await self.send("Page.captureScreenshot", format="png")
+    async def picture(self, path: Path, selector: str = "") -> None:
+        """Of what is seen, or of one element, all of it."""
+        asked: dict[str, Any] = {"format": "png"}
+        if selector:
+            box = await self.eval(
+                f"(({{ x, y, width, height }}) => ({{ x, y, width, height, scale: 1 }}))"
+                f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
+            )
+            asked |= {"clip": box, "captureBeyondViewport": True}
+        told = await self.send("Page.captureScreenshot", **asked)
         path.write_bytes(base64.b64decode(told["data"]))
 
     async def close(self) -> None:
@@ -114,7 +123,7 @@ class Page:
 
 
 @contextlib.asynccontextmanager
-async def opened_page(width: int = 1440, height: int = 900, dark: bool = False) -> AsyncIterator[Page]:
+async def opened_page(width: int = 1440, height: int = 900, dark: bool = False, scale: int = 1) -> AsyncIterator[Page]:
     """An empty page of a browser of its own, which ends with it."""
     program = find_chromium()
     assert program is not None, "no Chromium on PATH"
@@ -133,7 +142,7 @@ async def opened_page(width: int = 1440, height: int = 900, dark: bool = False) 
                     page = Page(socket)
                     for domain in ("Page", "Runtime", "Log", "Network"):
                         await page.send(f"{domain}.enable")
-                    await page.resize(width, height)
+                    await page.resize(width, height, scale)
                     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
                     await page.send("Emulation.setEmulatedMedia", features=[scheme])
                     yield page

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.chart_pictures import photograph
 from benchmarks.comparison import options, publish, tell
 from benchmarks.results import table
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
@@ -90,8 +91,8 @@ def report(kind: str, settings: Sequence[Setting], loads: Sequence[str]) -> list
 def draw(kind: str, settings: Sequence[Setting], folder: Path) -> str:
     """The pictures of one kind of traffic, as the lines that show them."""
     ttft_p99, *_ = throughput_latency(settings)
-    name = f"field-{kind}-curve.svg"
-    (folder / name).write_text(ttft_p99.standalone(), encoding="utf-8")
+    name = f"field-{kind}-curve.png"
+    photograph(folder / name, f"{kind}: {ttft_p99.title}", [ttft_p99])
     shown = [f"![TTFT p99 against throughput, {kind}](pictures/{name})"]
     if kind == "mixed":
         engines = {one.name: engine for one in settings if (engine := one.runs[0].engine) is not None}

@@ -31,14 +31,15 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.models.known import known_model
-from inflight.report.charts.frame import Axis, Frame, Key
+from inflight.report.charts.chart import Key
+from inflight.report.charts.frame import WIDE, Axis, Frame
 from inflight.report.charts.svg import Drawing, rectangle, tag, text
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.roofline import Roofline
 
 PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "gpu-step.svg"
 ROWS, PROMPT, ANSWER, SHOWN = 16, 64, 16, 5
-LANE, GAP, WIDE = 34, 26, 940
+LANE, GAP = 34, 26
 ON_DEVICE = ("layers", "logits and draws")
 CLASSES = {"plan": "s5", "prepare, upload": "s2", "commit": "s3", ON_DEVICE[0]: "decode", ON_DEVICE[1]: "idle"}
 
@@ -141,16 +142,11 @@ def picture(host: Sequence[Bar], device: Sequence[Bar], first: int) -> Drawing:
     """SHOWN steps from `first` on."""
     shown = [bar for bar in device if first <= bar.step < first + SHOWN]
     start, end = shown[0].start - (shown[-1].end - shown[0].start) / 40, shown[-1].end
-    frame = Frame(
-        Axis(0.0, end - start, "time", "s"),
-        Axis(0, 1, ""),
-        [Key(name, style, "area") for name, style in CLASSES.items()],
-        WIDE,
-        190,
-    )
+    keys = [Key(name, style, "area") for name, style in CLASSES.items()]
+    frame = Frame(Axis(0.0, end - start, "time", "s"), keys, 2 * (LANE + GAP), WIDE)
     body = ""
     for place, (lane, bars) in enumerate((("host", host), ("device", device))):
-        y = frame.top + 4 + place * (LANE + GAP)
+        y = frame.top + GAP - 8 + place * (LANE + GAP)
         body += text(frame.left - 6, y + LANE / 2 + 4, lane, anchor="end")
         body += tag("path", d=rectangle(frame.left, y, frame.right - frame.left, LANE), class_="area free")
         within = [bar for bar in bars if bar.end > start and bar.start < end]
@@ -165,7 +161,7 @@ def picture(host: Sequence[Bar], device: Sequence[Bar], first: int) -> Drawing:
         f"Host: measured on a CPU, an engine of {ROWS} rows. Device: an H100's data sheet, Qwen3-8B in bf16. While the "
         "device computes a step, the host commits the one before, plans the next and uploads what is new in it."
     )
-    return Drawing(title, about, WIDE, 190, frame.around(body, y_ticks=False), wide=True)
+    return Drawing(title, about, WIDE, frame.height, frame.around(body), wide=True)
 
 
 def main() -> None:

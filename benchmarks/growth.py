@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from benchmarks.chart_pictures import photograph
 from benchmarks.kernel_bodies import BLOCK
 from benchmarks.rates import Probe, timed
 from benchmarks.results import RESULTS, table, write_section
@@ -123,9 +124,9 @@ def draw(one: Series, machine: Machine, path: Path) -> None:
         "measured": [CurvePoint(point.label, point.x, min(point.seconds)) for point in one.points],
         "ceiling": [CurvePoint(point.label, point.x, point.ceiling(machine)) for point in one.points],
     }
-    drawing = curve(one.title, "Time of a step.", list(lines.items()), one.x, ("step", "s"))
-    assert drawing is not None, "a step takes time"
-    path.write_text(drawing.standalone(), encoding="utf-8")
+    chart = curve(one.title, "Time of a step.", list(lines.items()), one.x, ("step", "s"))
+    assert chart is not None, "a step takes time"
+    photograph(path, one.title, [chart])
 
 
 def main() -> None:
@@ -142,7 +143,7 @@ def main() -> None:
     measure(series, probe, arguments.repeats)
     parts = [f"{arguments.model}'s shape, bf16, {backend.name}, {backend.threads} threads. {probe.told()}"]
     for one in series:
-        name = f"growth-{one.name}.svg"
+        name = f"growth-{one.name}.png"
         parts.append(told(one, probe.best, name))
         if arguments.write:
             draw(one, probe.best, RESULTS.parent / "pictures" / name)

@@ -9,9 +9,9 @@ known how often drafts are right.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.chart_pictures import photograph
 from benchmarks.drive import drive
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -32,7 +32,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
-from inflight.report.charts.batch import WIDE
+from inflight.report.charts.frame import WIDE
 from inflight.report.charts.svg import Drawing, tag, text
 from inflight.report.draft_pictures import draft_pictures
 from inflight.report.pictures import batch_over_time, kv_by_owner, queue_over_time
@@ -43,7 +43,7 @@ from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.workload.workload import Entry, Workload
 
-SUBTITLE, GAP = 26, 24  # pixels
+SUBTITLE = 26  # pixels
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=6, max_model_len=512, vocab_size=1000)
 
@@ -137,23 +137,6 @@ def speculating(path: Path) -> None:
     simulate(Workload((*lasting, *crowd), "two, and a crowd"), Setup(pool), path)
 
 
-def _grid(title: str, rows: Sequence[Sequence[Drawing]]) -> Drawing:
-    """Pictures of one size, each with its title, as one."""
-    first = rows[0][0]
-    width, height = first.width + GAP, first.height + SUBTITLE
-    body = "".join(
-        tag(
-            "g",
-            text(2, SUBTITLE - 12, one.title, "subtitle") + tag("g", one.body, transform=f"translate(0 {SUBTITLE})"),
-            transform=f"translate({place * width:g} {line * height:g})",
-        )
-        for line, pictures in enumerate(rows)
-        for place, one in enumerate(pictures)
-    )
-    described = " ".join(f"{one.title}: {one.description}" for pictures in rows for one in pictures)
-    return Drawing(title, described, len(rows[0]) * width - GAP, len(rows) * height, body, wide=True)
-
-
 def draw_speculation() -> None:
     path = FOLDER / "speculation.jsonl"
     speculating(path)
@@ -161,8 +144,7 @@ def draw_speculation() -> None:
     path.unlink()
     by_place, lengths, over_time = draft_pictures(engine)
     title = "Drafts while two answers run alone, and while forty more run beside them"
-    whole = _grid(title, [[queue_over_time(engine), by_place], [over_time, lengths]])
-    (FOLDER / "speculation.svg").write_text(whole.standalone(), encoding="utf-8")
+    photograph(FOLDER / "speculation.png", title, [queue_over_time(engine), by_place, over_time, lengths], columns=2)
     print(f"speculation: {engine.drafts.counts.tokens:,} drafts, all answered after {engine.steps.end:.2f} s")
 
 

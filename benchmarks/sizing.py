@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+from benchmarks.chart_pictures import photograph
 from benchmarks.comparison import tell
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
@@ -26,9 +27,9 @@ from inflight.planning.proposal import Overrides, propose
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question
 from inflight.planning.traffic import analyze_traffic
-from inflight.report.charts.bars import Part, part_bars
+from inflight.report.charts.chart import Chart
 from inflight.report.charts.distribution import CurvePoint, curve
-from inflight.report.charts.svg import Drawing
+from inflight.report.charts.parts import Part, PartBars, part_bars
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import Lognormal
 from inflight.workload.workload import Entry, Workload
@@ -83,7 +84,7 @@ def question(workload: Workload) -> Question:
     return Question(machines=machines, demand=demand, slos=parse_slos([SLO]))
 
 
-def curves(answer: Plan) -> Drawing | None:
+def curves(answer: Plan) -> Chart | None:
     """One replica at rising rates, with and without chunked prefill."""
     machine, demand = answer.chosen.machine, answer.question.demand
     rates = [share * answer.chosen.rate for share in LOADS]
@@ -103,7 +104,7 @@ def curves(answer: Plan) -> Drawing | None:
     return curve("ITL p99 against throughput", about, named, ("output tokens/s of a replica", ""), ("ITL p99", "s"))
 
 
-def binds(answer: Plan) -> Drawing | None:
+def binds(answer: Plan) -> PartBars | None:
     """Where a step's time goes as the load grows."""
     named: list[tuple[str, list[Part]]] = []
     for share, words in BINDING:
@@ -120,10 +121,10 @@ def binds(answer: Plan) -> Drawing | None:
             seconds = sum(part for (_, by), part in spent.by_kind.items() if by == bound) * spent.step_seconds
             parts.append((name, seconds, class_))
         named.append((f"{words}, {rate:.1f} requests/s", parts))
-    return part_bars("What a step's time goes into", "The mean step of a replica.", named, ("a step", "s"))
+    return part_bars("What a step's time goes into", "The mean step of a replica.", named, "s")
 
 
-def sensitivity(answer: Plan) -> Drawing | None:
+def sensitivity(answer: Plan) -> PartBars | None:
     """TTFT p99 of the planned replicas if the traffic were another."""
     slo = answer.question.slos[0]
     trials = [("as planned", answer.trial), *((one.name, one.trial) for one in answer.changes)]
@@ -132,7 +133,7 @@ def sensitivity(answer: Plan) -> Drawing | None:
     grown = ", ".join(name for name, trial in trials if trial.saturated)
     about = f"{answer.replicas} replicas, sized for {answer.question.demand.rate:.2f} requests/s."
     told = f" Without a bar, because waiting grows without end: {grown}." if grown else ""
-    return part_bars("What would change it", about + told, named, ("TTFT p99", "s"))
+    return part_bars("What would change it", about + told, named, "s")
 
 
 def main() -> None:
@@ -147,9 +148,9 @@ def main() -> None:
     if arguments.write:
         answer = plan(question(workload), progress=tell)
         assert isinstance(answer, Plan)
-        for name, drawing in (("curve", curves(answer)), ("binds", binds(answer)), ("changes", sensitivity(answer))):
-            assert drawing is not None
-            (PICTURES / f"planning-{name}.svg").write_text(drawing.standalone(), encoding="utf-8")
+        for name, figure in (("curve", curves(answer)), ("binds", binds(answer)), ("changes", sensitivity(answer))):
+            assert figure is not None
+            photograph(PICTURES / f"planning-{name}.png", figure.title, [figure])
 
 
 if __name__ == "__main__":

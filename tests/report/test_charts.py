@@ -1,10 +1,10 @@
-"""Parts of charts: numbers, axes, files of their own."""
+"""Charts: numbers, axes, what uPlot is given and what their tables say; our own pictures as files."""
 
 from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
+from itertools import combinations
 
 import hypothesis.strategies as st
 import pytest
@@ -14,10 +14,12 @@ from inflight.metrics.definitions import percentiles
 from inflight.metrics.summary import Window
 from inflight.records.computed import Work
 from inflight.report.charts.batch import MOST_CELLS, batch_picture
-from inflight.report.charts.distribution import percentile_bars
-from inflight.report.charts.frame import Axis, from_zero, text_width
-from inflight.report.charts.lines import over_time
+from inflight.report.charts.blocks import blocks_picture
+from inflight.report.charts.distribution import CurvePoint, cumulative, curve, percentile_bars
+from inflight.report.charts.frame import Axis, text_width
+from inflight.report.charts.over_time import COLUMNS, over_time, stack
 from inflight.report.charts.palette import _DARK, _LIGHT
+from inflight.report.charts.parts import part_bars
 from inflight.report.charts.quantity import quantity, shortened
 from inflight.report.steps.rows import RowRun
 from inflight.report.steps.series import StepFunction
@@ -35,21 +37,12 @@ def test_quantities_have_three_digits_and_a_unit(value: float | None, unit: str,
     assert quantity(value, unit) == said
 
 
-@given(st.floats(1e-6, 1e9), st.sampled_from(["s", "", "share", "tokens"]))
-def test_an_axis_from_zero_holds_its_greatest_and_has_a_few_ticks(greatest: float, unit: str) -> None:
-    axis = from_zero(greatest, "x", unit)
-    assert greatest <= axis.high * (1 + 1e-9) <= 1.6 * greatest + 1e-12
-    places = [axis.place(value) for value, _ in axis.ticks(4)]
-    assert 3 <= len(places) <= 8 and places == sorted(places)
-    assert len({name for _, name in axis.ticks(4)}) == len(places), "no two ticks of one name"
-
-
-@given(st.floats(1e-4, 1.0), st.floats(25, 1e6))
-def test_a_logarithmic_axis_names_values_inside_of_it(low: float, times: float) -> None:
-    axis = Axis(low, low * times, "x", "s", log=True)
-    ticks = axis.ticks()
-    assert len(ticks) >= 1
-    assert all(low * 0.99 <= value <= low * times * 1.01 for value, _ in ticks)
+@given(st.floats(1e-6, 1e9), st.sampled_from(["s", "", "blocks"]))
+def test_an_axis_has_a_few_ticks_of_different_names(greatest: float, unit: str) -> None:
+    ticks = Axis(0.0, greatest, "x", unit).ticks(4)
+    places = [Axis(0.0, greatest, "x", unit).place(value) for value, _ in ticks]
+    assert 3 <= len(places) <= 8 and places == sorted(places) and places[0] == 0.0
+    assert len({name for _, name in ticks}) == len(places), "no two ticks of one name"
 
 
 def contrast(one: str, other: str) -> float:
@@ -75,13 +68,99 @@ def test_colours_can_be_seen_on_the_page_and_on_cards(colours: dict[str, str]) -
 
 def test_a_drawing_can_be_a_file_of_its_own() -> None:
     function = StepFunction.of_changes([(0.0, 1), (1.0, 2)])
-    drawing = over_time("A & B", "About <it>.", [("a", function), ("b", function)], Window(0, 2), ("n", "tokens"))
+    bands = [("a & b", function, "s1"), ("b", function, "shared")]
+    drawing = blocks_picture("A & B", "About <it>.", bands, Window(0, 2), 8.0)
     file = ElementTree.fromstring(drawing.standalone())
     space = "{http://www.w3.org/2000/svg}"
     assert file.find(f"{space}title").text == "A & B"  # type: ignore[union-attr]
     assert file.find(f"{space}rect") is not None, "a ground of its own"
     style = file.find(f"{space}style").text or ""  # type: ignore[union-attr]
     assert set(re.findall(r"var\(--([a-z0-9]+)\)", style)) <= set(re.findall(r"--([a-z0-9]+):", style))
+
+
+def one_row(waiting: float) -> list[tuple[str, float, float]]:
+    """Words of a picture of one row that prefills and decodes, each with its place."""
+    runs = [RowRun(0, 0, Work.PREFILL, 0.0, 1.0), RowRun(0, 0, Work.DECODE, 1.0, 3.0)]
+    drawing = batch_picture("t", runs, [(0.0, waiting)], Window(0.0, 3.0))
+    assert drawing is not None
+    found = ElementTree.fromstring(drawing.standalone()).iter("{http://www.w3.org/2000/svg}text")
+    return [(one.text or "", float(one.get("x") or 0), float(one.get("y") or 0)) for one in found]
+
+
+@pytest.mark.parametrize("waiting", [0.0, 3.0])
+def test_no_word_of_one_row_lies_on_another(waiting: float) -> None:
+    words = [one for one in one_row(waiting) if one[0] != "t"]
+    assert {"row", "0", "prefill", "decode"} <= {word for word, _, _ in words}
+    for (one, left, y), (other, right, below) in combinations(words, 2):
+        if left - text_width(one) < right + text_width(other) and right - text_width(other) < left + text_width(one):
+            assert y == below or abs(y - below) >= 12, (one, other)
+
+
+def test_a_line_is_as_long_as_a_card_is_wide_and_keeps_its_peaks() -> None:
+    """A hundred thousand changes, one of them a peak."""
+    changes = [(float(index), 1.0 if index % 2 else -1.0) for index in range(1, 100_000)]
+    function = StepFunction.of_changes([*changes, (50_000.5, 90.0), (50_001.5, -90.0)])
+    chart = over_time("t", "a", [("one", function)], Window(0.0, 100_000.0), ("n", "tokens"), ("most", 100.0))
+    (line,) = chart.plot.series
+    assert len(chart.plot.xs) == len(line.values) == len(line.high) == COLUMNS
+    assert max(one for one in line.high if one is not None) >= 90 > max(one or 0 for one in line.values)
+    assert chart.plot.xs == sorted(chart.plot.xs) and chart.plot.limit == 100.0
+    assert [key.name for key in chart.keys] == ["one", "most"]
+    assert any("most 9" in cell for row in chart.table.rows for cell in row), "the table has the peak, too"
+
+
+def test_bands_lie_on_each_other_up_to_the_end() -> None:
+    function = StepFunction.of_changes([(0.0, 2)])
+    chart = stack("t", "a", [("one", function, "decode"), ("two", function, "prefill")], Window(0.0, 4.0), ("n", ""))
+    assert (chart.plot.xs[0], chart.plot.xs[-1]) == (0.0, 4.0)
+    assert {tuple(one.values) for one in chart.plot.series} == {(2.0,) * (COLUMNS + 1)}
+    assert chart.table.rows[-1] == ("3.5 s to 4 s", "2", "2")
+
+
+@given(st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=300), st.lists(st.floats(1e-4, 1e4), max_size=300))
+def test_a_cumulative_line_rises_from_nothing_to_all(some: list[float], others: list[float]) -> None:
+    chart = cumulative("t", "a", [("one", some), ("two", others), ("none", [])])
+    assert chart is not None
+    xs = chart.plot.xs
+    assert xs == sorted(xs) and (not chart.plot.x.log or xs[0] > 0)
+    for line, values in zip(chart.plot.series, (some, others), strict=False):
+        shares = [one for one in line.values if one is not None]
+        assert len(shares) == len(xs) and shares == sorted(shares) and shares[-1] == 1.0
+        assert shares[0] == 0.0 or min(values) < max(*some, *others, 0.0) / 1e5, "what is less begins at the axis"
+    assert [one.name for one in chart.plot.series] == ["one", "two"][: 1 + bool(others)]
+
+
+def test_a_cumulative_line_is_none_where_there_are_no_values() -> None:
+    assert cumulative("t", "a", [("one", []), ("two", [])]) is None
+    assert cumulative("t", "a", [("one", [0.0])]) is None
+
+
+def test_what_is_not_to_be_believed_is_marked() -> None:
+    points = [CurvePoint("1/s", 100.0, 0.1), CurvePoint("2/s", 150.0, 9.0, saturated=True, valid=False)]
+    chart = curve("t", "About.", [("one", points), ("none", [])], ("output", "tokens/s"), ("TTFT", "s"))
+    assert chart is not None and chart.plot.y.log
+    assert [(one.hollow, one.crossed) for one in chart.plot.series[0].points] == [(False, False), (True, True)]
+    assert "Hollow" in chart.description and "Crossed out" in chart.description
+    assert chart.table.rows[1] == ("one, 2/s", "150 tokens/s", "9 s, saturated, not valid")
+    assert len({one.mark for one in chart.plot.series}) == 2, "told apart by their shapes, too"
+
+
+def test_percentiles_have_their_intervals() -> None:
+    values = [index / 1000 for index in range(1, 1001)]
+    chart = percentile_bars("t", "a", [("one", percentiles(values)), ("none", percentiles([]))])
+    assert chart is not None
+    (columns,) = chart.plot.series
+    for low, value, high in zip(columns.low, columns.values, columns.high, strict=True):
+        assert low is not None and value is not None and high is not None and low < value < high
+    assert "…" in chart.table.rows[0][1] and chart.keys == ()
+
+
+def test_bars_are_shares_of_the_longest() -> None:
+    bars = part_bars("t", "a", [("one", [("x", 3.0, "s1"), ("y", 1.0, "s2")]), ("two", [("x", 1.0, "s1")])], "s")
+    assert bars is not None
+    assert [[part[1:3] for part in bar.parts] for bar in bars.bars] == [[(0.0, 75.0), (75.0, 25.0)], [(0.0, 25.0)]]
+    assert (bars.table.head, bars.table.rows) == (("", "one", "two"), (("x", "3 s", "1 s"), ("y", "1 s", "0 s")))
+    assert part_bars("t", "a", [("one", [("x", 0.0, "s1")])], "s") is None
 
 
 def test_many_runs_are_merged_to_what_a_row_did_most() -> None:
@@ -92,29 +171,12 @@ def test_many_runs_are_merged_to_what_a_row_did_most() -> None:
         runs.append(RowRun(0, index, Work.DECODE, index + 0.25, index + 1.0))
     drawing = batch_picture("t", runs, [(0.0, 0.0)], Window(0.0, 10_000.0))
     assert drawing is not None and "Merged: each stretch of" in drawing.description
-    body = ElementTree.fromstring(drawing.inline())
+    body = ElementTree.fromstring(f"<svg>{drawing.body}</svg>")
     drawn = {path.get("class"): path.get("d") or "" for path in body.iter("path")}
     assert "area decode" in drawn
     assert len(drawing.body) < 40 * MOST_CELLS
     cells = sum(path.get("class") == "area prefill" for path in body.iter("path"))
     assert cells == 0, "nowhere did it prefill for most of a stretch"
-
-
-def test_values_above_bars_do_not_reach_over_their_neighbours() -> None:
-    """0.965 ms beside 1.16 ms, on bars that have no room for more than the digits."""
-    named = [("small", percentiles([0.000965, 0.0135, 0.0172])), ("large", percentiles([0.00116, 0.0104, 0.0182]))]
-    drawing = percentile_bars("ITL", "About.", named)
-    assert drawing is not None
-    body = ElementTree.fromstring(drawing.inline())
-    values = [
-        one
-        for one in body.iter("text")
-        if re.fullmatch(r"[\d.]+", one.text or "") and one.get("text-anchor") == "middle"
-    ]
-    assert len(values) == 6
-    for left, right in pairwise(values):
-        room = float(right.get("x") or 0) - float(left.get("x") or 0)
-        assert (text_width(left.text or "") + text_width(right.text or "")) / 2 < room
 
 
 def test_names_in_little_room_keep_the_end_that_tells_them_apart() -> None:

@@ -78,14 +78,18 @@ def test_figures(run: Run) -> None:
     assert (figures.draft_steps, figures.draft_time) == (0.5, 0.125)
 
 
-def test_pictures_say_how_far_drafts_were_right(run: Run) -> None:
+def test_charts_say_how_far_drafts_were_right(run: Run) -> None:
     place, lengths, over_time = draft_pictures(engine_of(run))
-    assert "draft 1: 1 right, 1 wrong, 0 behind a wrong one" in place.body
-    assert "draft 2: 1 right, 0 wrong, 1 behind a wrong one" in place.body
-    assert "draft 3: 0 right, 1 wrong, 0 behind a wrong one" in place.body
-    assert [said in lengths.body for said in ("0 right: 50 %", "1 right: 0 %", "2 right: 50 %")] == [True] * 3
+    assert place.table.head[1:] == ("right", "wrong", "behind a wrong one", "above it")
+    assert [row[:4] for row in place.table.rows] == [
+        ("1", "1 drafts", "1 drafts", "0 drafts"),
+        ("2", "1 drafts", "0 drafts", "1 drafts"),
+        ("3", "0 drafts", "1 drafts", "0 drafts"),
+    ]
+    assert lengths.table.rows == (("0", "50 %"), ("1", "0 %"), ("2", "50 %"))
     assert "Of the 2 times" in lengths.description and "1.00 on average" in lengths.description
-    assert "right" in over_time.body and "rejected drafts" in tokens_per_step(engine_of(run)).body
+    assert [one.name for one in over_time.plot.series] == ["right", "wrong, or behind a wrong one"]
+    assert "rejected drafts" in [one.name for one in tokens_per_step(engine_of(run)).plot.series]
 
 
 def test_the_page_has_them_where_there_are_any(run: Run, tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
-"""The page: whole, self-contained, small; and it says what was run."""
+"""The page: whole, self-contained, small; what is text stays text; and it says what was run."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import re
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 import pytest
 
+from benchmarks.chromium import find_chromium, opened_page
+from inflight import uplot
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.static import Static
 from inflight.metrics.observation import Observation
@@ -20,7 +25,7 @@ from inflight.metrics.summary import Window, summarize
 from inflight.report.page import render
 from inflight.report.run import Option, Report, Run, Setting
 
-from .pages import Page, pictures
+from .pages import Page, figures, titled
 from .recorded import Engine, short_of_blocks, workload
 
 MOST_BYTES = 3_000_000
@@ -55,37 +60,85 @@ def test_it_is_well_formed_and_needs_nothing_else(report: Report) -> None:
     text = render(report)
     page = Page(text)
     assert page.sources == ["data:,"], "nothing is fetched"
-    assert "<script" not in text and "@import" not in text and "http" not in text.replace("http-equiv", "")
+    assert "@import" not in text and not re.search(r"\b(?:fetch|XMLHttpRequest|WebSocket|innerHTML)\b", text)
     assert not [place for place, number in Counter(page.ids).items() if number > 1]
     assert set(page.links) <= set(page.ids)
-    assert set(re.findall(r"var\(--([a-z0-9]+)\)", text)) <= set(re.findall(r"--([a-z0-9]+):", text))
+    named = set(re.findall(r"--([a-z0-9]+):", text))
+    assert set(re.findall(r"var\(--([a-z0-9]+)\)", text)) <= named
     assert "Two <settings> & more" in page.words
+    assert uplot.notice() in text, "a copy of uPlot comes with its licence"
 
 
-def test_every_picture_is_xml_with_a_title_and_a_description(report: Report) -> None:
-    drawn = pictures(render(report))
-    assert len(drawn) > 15
-    for picture in drawn:
-        title, description = picture[0], picture[1]
-        assert (title.tag, description.tag) == ("title", "desc")
-        assert title.text and description.text
-        labels = (picture.get("aria-labelledby") or "").split()
-        assert labels == [title.get("id"), description.get("id")]
+def test_its_one_script_is_the_one_that_may_run(report: Report) -> None:
+    text = render(report)
+    (policy,) = (attributes["content"] for _, attributes in Page(text).elements if "http-equiv" in attributes)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy is not None and f"script-src 'sha256-{digest}';" in policy and "default-src 'none'" in policy
+
+
+BAD = "</script><img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>&amp;'"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    """A page about names that are all markup: of the model, requests, tenants, lanes, settings, notes and loads."""
+    asked = [replace(one, request_id=f"{number}{BAD}") for number, one in enumerate(workload(12, tenants=("a", BAD)))]
+    setting = Engine(settings={"model": BAD}).setting(tmp_path, asked, "named")
+    reasons = {"model": Option(BAD, f"because of {BAD}")}
+    first = replace(setting, name=BAD, about=BAD, created=BAD, options=reasons)
+    runs = [replace(setting.runs[0], load=BAD, notes=(BAD,)), replace(setting.runs[0], load="2")]
+    return render(Report(BAD, [first, Setting(f"other{BAD}", runs)], (BAD,)))
+
+
+def test_names_are_text_whatever_they_hold(hostile: str) -> None:
+    page = Page(hostile)
+    assert [tag for tag, _ in page.elements if tag == "img"] == []
+    kinds = Counter(attributes.get("type") for tag, attributes in page.elements if tag == "script")
+    assert kinds == {None: 1, "application/json": len([one for one in figures(hostile) if one.kind == "chart"])}
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert page.words.count(BAD) > 10, "they are all there, as they are"
+    assert any(BAD in series["name"] for one in figures(hostile) if one.plot for series in one.plot["series"])
+
+
+def test_a_browser_takes_them_for_text(hostile: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(hostile, encoding="utf-8")
+    told = chromium("--dump-dom", path.as_uri())
+    assert "<title>broken" not in told.stdout and "<img" not in told.stdout and not console(told)
+
+
+def test_every_picture_says_what_it_is_and_every_chart_has_its_values(report: Report) -> None:
+    drawn = figures(render(report))
+    assert Counter(one.kind for one in drawn) == {"drawing": 6, "chart": 16, "parts": 1}
+    for one in drawn:
+        (said,) = re.findall(r'(?:<svg class="chart"[^>]*|class="plot") role="img" aria-label="([^"]+)"', one.html) or [
+            ""
+        ]
+        if one.kind != "parts":
+            assert unescape(said).startswith(one.title) and len(said) > len(one.title) + 20
+        if one.kind != "drawing":
+            head, *rows = one.table
+            assert rows and all(len(row) == len(head) and all(row[1:]) for row in rows), one.title
 
 
 def test_it_shows_the_batch_the_blocks_and_the_service(report: Report) -> None:
-    titles = Counter(picture[0].text for picture in pictures(render(report)))
+    titles = Counter(one.title for one in figures(render(report)))
     assert titles["The batch over time"] == 2
     assert titles["KV blocks over time by tenant"] == titles["Service by tenant"] == 1
     assert titles["TTFT, cumulative"] == titles["TTFT p99 against throughput"] == 1, "settings share these"
 
 
 def test_nothing_is_drawn_outside_of_its_picture(report: Report) -> None:
-    for picture in pictures(render(report)):
-        width, height = (float(part) for part in (picture.get("viewBox") or "").split()[2:])
-        for path in picture.iter("path"):
-            for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d") or ""):
-                assert -1 <= float(x) <= width + 1 and -1 <= float(y) <= height + 1, picture[0].text
+    for one in figures(render(report)):
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', one.html)
+        if one.kind != "drawing":
+            continue
+        assert size is not None
+        width, height = map(float, size.groups())
+        for path in re.findall(r' d="([^"]*)"', one.html):
+            for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path):
+                assert -1 <= float(x) <= width + 1 and -1 <= float(y) <= height + 1, one.title
 
 
 def test_notes_stand_before_the_figures(report: Report) -> None:
@@ -104,7 +157,7 @@ def test_settings_are_told_with_their_reasons(report: Report) -> None:
 def test_what_a_client_saw_is_enough() -> None:
     """Without steps: figures and latencies, and no batch."""
     text = render(Report("client", [Setting("server", [client_side(60)])]))
-    titles = [picture[0].text for picture in pictures(text)]
+    titles = [one.title for one in figures(text)]
     assert "TTFT, percentiles" in titles and "The batch over time" not in titles
     words = Page(text).words
     assert "batch and memory were not looked at" in words and "r7" in words, "the slowest requests are there"
@@ -122,8 +175,11 @@ def test_repeats_are_compared_with_intervals() -> None:
 def test_a_sweep_is_a_curve() -> None:
     sweep = Setting("server", [client_side(60, slow) for slow in (1.0, 1.5, 2.0)])
     text = render(Report("sweep", [sweep]))
-    curve = next(one for one in pictures(text) if one[0].text == "TTFT p99 against throughput")
-    assert len([title for title in curve.iter("title")]) == 1 + 3, "a point for each load, with its values"
+    curve = titled(text, "TTFT p99 against throughput")
+    assert curve.plot is not None
+    (series,) = curve.plot["series"]
+    assert [point["name"] for point in series["points"]] == ["1.0 requests/s", "0.7 requests/s", "0.5 requests/s"]
+    assert [row[0] for row in curve.table[1:]] == [point["name"] for point in series["points"]]
 
 
 def test_a_saturated_run_has_no_percentiles() -> None:
@@ -165,13 +221,34 @@ def console(told: subprocess.CompletedProcess[str]) -> Sequence[str]:
     return [line for line in told.stderr.splitlines() if "CONSOLE" in line]
 
 
-def test_a_browser_reads_it(large: str, tmp_path: Path) -> None:
+def test_a_browser_draws_it(large: str, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(large, encoding="utf-8")
     told = chromium("--dump-dom", path.as_uri())
-    assert told.returncode == 0
-    assert told.stdout.count('<svg class="chart"') == large.count('<svg class="chart"') > 8
-    assert "The batch over time" in told.stdout and not console(told)
+    assert told.returncode == 0 and not console(told)
+    assert told.stdout.count('class="uplot') == large.count('class="plot"') > 4, "every chart was drawn"
+    assert told.stdout.count('<svg class="chart" viewBox') == large.count('<svg class="chart" viewBox') > 2
+
+
+def test_without_a_script_its_values_are_there(large: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(large, encoding="utf-8")
+    if find_chromium() is None:
+        pytest.skip("no Chromium on PATH")
+
+    async def look() -> dict[str, int]:
+        async with opened_page() as page:
+            await page.send("Emulation.setScriptExecutionDisabled", value=True)
+            await page.open(path.as_uri())
+            await page.until("document.readyState === 'complete' && document.querySelectorAll('footer').length")
+            seen = "[...document.querySelectorAll('%s')].filter((one) => one.checkVisibility()).length"
+            kinds = (".plot", ".values summary", "noscript p", "svg.chart[viewBox]", "table")
+            return {kind: await page.eval(seen % kind) for kind in kinds}
+
+    seen = asyncio.run(look())
+    assert seen[".plot"] == 0 and seen["noscript p"] == 1, "nothing is left empty, and it is said why"
+    assert seen[".values summary"] == large.count('class="values"') > 4
+    assert seen["svg.chart[viewBox]"] > 2 and seen["table"] > 3
 
 
 def test_the_console_would_be_seen(tmp_path: Path) -> None:

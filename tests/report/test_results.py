@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from inflight.report.results import read_results
 from inflight.report.run import Report
 from inflight.report.text import as_json, as_text
 
-from .pages import Page, pictures
+from .pages import Page, figures, titled
 from .test_page import client_side
 
 
@@ -126,7 +127,7 @@ def test_figures_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_without_rows_the_page_has_what_there_is(tmp_path: Path) -> None:
     text = render(Report("r", [read_results(write(tmp_path / "a.json", result(rows=False)))]))
-    titles = [picture[0].text for picture in pictures(text)]
+    titles = [one.title for one in figures(text)]
     assert {"TTFT, percentiles", "Offered and completed", "Under way"} <= set(titles)
     assert "TTFT, cumulative" not in titles
     assert "class document" in Page(text).words and "growing" in Page(text).words
@@ -147,10 +148,7 @@ def test_a_sweep_has_a_run_for_each_point_by_value(tmp_path: Path) -> None:
     setting = read_results(write(tmp_path / "a.json", sweep))
     assert setting.loads == ["4 requests/s", "8 requests/s", "16 requests/s"]
     assert "interrupted" in setting.runs[0].notes[0]
-    curve = next(
-        one for one in pictures(render(Report("r", [setting]))) if one[0].text == "TTFT p99 against throughput"
-    )
-    assert "1 load has none to show" in (curve[1].text or "")
+    assert "1 load has none to show" in titled(render(Report("r", [setting])), "TTFT p99 against throughput").html
 
 
 def test_an_invalid_run_says_why(tmp_path: Path) -> None:
@@ -181,20 +179,19 @@ def test_a_sweep_is_not_said_to_be_its_first_load(tmp_path: Path) -> None:
 
 def test_pieces_of_a_second_are_not_said_to_be_shorter(tmp_path: Path) -> None:
     page = render(Report("r", [read_results(write(tmp_path / "a.json", result()))]))
-    told = {picture[0].text: picture[1].text or "" for picture in pictures(page)}
     for title in ("Offered and completed", "Under way"):
-        assert "mean over 1 s." in told[title] and " ms" not in told[title]
+        (told,) = re.findall(r'<p class="about">(.*?)</p>', titled(page, title).html)
+        assert "mean over 1 s." in told and " ms" not in told
 
 
 def test_a_point_that_is_not_valid_is_crossed_out(tmp_path: Path) -> None:
     points = [{"value": 4, "result": result(1.0)}, {"value": 8, "result": result(2.0, valid=False)}]
     sweep = {"kind": "sweep", "version": 1, "by": "rate", "partial": False, "points": points}
     page = render(Report("r", [read_results(write(tmp_path / "a.json", sweep))]))
-    curve = next(one for one in pictures(page) if one[0].text == "TTFT p99 against throughput")
-    assert sum(path.get("class") == "cross" for path in curve.iter("path")) == 1
-    assert "Crossed out" in (curve[1].text or "") and "not valid" in "".join(
-        one.text or "" for one in curve.iter("title")
-    )
+    curve = titled(page, "TTFT p99 against throughput")
+    assert curve.plot is not None
+    assert [one.get("crossed", False) for one in curve.plot["series"][0]["points"]] == [False, True]
+    assert "Crossed out (1 run)" in curve.html and curve.table[2][2].endswith("not valid")
     assert "do not believe" in Page(page).words
     assert "Distributions: of 4 requests/s." in Page(page).words
 

@@ -1,4 +1,4 @@
-"""Pictures of drafts: how far they were right, by their place in a step, and over time.
+"""Charts of drafts: how far they were right, by their place in a step, and over time.
 
 Knows an engine's run and charts; who made the drafts is a setting.
 """
@@ -6,27 +6,22 @@ Knows an engine's run and charts; who made the drafts is a setting.
 from __future__ import annotations
 
 from inflight.metrics.summary import Window
-from inflight.report.charts.frame import Key
+from inflight.report.charts.chart import Chart, Key
 from inflight.report.charts.histogram import Column, histogram
-from inflight.report.charts.lines import stack
-from inflight.report.charts.quantity import quantity
-from inflight.report.charts.svg import Drawing
+from inflight.report.charts.over_time import stack
 from inflight.report.steps.engine_run import EngineRun
 
 
-def draft_pictures(engine: EngineRun) -> list[Drawing]:
+def draft_pictures(engine: EngineRun) -> list[Chart]:
     """Of a run with speculation: how far drafts were right, by their place, and over time."""
     return [one for one in (_by_place(engine), _accepted_lengths(engine), _over_time(engine)) if one is not None]
 
 
-def _by_place(engine: EngineRun) -> Drawing | None:
+def _by_place(engine: EngineRun) -> Chart | None:
     columns = []
     for place, (drafted, reached, accepted) in enumerate(engine.drafts.counts.positions(), 1):
         share = _percent(accepted / reached) if reached else ""
-        said = (
-            f"draft {place}: {accepted:,} right, {reached - accepted:,} wrong, {drafted - reached:,} behind a wrong one"
-        )
-        columns.append(Column(str(place), (accepted, reached - accepted, drafted - reached), share, said))
+        columns.append(Column(str(place), (accepted, reached - accepted, drafted - reached), share))
     keys = [Key("right", "decode", "area"), Key("wrong", "padding", "area"), Key("behind a wrong one", "idle", "area")]
     about = (
         "The first draft of a sequence in a step, the second, …; above: how many were right of those with all before "
@@ -35,11 +30,11 @@ def _by_place(engine: EngineRun) -> Drawing | None:
     return histogram("Drafts by place", about, columns, keys, "place among a step's drafts", ("drafts", "drafts"))
 
 
-def _accepted_lengths(engine: EngineRun) -> Drawing | None:
+def _accepted_lengths(engine: EngineRun) -> Chart | None:
     counts = engine.drafts.counts
     lengths, whole = counts.accepted_lengths(), counts.chunks
     columns = [
-        Column(str(right), (share,), _percent(share), f"{right} right: {quantity(share, 'share')}")
+        Column(str(right), (share,), _percent(share))
         for right in range(max(lengths, default=-1) + 1)
         for share in (lengths.get(right, 0) / whole,)
     ]
@@ -52,7 +47,7 @@ def _accepted_lengths(engine: EngineRun) -> Drawing | None:
     return histogram("Accepted drafts of a step", about, columns, one, "drafts that were right", ("share", "share"))
 
 
-def _over_time(engine: EngineRun) -> Drawing | None:
+def _over_time(engine: EngineRun) -> Chart | None:
     steps, of = engine.steps, engine.drafts
     if not of.counts.chunks:
         return None

@@ -1,4 +1,4 @@
-"""Which pictures tell what about a run, and about several settings side by side.
+"""Which pictures and charts tell what about a run, and about several settings side by side.
 
 Knows runs and charts; the page says where they stand.
 """
@@ -15,13 +15,16 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window
 from inflight.records.computed import Work
 from inflight.records.timings import QUEUE_REASONS
-from inflight.report.charts.bars import Part, Segment, part_bars, request_timelines
 from inflight.report.charts.batch import CLASSES, batch_picture
+from inflight.report.charts.blocks import blocks_picture
+from inflight.report.charts.chart import Chart, series_class
 from inflight.report.charts.distribution import CurvePoint, cumulative, curve, percentile_bars
 from inflight.report.charts.frame import WIDTH
-from inflight.report.charts.lines import over_time, series_class, stack
+from inflight.report.charts.over_time import over_time, stack
 from inflight.report.charts.palette import SERIES
+from inflight.report.charts.parts import Part, PartBars, part_bars
 from inflight.report.charts.quantity import shortened
+from inflight.report.charts.requests import Segment, request_timelines
 from inflight.report.charts.svg import Drawing
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Run, Setting
@@ -90,10 +93,10 @@ def kv_by_owner(engine: EngineRun, seconds: float = 0.0, most: int = _MOST_OWNER
     )
     title = f"KV blocks over time by {owners.by}"
     span = Window(steps.start, max(steps.end, steps.start + seconds))
-    return stack(title, about, bands, span, ("blocks", "blocks"), engine.capacity["num_blocks"], width)
+    return blocks_picture(title, about, bands, span, engine.capacity["num_blocks"], width)
 
 
-def queue_over_time(engine: EngineRun) -> Drawing:
+def queue_over_time(engine: EngineRun) -> Chart:
     span = _span(engine)
     named = [("running", running(engine)), ("waiting", waiting(engine))]
     limit = (
@@ -106,7 +109,7 @@ def queue_over_time(engine: EngineRun) -> Drawing:
     )
 
 
-def tokens_per_step(engine: EngineRun) -> Drawing:
+def tokens_per_step(engine: EngineRun) -> Chart:
     steps = engine.steps
     bands = [
         ("decode", steps.over_time(lambda index: steps.decode[index]), "decode"),
@@ -117,17 +120,17 @@ def tokens_per_step(engine: EngineRun) -> Drawing:
     ]
     bands = [band for band in bands if band[1].greatest > 0]
     about = "Token slots that a step computed, by what they were for; none while no step ran."
-    return stack("Tokens per step", about, bands, Window(steps.start, steps.end), ("tokens per step", "tokens"))
+    return stack("Tokens per step", about, bands, Window(steps.start, steps.end), ("tokens", "tokens"))
 
 
-def step_seconds(engine: EngineRun) -> Drawing:
+def step_seconds(engine: EngineRun) -> Chart:
     steps = engine.steps
     function = steps.over_time(lambda index: steps.ended[index] - steps.began[index])
     about = "How long a step took: the gap between events of every stream in it."
     return over_time("Step time", about, [("step", function)], Window(steps.start, steps.end), ("step time", "s"))
 
 
-def service_over_time(engine: EngineRun) -> Drawing | None:
+def service_over_time(engine: EngineRun) -> Chart | None:
     """By tenant where there are several, else by lane; None where there is one of each."""
     for owner in ("tenant", "lane"):
         served = service(engine, owner)
@@ -162,7 +165,7 @@ def requests_over_time(engine: EngineRun, seconds: float = 0.0) -> Drawing | Non
     )
 
 
-def ttft_over_time(run: Run) -> Drawing | None:
+def ttft_over_time(run: Run) -> Chart | None:
     """Whether latency grew while the run went on."""
     points = sorted((one.intended, value) for one in run.observations if (value := one.ttft) is not None)
     if len(points) < 3:
@@ -175,7 +178,7 @@ def ttft_over_time(run: Run) -> Drawing | None:
     return over_time("TTFT over the run", about, [("TTFT", function)], span, ("TTFT", "s"))
 
 
-def run_over_time(run: Run) -> list[Drawing]:
+def run_over_time(run: Run) -> list[Chart]:
     """What was offered and what came of it, where a load client counted that."""
     series = run.series
     if series is None or not series.offered:
@@ -202,7 +205,7 @@ def run_over_time(run: Run) -> list[Drawing]:
 # -- settings side by side --------------------------------------------------------------------------------------
 
 
-def latency_spread(named: Sequence[tuple[str, Run]]) -> list[Drawing]:
+def latency_spread(named: Sequence[tuple[str, Run]]) -> list[Chart]:
     """How TTFT, ITL and E2E are spread, and their percentiles."""
     kinds: tuple[tuple[str, str, Callable[[Observation], list[float]]], ...] = (
         (
@@ -222,12 +225,12 @@ def latency_spread(named: Sequence[tuple[str, Run]]) -> list[Drawing]:
     ]
     for name, _, _ in kinds:
         levels: list[tuple[str, Percentiles]] = [(who, getattr(run.summary, name.lower())) for who, run in named]
-        about = "Bars: p50, p95, p99. Whiskers: 95 % intervals, where the samples reach that far."
+        about = "Columns: p50, p95, p99. Whiskers: 95 % intervals, where the samples reach that far."
         pictures.append(percentile_bars(f"{name}, percentiles", about, levels))
     return [picture for picture in pictures if picture is not None]
 
 
-def time_spent(named: Sequence[tuple[str, EngineFigures]]) -> Drawing | None:
+def time_spent(named: Sequence[tuple[str, EngineFigures]]) -> PartBars | None:
     """Where requests' time went, all together."""
     bars = []
     for name, figures in named:
@@ -246,10 +249,10 @@ def time_spent(named: Sequence[tuple[str, EngineFigures]]) -> Drawing | None:
         "waited for. Other: chiefly the step under way at the arrival, and answers that lay ready until their batch "
         "ended."
     )
-    return part_bars("Where the time went", about, bars, ("request seconds", "s"))
+    return part_bars("Where the time went", about, bars, "s")
 
 
-def throughput_latency(settings: Sequence[Setting]) -> list[Drawing]:
+def throughput_latency(settings: Sequence[Setting]) -> list[Chart]:
     """Where there are several loads or settings to compare."""
     if sum(len(setting.loads) for setting in settings) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Charts as SVG, written by hand: axes, lines and areas are a few hundred lines here, where a plotting library would be
-40 MB of dependencies, could not take its colours from the page (light, dark, print), and would not merge a hundred
-thousand steps to the pixels that show them.
+"""Charts and pictures. What any library draws (lines, areas, columns, points) is data for uPlot, with a table of the
+same values. The batch, the requests in it and the memory they hold are pictures of our own, as SVG written by hand: no
+library has them, they merge a hundred thousand steps to the pixels that show them, and they need no script.
 """

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 from inflight.metrics.summary import Window
 from inflight.records.computed import Work
-from inflight.report.charts.frame import Axis, Frame, Key
+from inflight.report.charts.chart import Key
+from inflight.report.charts.frame import WIDE, Axis, Frame
 from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import Drawing, number, rectangle, tag, text
 from inflight.report.steps.rows import RowRun
 
-WIDE = 940
 MOST_CELLS = 12_000
 MOST_ROWS = 96
 _STEP_SPACE = 6  # pixels that a step must have on average, to be drawn
 _QUEUE = 46  # height of the queue's strip
+_BELOW = 6  # pixels between the last row and the axis
 _TALL = (Work.PREFILL, Work.RECOMPUTE)
 _LOW = 0.72  # of a lane's height: single tokens
 CLASSES = {
@@ -75,10 +76,9 @@ def batch_picture(
     keys = [Key(_NAMES[state], CLASSES[state], "area") for state in states]
     keys += [Key("waiting (sequences)", "waiting", "area")] if has_queue else []
     strip = _QUEUE if has_queue else 0
-    probe = Frame(Axis(0, 1, ""), Axis(0, 1, ""), keys, width)
-    height = probe.top - 12 + strip + height_of_row * len(rows) + 42
-    frame = Frame(Axis(0.0, span.seconds, "time", "s"), Axis(0, 1, ""), keys, width, height)
-    top = frame.top - 12 + strip
+    tall = strip + height_of_row * len(rows)
+    frame = Frame(Axis(0.0, span.seconds, "time", "s"), keys, tall + _BELOW, width, label="" if has_queue else "row")
+    top = frame.top + strip
     places = {row: top + place * height_of_row for place, row in enumerate(rows)}
     body = _lanes(frame, places, height_of_row) + _paths(frame, cells, places, height_of_row)
     if has_queue:
@@ -88,7 +88,7 @@ def batch_picture(
         lines = (f"M{number(frame.at_x(time))} {number(top)}V{number(frame.bottom)}" for time in within)
         body += tag("path", d="".join(lines), class_="steps")
         about += " Fine lines are steps."
-    return Drawing(title, about + merged, width, height, frame.around(body, y_ticks=False), wide=True)
+    return Drawing(title, about + merged, width, frame.height, frame.around(body), wide=True)
 
 
 def _about(rows: list[int], runs: Sequence[RowRun]) -> str:
@@ -156,8 +156,7 @@ def _lanes(frame: Frame, places: dict[int, float], height: float) -> str:
         text(frame.left - 6, y + height / 2 + 4, str(row), anchor="end") for row, y in places.items() if not row % every
     ]
     ground = [rectangle(frame.left, y + 0.5, frame.right - frame.left, height - 1) for y in places.values()]
-    top = min(places.values())
-    return tag("path", d="".join(ground), class_="area free") + "".join(names) + text(2, top - 5, "row", "label")
+    return tag("path", d="".join(ground), class_="area free") + "".join(names)
 
 
 def _paths(frame: Frame, cells: Sequence[Cell], places: dict[int, float], height: float) -> str:
@@ -191,4 +190,4 @@ def _queue(frame: Frame, waiting: Sequence[tuple[float, float]], span: Window, b
             d.append(rectangle(x, floor - height, frame.at_x(end - span.start) - x, height))
     label = text(frame.left - 6, ceiling + 8, f"{most:,.0f}", anchor="end")
     line = tag("path", d=f"M{frame.left} {floor}H{frame.right}", class_="grid")
-    return line + tag("path", d="".join(d), class_="area waiting") + label
+    return line + tag("path", d="".join(d), class_="area waiting") + label + text(2, bottom - 5, "row", "label")

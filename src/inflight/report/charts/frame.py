@@ -1,68 +1,51 @@
-"""Axes (where a value lies between their ends, which values are named) and the frame of a chart: grid, legend, and from
-values to pixels. Knows nothing of what is drawn inside.
+"""The frame of our own pictures: legend, time below, and where there is one a scale at the left; and from values to
+pixels. Knows nothing of what is drawn inside.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inflight.report.charts.chart import Key
 from inflight.report.charts.quantity import scale_of, short
-from inflight.report.charts.svg import Point, rectangle, tag, text
+from inflight.report.charts.svg import rectangle, tag, text
+
+WIDTH, WIDE = 380, 940  # pixels of a picture in a column of the page, and of one across it
+LEFT, RIGHT, BOTTOM = 44, 12, 36
+_NARROW, _BROAD = set("fijlrt.,:;'()| "), set("mwMW%")
+_LEGEND_LINE, _LABEL = 17, 19  # pixels: a line of the legend; a label between it and the plot
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """name: what is measured. unit: "s", "tokens", "share" (told in percent), … log: low must be above zero."""
+    """name: what is measured. unit: "s", "blocks", …"""
 
     low: float
     high: float
     name: str
     unit: str = ""
-    log: bool = False
 
     @property
     def label(self) -> str:
-        unit = "%" if self.unit == "share" else scale_of(self.high, self.unit)[1]
+        unit = scale_of(self.high, self.unit)[1]
         if self.name and unit.startswith(self.name):
             return unit
         return f"{self.name}, {unit}" if unit else self.name
 
     def place(self, value: float) -> float:
         """0 at the low end, 1 at the high end; values beyond are put on the end."""
-        if self.log:
-            low, high = math.log(self.low), math.log(self.high)
-            share = (math.log(max(value, self.low)) - low) / max(high - low, 1e-12)
-        else:
-            share = (value - self.low) / max(self.high - self.low, 1e-300)
+        share = (value - self.low) / max(self.high - self.low, 1e-300)
         return min(1.0, max(0.0, share))
 
     def ticks(self, about: int = 5) -> list[tuple[float, str]]:
-        factor = 0.01 if self.unit == "share" else scale_of(self.high, self.unit)[0]
-        values = self._decades() if self.log else self._even(about, factor)
-        return [(value, short(round(value / factor, 9))) for value in values]
-
-    def _even(self, about: int, factor: float) -> list[float]:
+        factor = scale_of(self.high, self.unit)[0]
         step = _round_up((self.high - self.low) / factor / about) * factor
         if step <= 0:
-            return [self.low]
-        first = math.ceil(self.low / step - 1e-9)
-        last = math.floor(self.high / step + 1e-9)
-        return [place * step for place in range(first, last + 1)]
-
-    def _decades(self) -> list[float]:
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        marks = (1, 2, 5) if last - first <= 2 else (1,) if last - first > 4 else (1, 3)
-        found = [mark * 10.0**power for power in range(first, last + 1) for mark in marks]
-        return [value for value in found if self.low * 0.999 <= value <= self.high * 1.001]
-
-
-def from_zero(greatest: float, name: str, unit: str = "") -> Axis:
-    """From 0 to a round number above the greatest value."""
-    factor = scale_of(greatest, unit)[0]
-    step = _round_up(greatest / factor / 5) or 1.0
-    high = math.ceil(greatest / factor / step - 1e-9) * step * factor if greatest > 0 else factor
-    return Axis(0.0, high, name, unit)
+            return [(self.low, short(self.low / factor))]
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(place * step, short(round(place * step / factor, 9))) for place in range(first, last + 1)]
 
 
 def _round_up(value: float) -> float:
@@ -73,73 +56,62 @@ def _round_up(value: float) -> float:
     return next(one * power for one in (1, 2, 2.5, 5, 10) if one * power >= value * (1 - 1e-9))
 
 
-WIDTH, HEIGHT = 380, 224
-LEFT, RIGHT, BOTTOM = 44, 12, 36
-_NARROW, _BROAD = set("fijlrt.,:;'()| "), set("mwMW%")
-_LEGEND_LINE = 17
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """An entry of the legend: "line" with a mark, or "area"."""
-
-    name: str
-    class_: str
-    kind: str = "line"
-    mark: int = 0
-
-
 class Frame:
-    """x, y: axes. plot: left, top, width, height of the inside in pixels."""
+    """left, top, right, bottom: of the plot. label: a word at the plot's upper left, by what the lanes are numbered;
+    a scale at the left has its own."""
 
-    def __init__(self, x: Axis, y: Axis, keys: list[Key], width: float = WIDTH, height: float = HEIGHT):
-        self.x, self.y, self.width, self.height = x, y, width, height
+    def __init__(
+        self,
+        x: Axis,
+        keys: Sequence[Key],
+        tall: float,
+        width: float = WIDE,
+        left: float = LEFT,
+        y: Axis | None = None,
+        label: str = "",
+    ):
+        """tall: pixels of the plot."""
+        self._x, self._y, self._width = x, y, width
+        self._label = y.label if y is not None else label
         self._legend, lines = _legend(keys, width)
-        self.left, self.right = LEFT, width - RIGHT
-        self.top = 24 + lines * _LEGEND_LINE
-        self.bottom = height - BOTTOM
-
-    @property
-    def columns(self) -> int:
-        """Stretches of two pixels."""
-        return int(self.right - self.left) // 2
-
-    def at(self, x: float, y: float) -> Point:
-        return Point(self.at_x(x), self.at_y(y))
+        self.left, self.right = left, width - RIGHT
+        self.top = lines * _LEGEND_LINE + (_LABEL if self._label else 4)
+        self.bottom = self.top + tall
+        self.height = self.bottom + BOTTOM
 
     def at_x(self, x: float) -> float:
-        return self.left + self.x.place(x) * (self.right - self.left)
+        return self.left + self._x.place(x) * (self.right - self.left)
 
     def at_y(self, y: float) -> float:
-        return self.bottom - self.y.place(y) * (self.bottom - self.top)
+        """Where there is a scale at the left."""
+        assert self._y is not None, "lanes have places, not values"
+        return self.bottom - self._y.place(y) * (self.bottom - self.top)
 
-    def around(self, inside: str, x_ticks: bool = True, y_ticks: bool = True) -> str:
-        """The whole chart."""
+    def around(self, inside: str) -> str:
+        """The whole picture."""
         parts = [self._legend]
-        if y_ticks:
-            for value, name in self.y.ticks(4):
-                y = self.at_y(value)
-                parts.append(tag("path", d=f"M{self.left} {y:.1f}H{self.right}", class_="grid"))
-                parts.append(text(self.left - 6, y + 4, name, anchor="end"))
-            parts.append(text(2, self.top - 10, self.y.label, "label"))
+        if self._label:
+            parts.append(text(2, self.top - 7, self._label, "label"))
+        for value, name in self._y.ticks(4) if self._y is not None else ():
+            y = self.at_y(value)
+            parts.append(tag("path", d=f"M{self.left} {y:.1f}H{self.right}", class_="grid"))
+            parts.append(text(self.left - 6, y + 4, name, anchor="end"))
         parts.append(inside)
         parts.append(tag("path", d=f"M{self.left} {self.bottom:.1f}H{self.right}", class_="axis"))
-        if x_ticks:
-            parts += self._x_ticks()
-        return "".join(parts)
+        return "".join([*parts, *self._x_ticks()])
 
     def _x_ticks(self) -> list[str]:
         parts, last = [], -1e9
-        for value, name in self.x.ticks(6 if self.width < 600 else 10):
+        for value, name in self._x.ticks(6 if self._width < 600 else 10):
             x = self.at_x(value)
             half = text_width(name) / 2
             if x - half < last + 6:
                 continue
             last = x + half
             parts.append(tag("path", d=f"M{x:.1f} {self.bottom:.1f}v4", class_="axis"))
-            parts.append(text(min(x, self.width - half), self.bottom + 16, name, anchor="middle"))
+            parts.append(text(min(x, self._width - half), self.bottom + 16, name, anchor="middle"))
         middle = (self.left + self.right) / 2
-        return [*parts, text(middle, self.bottom + 31, self.x.label, "label", "middle")]
+        return [*parts, text(middle, self.bottom + 31, self._x.label, "label", "middle")]
 
 
 def text_width(words: str) -> float:
@@ -147,26 +119,7 @@ def text_width(words: str) -> float:
     return sum(4.5 if one in _NARROW else 11 if one in _BROAD else 8.6 if one.isupper() else 7.6 for one in words)
 
 
-def mark(point: Point, number: int, class_: str) -> str:
-    """A point's shape: circle, square, diamond, triangle, by the series' number."""
-    x, y = point
-    match number % 4:
-        case 0:
-            return tag("circle", cx=x, cy=y, r=3.6, class_=class_)
-        case 1:
-            return tag("path", d=rectangle(x - 3.3, y - 3.3, 6.6, 6.6), class_=class_)
-        case 2:
-            return tag("path", d=f"M{x:.1f} {y - 4.6:.1f}l4.6 4.6l-4.6 4.6l-4.6 -4.6z", class_=class_)
-    return tag("path", d=f"M{x:.1f} {y - 4.4:.1f}l4.4 8h-8.8z", class_=class_)
-
-
-def cross(point: Point) -> str:
-    """Over a point that does not count."""
-    x, y = point
-    return tag("path", d=f"M{x - 6:.1f} {y - 6:.1f}l12 12m0 -12l-12 12", class_="cross")
-
-
-def _legend(keys: list[Key], width: float) -> tuple[str, int]:
+def _legend(keys: Sequence[Key], width: float) -> tuple[str, int]:
     """SVG, and how many lines it takes."""
     if not keys:
         return "", 0
@@ -176,12 +129,7 @@ def _legend(keys: list[Key], width: float) -> tuple[str, int]:
         if x > 2 and x + needed > width:
             x, line = 2.0, line + 1
         y = 8 + line * _LEGEND_LINE
-        if key.kind == "area":
-            parts.append(tag("path", d=rectangle(x, y - 5, 16, 10), class_=f"area {key.class_}"))
-        else:
-            parts.append(tag("path", d=f"M{x:.1f} {y}h18", class_=f"line {key.class_}"))
-            if key.kind == "marked":
-                parts.append(mark(Point(x + 9, y), key.mark, key.class_))
+        parts.append(tag("path", d=rectangle(x, y - 5, 16, 10), class_=f"area {key.class_}"))
         parts.append(text(x + 24, y + 4, key.name, "key"))
         x += needed
     return "".join(parts), line + 1

@@ -20,7 +20,8 @@ _DARK = {
     "waiting": "#c2ab3d", "idle": "#2d4e6b", "free": "#24292e", "good": "#46cfa3", "bad": "#ff9468",
 }  # fmt: skip
 
-_DASHES = ("", "6 3", "2 2", "9 3 2 3", "12 4", "4 2 1 2", "1 3")
+# Of lines, as CSS has them and as a canvas wants them: "" is unbroken.
+DASHES = ("", "6 3", "2 2", "9 3 2 3", "12 4", "4 2 1 2", "1 3")
 
 _RULES = """
 svg.chart text{font:12.5px/1 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",Arial,sans-serif;fill:var(--ink)}
@@ -31,11 +32,7 @@ svg.chart text.subtitle{font-size:13px;font-weight:600}
 svg.chart .grid{stroke:var(--grid);stroke-width:1;fill:none;shape-rendering:crispEdges}
 svg.chart .axis{stroke:var(--soft);stroke-width:1;fill:none;shape-rendering:crispEdges}
 svg.chart .line{fill:none;stroke-width:2;stroke-linejoin:round}
-svg.chart .band{opacity:.22}
-svg.chart .whisker{stroke:var(--ink);stroke-width:1.2;fill:none}
-svg.chart .hollow{fill:var(--page)}
 svg.chart .steps{stroke:var(--page);stroke-width:.7;stroke-opacity:.75;fill:none}
-svg.chart .cross{stroke:var(--bad);stroke-width:2;fill:none}
 svg.chart .limit{stroke:var(--bad);stroke-width:1.2;stroke-dasharray:5 3;fill:none}
 """
 
@@ -46,14 +43,13 @@ def _variables(colours: dict[str, str]) -> str:
 
 def _series_rules() -> str:
     rules = []
-    for index, dash in enumerate(_DASHES, 1):
+    for index, dash in enumerate(DASHES, 1):
         rules.append(f"svg.chart .s{index}{{stroke:var(--s{index});fill:var(--s{index})}}")
         rules.append(f"svg.chart .line.s{index}{{fill:none;stroke-dasharray:{dash or 'none'}}}")
-        rules.append(f"svg.chart .area.s{index},svg.chart .band.s{index}{{stroke:none}}")
+        rules.append(f"svg.chart .area.s{index}{{stroke:none}}")
     rules += [f"svg.chart .{name}{{fill:var(--{name})}}" for name in ("prefill", "decode", "idle", "free")]
     patterned = ("recomputed", "padding", "waiting", "cached", "shared")
     rules += [f"svg.chart .{name}{{fill:url(#{name})}}" for name in patterned]
-    rules.append("svg.chart .hollow{fill:var(--page)}")
     rules.append("svg.chart .area.edge{stroke:var(--page);stroke-width:.6}svg.chart .pale{fill-opacity:.5}")
     return "\n".join(rules)
 

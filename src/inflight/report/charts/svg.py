@@ -1,5 +1,5 @@
-"""SVG as text: tags with escaped content, paths with as few digits as a pixel needs; and the finished picture, for a
-page that brings the colours, or as a file of its own. Knows nothing of axes and data.
+"""SVG as text: tags with escaped content, paths with as few digits as a pixel needs; and the finished picture: what is
+inside of it, for a page that brings the colours, or a file of its own. Knows nothing of axes and data.
 """
 
 from __future__ import annotations
@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from itertools import count
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from inflight.report.charts.palette import PATTERNS, STANDALONE_RULES
 
 
 def tag(name: str, content: str = "", **attributes: object) -> str:
-    """content is SVG or HTML already. Names: class_ → class, stroke_width → stroke-width."""
+    """content is SVG already. Names: class_ → class, stroke_width → stroke-width."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(number(value) if isinstance(value, float) else str(value))}"'
         for key, value in attributes.items()
@@ -50,7 +49,6 @@ def rectangle(x: float, y: float, width: float, height: float) -> str:
 
 _TITLE_SPACE = 30
 _MARGIN = 10
-_numbers = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +56,13 @@ class Drawing:
     """width, height in pixels at full size. description: what it shows, for those who do not see it and for the
     caption. body: SVG. wide: must not be shrunk to a phone's width, but scrolled."""
 
+    kind: ClassVar[str] = "drawing"
     title: str
     description: str
     width: float
     height: float
     body: str
     wide: bool = False
-
-    def inline(self) -> str:
-        """For a page that has the palette's variables, rules and patterns."""
-        place = f"c{next(_numbers)}"
-        said = tag("title", escape(self.title), id=f"{place}t") + tag("desc", escape(self.description), id=f"{place}d")
-        return tag(
-            "svg",
-            said + self.body,
-            class_="chart",
-            viewBox=f"0 0 {self.width:g} {self.height:g}",
-            role="img",
-            aria_labelledby=f"{place}t {place}d",
-        )
 
     def standalone(self) -> str:
         """A file: with its title, on a ground of its own, so that it reads on light and dark pages."""

@@ -1,5 +1,6 @@
-"""The page: one HTML file with everything in it, that needs no script and no network."""
+"""The page: one HTML file with everything in it. Needs no network; without a script, charts are tables."""
 
 from inflight.report.page.page import render
+from inflight.report.page.templating import figures_alone
 
-__all__ = ["render"]
+__all__ = ["figures_alone", "render"]
