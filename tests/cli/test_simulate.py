@@ -100,6 +100,43 @@ def test_replicas_that_scale(capsys: pytest.CaptureFixture[str], model: str) -> 
     assert len(json.loads(out)["replicas"]) >= 3
 
 
+DISK = ("--kv-disk-read-gb-per-s", "2", "--kv-disk-write-gb-per-s", "1", "--kv-bytes", "4096")
+
+
+def test_tiers_bring_what_the_prefix_cache_had_to_give_up(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    """Conversations of which few fit."""
+    usual = ("simulate", "--step-model", model, "--rate", "2", "--turns", "8", "--think", "9", "--requests", "120")
+    usual = (*usual, "--input-tokens", "40", "--output-tokens", "16", "--num-blocks", "90", "--max-num-seqs", "4")
+
+    def cached(*options: str) -> tuple[int, str]:
+        out, err = said(capsys, *usual, *options, "--json")
+        return json.loads(out)["summary"]["cached_tokens"], err
+
+    without, err = cached()
+    assert "tiers " not in err
+    kept, err = cached("--kv-cache-disk", "1", *DISK)
+    assert kept > 1.1 * without
+    assert "Folder: 16,384 blocks; each 33 µs to read and 66 µs to write" in err and "were brought" in err
+    host, err = cached("--kv-cache-host", "1", "--kv-host-gb-per-s", "8", "--kv-bytes", "4096")
+    assert host > 1.1 * without
+    assert "Host: 16,384 blocks of 16 tokens, 8 µs each way, within the steps." in err
+    (folder := tmp_path / "folder").mkdir()
+    measured, err = cached("--kv-cache-dir", str(folder), "--kv-bytes", "4096")
+    assert "Folder: 163,840 blocks" in err and measured > without
+    assert not list(folder.iterdir())
+
+
+def test_pools_that_scale_and_ask_first(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    pools = ("--prefill-replicas", "1", "--decode-replicas", "1", "--transfer-gbps", "10", "--decode-asks", "first")
+    scaling = ("--max-prefill-replicas", "3", "--max-decode-replicas", "3", "--replica-start-seconds", "1")
+    usual = ("simulate", "--step-model", model, "--rate", "400", "--requests", "4000", "--max-num-seqs", "4")
+    out, err = said(capsys, *usual, *pools, *scaling, "--json")
+    assert set(json.loads(out)["scaling"]) == {"prefill", "decode"}
+    assert "prefill      1 to" in err and "decode       1 to" in err and "a decode engine is asked at once" in err
+
+
 POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
 
 
@@ -127,7 +164,28 @@ POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
         (("--rate", "1", "--replica-start-seconds", "5"), "give --max-replicas as well"),
         (("--rate", "1", "--max-replicas", "2", "--replica-start-seconds", "-5"), "--replica-start-seconds is -5"),
         (("--rate", "1", "--max-replicas", "2", "--html", "x.html"), "--html plays engines that are there all"),
-        ((*POOLS, "--transfer-gbps", "10", "--max-replicas", "4"), "no effect where there are two pools"),
+        ((*POOLS, "--transfer-gbps", "10", "--max-replicas", "4"), "has no effect where there are two pools"),
+        (
+            (*POOLS, "--transfer-gbps", "10", "--max-decode-replicas", "0"),
+            "--max-decode-replicas is 0, and there are 1",
+        ),
+        ((*POOLS, "--transfer-gbps", "10", "--no-prefix-caching"), "found in the prefix cache"),
+        (("--rate", "1", "--max-prefill-replicas", "4"), "--max-prefill-replicas is about pools"),
+        (("--rate", "1", "--decode-asks", "first"), "--decode-asks is about pools"),
+        (("--rate", "1", "--first-token", "prefill"), "--first-token is about pools"),
+        (
+            ("--rate", "1", "--split-replicas", "3", "--transfer-gbps", "1", "--max-decode-replicas", "4"),
+            "asks how large it is to be",
+        ),
+        (("--rate", "1", "--kv-eviction", "fifo"), "known are lru and sessions"),
+        (("--rate", "1", "--kv-cache-disk", "1", "--kv-bytes", "4096"), "or a folder on it with --kv-cache-dir"),
+        (("--rate", "1", "--kv-cache-disk", "-1"), "--kv-cache-disk is -1 GiB"),
+        (("--rate", "1", "--kv-cache-disk", "1", *DISK, "--no-prefix-caching"), "--no-prefix-caching is given"),
+        (("--rate", "1", *DISK), "is about a folder of blocks, and there is none"),
+        (("--rate", "1", "--kv-disk-read-gb-per-s", "0", "--kv-cache-disk", "1"), "--kv-disk-read-gb-per-s is 0"),
+        (("--rate", "1", "--kv-cache-disk", "1", *DISK, "--kv-disk-setup-ms", "-1"), "--kv-disk-setup-ms is -1"),
+        (("--rate", "1", "--kv-host-gb-per-s", "5"), "about blocks on the host, and there are none"),
+        (("--rate", "1", "--kv-cache-host", "0"), "--kv-cache-host"),
         (("--rate", "1", "--speed", "2"), "--speed is about a trace"),
         (("--rate", "1", "--record", "nowhere/r.jsonl"), "nowhere does not exist; create it first"),
         (("--rate", "1", "--strategy", "chunkd"), "Did you mean chunked?"),

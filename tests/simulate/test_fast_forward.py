@@ -18,8 +18,9 @@ from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.state_slots import StateSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
-from inflight.simulate.cluster import Link
+from inflight.simulate.exchange import Link
 from inflight.simulate.fast_forward import TOKEN, FastForward
+from inflight.simulate.handover import Handover
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload
 
@@ -33,8 +34,10 @@ def both(workload: Workload, setup: Setup) -> Iterator[tuple[Simulation, list[An
         steady = 0
         make, passed = simulation.scheduler_for, FastForward._pass
 
-        def made(*arguments: Any, schedulers: list[Scheduler] = schedulers, make: Any = make) -> Scheduler:
-            schedulers.append(make(*arguments))
+        def made(
+            *arguments: Any, schedulers: list[Scheduler] = schedulers, make: Any = make, **named: Any
+        ) -> Scheduler:
+            schedulers.append(make(*arguments, **named))
             return schedulers[-1]
 
         def counted(self: FastForward, steps: int, passed: Any = passed) -> None:
@@ -103,6 +106,8 @@ def assert_same(workload: Workload, setup: Setup) -> float:
     state_snapshots=st.sampled_from([0, 1, 3, 40]),
     least=st.sampled_from([16, 48]),
     depth=st.sampled_from([1, 2]),
+    asks=st.sampled_from(["after", "first"]),
+    first_token=st.sampled_from(["decode", "prefill"]),
 )
 @settings(examples(50), deadline=None)
 def test_skipping_is_stepping(
@@ -124,6 +129,8 @@ def test_skipping_is_stepping(
     state_snapshots: int,
     least: int,
     depth: int,
+    asks: str,
+    first_token: str,
 ) -> None:
     entries = chat(15, rate, seed, shared=shared).entries
     if follow:
@@ -134,8 +141,10 @@ def test_skipping_is_stepping(
     sizes = {"num_blocks": num_blocks, "max_rows": max_rows, "budget": budget, "state_snapshots": state_snapshots}
     sizes["depth"] = depth
     one = pool(asked, prefix_caching=prefix_caching, **sizes, replicas=replicas, router=router)
+    moves = moves and prefix_caching and not state_snapshots
+    handover = Handover(asks, first_token)  # type: ignore[arg-type]
     with spaced(least):
-        assert_same(workload, Setup(one, one if moves else None, Link(bytes_per_token=5e5, gbps=1.0)))
+        assert_same(workload, Setup(one, one if moves else None, Link(5e5, 1.0), handover=handover))
 
 
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from core.builders import request
 
 from benchmarks.comparison import steady
-from inflight.records.schema import of_kind, read_records
-from inflight.simulate.cluster import Link, for_decode, for_prefill
+from inflight.records.schema import RecordError, of_kind, read_records
+from inflight.simulate import exchange
+from inflight.simulate.exchange import Link
+from inflight.simulate.handover import AFTER, Asks, FirstToken, Handover, for_decode, for_prefill
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, best_split, simulate
 from inflight.workload.workload import Entry, Workload
@@ -18,75 +21,144 @@ from inflight.workload.workload import Entry, Workload
 from .setups import Affine, chat, pool
 
 LINK = Link(bytes_per_token=1e6, gbps=8.0, setup_s=0.5)  # a token takes a millisecond
+QUICK = Link(1.0, 1000.0, 0.0)
+FIRST = Handover("first")
 
 
-def test_a_request_is_cut_in_two() -> None:
+def test_a_request_is_in_two_parts() -> None:
     whole = request("r", [1, 2, 3], output=5, max_tokens=9)
-    assert (for_prefill(whole).params.max_tokens, for_prefill(whole).forced_output_tokens) == (1, 1)
-    rest = for_decode(whole, 7)
-    assert rest is not None
-    assert rest.prompt_token_ids == (1, 2, 3, 7)
-    assert (rest.params.max_tokens, rest.forced_output_tokens, rest.handed_tokens) == (8, 4, 3)
-    assert for_decode(request("r", output=1), 7) is None
-    assert for_decode(request("r", output=None, max_tokens=1), 7) is None
+    prompt, answer = for_prefill(whole), for_decode(whole)
+    assert (prompt.params.max_tokens, prompt.forced_output_tokens) == (1, 1)
+    assert prompt.request_id != whole.request_id == answer.request_id
+    assert prompt.handover is not None and answer.handover is not None and answer.handover.take is not None
+    assert prompt.handover.give == answer.handover.take.export_id
+    assert not AFTER.ends_with_prompt(request("r", output=1))
+    assert Handover("after", "prefill").ends_with_prompt(request("r", output=1))
+    assert Handover("after", "prefill").ends_with_prompt(request("r", output=None, max_tokens=1))
 
 
-def test_times_of_one_request(tmp_path: Path) -> None:
-    """Prompt of 40 and first token in a step of 0.05 s; 0.54 s on the link; then 8 tokens of a block that was not whole
-    and the first answer's, 0.019 s, and two decodes of 0.011 s."""
-    workload = Workload((Entry(0.0, 40, 4),), "one")
-    run = simulate(workload, Setup(pool(model=Affine()), pool(model=Affine()), LINK), tmp_path / "r.jsonl")
-    (seen,) = run.observations
-    assert list(seen.token_times) == pytest.approx([0.05, 0.05 + 0.54 + 0.019, 0.62, 0.631])
-    assert (seen.prompt_tokens, seen.output_tokens, seen.outcome) == (40, 4, "completed")
+@pytest.mark.parametrize("asks", ["after", "first"])
+def test_times_of_one_request(asks: Asks, tmp_path: Path) -> None:
+    """Prompt of 40 in a step of 0.05 s; two blocks in 0.532 s on the link; then the 8 tokens behind them, 0.018 s, and
+    three decodes of 0.011 s. All is in one chunk, so that to ask first brings nothing."""
+    setup = Setup(pool(model=Affine()), pool(model=Affine()), LINK, handover=Handover(asks))
+    (seen,) = simulate(Workload((Entry(0.0, 40, 4),), "one"), setup, tmp_path / "r.jsonl").observations
+    assert list(seen.token_times) == pytest.approx([0.6, 0.611, 0.622, 0.633])
+    assert (seen.prompt_tokens, seen.output_tokens, seen.outcome, seen.cached_tokens) == (40, 4, "completed", 0)
     steps = of_kind(list(read_records(tmp_path / "r.1.jsonl")), "step")
-    assert [(one["start"], one["length"]) for step in steps for one in step["chunks"]] == [(32, 9), (41, 1), (42, 1)]
+    chunks = [(one["start"], one["length"]) for step in steps for one in step["chunks"]]
+    assert chunks == [(32, 8), (40, 1), (41, 1), (42, 1)]
 
 
-def test_recurrent_state_comes_with_the_blocks(tmp_path: Path) -> None:
-    """A row that it was handed to begins where the handed prompt ends, and finds no snapshot there."""
-    stateful = pool(model=Affine(), state_snapshots=4)
-    simulate(Workload((Entry(0.0, 40, 4),), "one"), Setup(stateful, stateful, LINK), tmp_path / "r.jsonl")
-    steps = of_kind(list(read_records(tmp_path / "r.1.jsonl")), "step")
-    assert [(one["start"], one["length"]) for step in steps for one in step["chunks"]] == [(32, 9), (41, 1), (42, 1)]
-    assert "snapshot" not in steps[0]["new_rows"][0]
+@pytest.mark.parametrize(("asks", "begins"), [("after", 0.24 + 0.0202), ("first", 0.222 + 0.0074)])
+def test_who_is_asked_first_takes_each_chunk_while_the_next_is_computed(asks: Asks, begins: float) -> None:
+    """Chunks of 64 in 0.074 s, three of them and one of 8 tokens in 0.018 s. Afterwards, 12 blocks take 0.0192 s and a
+    millisecond; asked first, the last 4 that lie before the prompt's last token come while its end is computed."""
+    link = Link(bytes_per_token=1e5, gbps=8.0, setup_s=0.001)
+    setup = Setup(pool(model=Affine()), pool(model=Affine()), link, handover=Handover(asks))
+    (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), setup).observations
+    assert seen.first_token == pytest.approx(begins + 0.018)
 
 
-def test_a_single_token_does_not_move() -> None:
-    run = simulate(Workload((Entry(0.0, 40, 1),), "one"), Setup(pool(), pool(), LINK))
-    assert [one.steps for one in run.replicas] == [1, 0]
-    assert run.observations[0].output_tokens == 1
+def test_the_first_token_may_be_the_prefill_engines() -> None:
+    setup = Setup(pool(model=Affine()), pool(model=Affine()), LINK, handover=Handover("after", "prefill"))
+    workload = Workload((Entry(0.0, 40, 4), Entry(9.0, 40, 1)), "two")
+    run = simulate(workload, setup)
+    assert list(run.observations[0].token_times) == pytest.approx([0.05, 0.611, 0.622, 0.633])
+    assert list(run.observations[1].token_times) == pytest.approx([9.05])  # which does not move
+    assert [one.last.tiers.brought for one in run.replicas if one.last.tiers] == [0, 2]
 
 
 def test_the_link_carries_one_after_the_other() -> None:
-    workload = Workload((Entry(0.0, 32, 2), Entry(0.0, 32, 2)), "two")
+    workload = Workload((Entry(0.0, 33, 2), Entry(0.0, 33, 2)), "two")
     first, second = simulate(workload, Setup(pool(), pool(), LINK)).observations
     assert second.last_token is not None and first.last_token is not None
     assert second.last_token - first.last_token == pytest.approx(0.532, abs=0.02)
 
 
-def test_handed_blocks_are_found_by_others_and_lost_by_preemption(tmp_path: Path) -> None:
-    quick = Link(1.0, 1000.0, 0.0)
+def test_what_the_decode_engine_has_does_not_travel() -> None:
+    """A second prompt with the same beginning of 64 tokens."""
+    entries = [Entry(9.0 * index, 81, 2, prefix=(1,), block_size=64) for index in range(2)]
+    run = simulate(Workload(tuple(entries), "alike"), Setup(pool(), pool(), LINK))
+    tiers = run.replicas[1].last.tiers
+    assert tiers is not None and tiers.brought == 5 + 1
+
+
+@pytest.mark.parametrize("handover", [AFTER, FIRST])
+def test_blocks_of_peers_are_found_by_others_and_survive_preemption(handover: Handover) -> None:
     decode = pool(num_blocks=24, max_rows=8)
-    run = simulate(chat(40, 100.0, shared=64), Setup(pool(), decode, quick), tmp_path / "r.jsonl")
+    run = simulate(chat(40, 100.0, shared=64), Setup(pool(), decode, QUICK, handover=handover))
     assert all(one.outcome == "completed" for one in run.observations)
     assert run.preemptions > 0
+    tiers = run.replicas[1].last.tiers
+    assert tiers is not None and 0 < tiers.brought <= tiers.asked and not tiers.failed
+
+
+def test_a_link_that_is_too_slow_costs_the_computation_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "TIMEOUT_SECONDS", 0.2)
+    run = simulate(Workload((Entry(0.0, 40, 4),), "one"), Setup(pool(model=Affine()), pool(model=Affine()), LINK))
+    (seen,) = run.observations
+    assert list(seen.token_times) == pytest.approx([0.05 + 0.2 + 0.05 + 0.011 * token for token in range(4)])
+    tiers = run.replicas[1].last.tiers
+    assert tiers is not None and (tiers.brought, tiers.failed) == (0, 2)
+
+
+@pytest.mark.parametrize("handover", [AFTER, FIRST])
+def test_no_more_than_half_of_a_senders_blocks_wait_for_others(handover: Handover) -> None:
+    """Twelve prompts of two blocks, a sender of 16, and a receiver that has room for few: the oldest give way, and are
+    computed where they are decoded; everybody is answered."""
+    workload = Workload(tuple(Entry(0.0, 40, 30) for _ in range(12)), "many")
+    run = simulate(workload, Setup(pool(num_blocks=16), pool(num_blocks=8), QUICK, handover=handover))
+    assert all(one.outcome == "completed" for one in run.observations)
+    tiers = run.replicas[1].last.tiers
+    assert tiers is not None and tiers.failed > 0
+
+
+def test_records_of_pools_are_refused_by_replay(tmp_path: Path) -> None:
+    simulate(chat(5, 100.0), Setup(pool(), pool(), QUICK), tmp_path / "r.jsonl")
     for number in (0, 1):
-        _, outcome = replay(list(read_records(tmp_path / f"r.{number}.jsonl")))
-        assert outcome.difference is None
-    told = of_kind(list(read_records(tmp_path / "r.1.jsonl")), "request")
-    assert all(one["handed_tokens"] for one in told)
-    assert any(one["timings"]["recomputed_tokens"] for one in told)
+        with pytest.raises(RecordError, match="what its peers had is not in it"):
+            replay(list(read_records(tmp_path / f"r.{number}.jsonl")))
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    setup = Setup(pool(replicas=2), pool(replicas=2, router="least-loaded"), LINK, seed=3, handover=FIRST)
+    assert simulate(chat(60, 20.0), setup).observations == simulate(chat(60, 20.0), setup).observations
+
+
+@pytest.mark.parametrize("first_token", ["decode", "prefill"])
+def test_turns_follow_answers(first_token: FirstToken) -> None:
+    entries = (Entry(0.0, 40, 4), Entry(0.0, 90, 4, after=0, think_s=1.0))
+    setup = Setup(pool(), pool(), QUICK, handover=Handover("after", first_token))
+    first, second = simulate(Workload(entries, "turns"), setup).observations
+    assert second.sent is not None and second.sent >= first.ended + 1.0
+    assert second.cached_tokens == 32
 
 
 def test_the_best_split_is_searched() -> None:
     heavy = Workload(tuple(Entry(0.05 * k, 400, 3) for k in range(40)), "long prompts")
-    quick = Link(1.0, 1000.0, 0.0)
 
     def score(run: object) -> float:
         return -steady(run.observations).ttft.p99  # type: ignore[attr-defined]
 
-    found = best_split(heavy, Setup(pool(), pool(), quick), 4, score)
+    found = best_split(heavy, Setup(pool(), pool(), QUICK), 4, score)
     assert found[0][:2] == (3, 1)
     assert sorted((one[0], one[1]) for one in found) == [(1, 3), (2, 2), (3, 1)]
     assert json.dumps([one[3] for one in found])
+
+
+def test_each_pool_scales_by_its_own_queue() -> None:
+    """Long prompts make more of the first, long answers more of the second."""
+    from inflight.simulate.scaled_pool import Scaling
+
+    def most(entries: tuple[Entry, ...]) -> list[int]:
+        prefill = pool(scaling=Scaling(4, 1.0), max_rows=4)
+        decode = replace(prefill, router="least-loaded")
+        run = simulate(Workload(entries, "load"), Setup(prefill, decode, QUICK))
+        assert all(one.outcome == "completed" for one in run.observations)
+        return [max(count for _, count in scaled.over_time()) for scaled in run.scaled if scaled is not None]
+
+    prompts = most(tuple(Entry(0.3 * index, 480, 2) for index in range(100)))
+    answers = most(tuple(Entry(0.3 * index, 17, 300) for index in range(100)))
+    assert prompts[0] > prompts[1] == 1
+    assert answers[1] > answers[0] == 1

@@ -35,8 +35,9 @@ def scaled(workload: Workload, most: int = 4, router: str = "least-work", *, fas
 
 
 def told(run: Simulation) -> Scaled:
-    assert run.scaled is not None
-    return run.scaled
+    (found,) = run.scaled
+    assert found is not None
+    return found
 
 
 def ttft(run: Simulation) -> float:

@@ -15,7 +15,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.kv.peer_source import Identity
+from inflight.core.kv.peer_source import Identity, PeerSource
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
@@ -128,11 +128,27 @@ def scheduler_for(
     scheduling: SchedulingSettings,
     make: type[Scheduler] = Scheduler,
     drafter: Drafter | ExecutorDrafter | None = None,
+    sources: Sequence[BlockSource] = (),
+    identity: Identity | None = None,
+    sink: BlockSink | None = None,
 ) -> Scheduler:
-    """Where the capacity is known beforehand."""
+    """Where the capacity is known beforehand. sources, identity, sink: as the scheduler has them; where blocks are
+    handed over by an identity, they are also taken over by it."""
+    if identity is not None:
+        sources = (*sources, PeerSource(capacity.block_size, identity))
     rules = make_rules(scheduling, budget(settings, scheduling), capacity.max_model_len, capacity.max_rows)
     speculation = None if drafter is None else make_speculation(drafter, scheduling, rules, capacity.vocab_size)
-    return make_scheduler(capacity, rules, settings, scheduling, make=make, speculation=speculation)
+    return make_scheduler(
+        capacity,
+        rules,
+        settings,
+        scheduling,
+        make=make,
+        speculation=speculation,
+        sources=sources,
+        identity=identity,
+        sink=sink,
+    )
 
 
 def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:

@@ -195,6 +195,12 @@ class EngineLoop:
             raise RuntimeError("the scheduler has work, but no plan and nothing in flight")
         return outcome if isinstance(outcome, WaitUntil) else []
 
+    def take_transferred(self) -> None:
+        """Have the scheduler hear what has ended of transfers since the last step, where on virtual time that is known
+        only afterwards."""
+        self._mend()
+        self._wait_for_transfers(nullcontext())
+
     def run(self) -> list[Event]:
         """Advance until nothing is left; all events in order."""
         events: list[Event] = []

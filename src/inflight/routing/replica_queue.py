@@ -20,9 +20,10 @@ class ReplicaQueue:
         self._router = Router(RoundRobin())  # of one replica: what it knows of its requests is what is asked here
         self._here = self._router.join("here")
 
-    def came(self, request: Request) -> None:
+    def came(self, request: Request, handed_tokens: int = 0) -> None:
+        """handed_tokens: of its prompt, which another engine computes."""
         if request.lane not in self._background:
-            self._router.sent(RoutedRequest.of(request), self._here)
+            self._router.sent(RoutedRequest.of(request), self._here, handed_tokens)
 
     def first_token(self, request_id: str) -> None:
         """It has one, or will have none; said again it changes nothing."""

@@ -5,12 +5,10 @@ equal times in this order, so that an answer's end can bring the next request be
 them, now and then, replicas that share tenants are told what the others gave, and replicas are added and taken away
 where they scale.
 
-With `decode`, requests move on to a second pool after their first token: the first engine computes the prompt and
-samples one token (`max_tokens` 1); the second gets prompt and first token, with the keys and values of the prompt's
-whole blocks handed to it (`Request.handed_tokens`), and computes the rest of the last block again. Between the two lies
-the transfer: setup + prompt tokens · bytes per token / bandwidth, one after the other on each sender's link. The
-sender's blocks are taken as free when the first token is there. Splitwise (arXiv 2311.18677) and DistServe (arXiv
-2401.09670) describe the scheme.
+With `decode`, requests are in two parts (`handover`): an engine of the first pool computes the prompt, one of the
+second pool takes its blocks over (`exchange`) and answers. What passes between the two is the core's own: tickets of
+what is computed, and of what is awaited. Splitwise (arXiv 2311.18677) and DistServe (arXiv 2401.09670) describe the
+scheme.
 
 Knows workloads, replicas, routers and links; not what steps cost, and not what figures mean.
 """
@@ -28,45 +26,15 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
 from inflight.routing.routed_request import RoutedRequest
+from inflight.simulate.exchange import Exchange, ExchangeSide
+from inflight.simulate.handover import AFTER, Handover, for_decode, for_prefill
 from inflight.simulate.ready_line import ReadyLine
 from inflight.simulate.replica import Replica
 from inflight.simulate.routed_pool import RoutedPool
 from inflight.simulate.scaled_pool import ScaledPool
-from inflight.workload.observation_collector import ObservationCollector
+from inflight.workload.observation_collector import EngineFault, ObservationCollector
 from inflight.workload.pacing import Pacer
 from inflight.workload.workload import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """bytes_per_token: of keys and values, all layers. gbps: gigabits per second that really pass. setup_s: seconds
-    that every transfer takes anyway."""
-
-    bytes_per_token: float
-    gbps: float
-    setup_s: float = 0.001
-
-    def seconds(self, tokens: int) -> float:
-        return self.setup_s + tokens * self.bytes_per_token * 8 / (self.gbps * 1e9)
-
-
-def for_prefill(request: Request) -> Request:
-    """The prompt and the first token."""
-    return replace(request, params=replace(request.params, max_tokens=1, min_tokens=0), forced_output_tokens=1)
-
-
-def for_decode(request: Request, first_token: int) -> Request | None:
-    """The rest of the answer, or None where the first token was all of it."""
-    length, most = request.forced_output_tokens, request.params.max_tokens
-    if length == 1 or most == 1:
-        return None
-    return replace(
-        request,
-        prompt_token_ids=(*request.prompt_token_ids, first_token),
-        params=replace(request.params, max_tokens=None if most is None else most - 1),
-        forced_output_tokens=None if length is None else length - 1,
-        handed_tokens=len(request.prompt_token_ids),
-    )
 
 
 @dataclass(slots=True)
@@ -75,13 +43,17 @@ class _Sent:
     request: Request
     replica: Replica
     pool: RoutedPool
+    whole: Request | None = None  # of which this is the prompt's part
     tokens: int = 0  # that came so far
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePool:
+    """exchange: between its engines and those of the first pool."""
+
     pool: RoutedPool
-    link: Link
+    exchange: Exchange
+    handover: Handover = AFTER
 
 
 class Cluster:
@@ -100,20 +72,23 @@ class Cluster:
         self._request = request
         self._entries = workload.entries
         self._first, self._decode = first, decode
-        self._scaled = first if isinstance(first, ScaledPool) else None
-        self._replicas = (*first.replicas, *(decode.pool.replicas if decode is not None else ()))
-        self._line = ReadyLine(self._replicas)
+        pools = [first] if decode is None else [first, decode.pool]
+        self._scaled = [one for one in pools if isinstance(one, ScaledPool)]
+        self._replicas: tuple[Replica, ...] = ()
+        self._line = ReadyLine(())
+        self._by_side: dict[ExchangeSide, Replica] = {}
+        for pool in pools:
+            for replica in pool.replicas:
+                self._join(replica)
         self._pacer = Pacer(workload)
         self._collector = ObservationCollector(workload)
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
-        self._moving: list[tuple[float, int, Request]] = []  # heap of requests on their way to the second pool
         self._tickets = itertools.count()
         self._next_exchange = 0.0 if shares_service else math.inf
         self._given: dict[str, Service] = {}  # in the last period, by replica
         self._sent: dict[str, _Sent] = {}
         self._followed = {entry.after for entry in workload.entries if entry.after is not None}
         self._routed_before: dict[int, RoutedRequest] = {}  # entries that another one is to follow
-        self._link_free: dict[int, float] = {}  # of the sender
         self._cached: dict[str, int] = {}  # prompt tokens that the first pool found cached
 
     def run(self) -> list[Observation]:
@@ -121,24 +96,19 @@ class Cluster:
         now = 0.0
         while not self._pacer.done:
             events_due = self._pending[0][0] if self._pending else math.inf
-            moved = self._moving[0][0] if self._moving else math.inf
             due = self._pacer.next_due()
             due = math.inf if due is None else max(due, now)  # who waited for a place comes when it is free
-            first = min(events_due, moved, due, self._line.next_time())
+            first = min(events_due, due, self._line.next_time())
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
-            if self._scaled is not None and (time := self._scaled.next_time) <= first:
-                self._scale(self._scaled, time)
+            if self._scaled and self._scale(first):
                 continue
             if first >= self._next_exchange:
                 self._exchange_service(first)
             if events_due == first:
                 time, _, replica, events = heapq.heappop(self._pending)
                 self._take(replica, events, time)
-            elif moved == first:
-                time, _, request = heapq.heappop(self._moving)
-                self._go_on(request, time)
             elif due == first:
                 self._offer(due)
             else:
@@ -149,6 +119,8 @@ class Cluster:
     def _step(self, replica: Replica) -> None:
         events = replica.step()
         self._line.changed(replica)
+        if self._by_side:
+            self._tell_exchanged()
         for request_id, times in replica.tokens():
             self._sent[request_id].tokens += len(times)
             self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
@@ -161,10 +133,26 @@ class Cluster:
         every = enumerate(self._replicas)
         self._given = {str(at): one.exchange_service(elsewhere(self._given, str(at))) for at, one in every}
 
-    def _scale(self, pool: ScaledPool, now: float) -> None:
-        for replica in pool.pass_time(now):
-            self._line.join(replica)
-            self._replicas += (replica,)
+    def _scale(self, until: float) -> bool:
+        """Whether a pool is to look at its size by then; the first that is has done so."""
+        pool = min(self._scaled, key=lambda one: one.next_time)
+        if pool.next_time > until:
+            return False
+        for replica in pool.pass_time(pool.next_time):
+            self._join(replica)
+        return True
+
+    def _join(self, replica: Replica) -> None:
+        self._line.join(replica)
+        self._replicas += (replica,)
+        if replica.peers is not None:
+            self._by_side[replica.peers] = replica
+
+    def _tell_exchanged(self) -> None:
+        """Whoever waits for blocks, or for others to take some, may go on at another time than was known."""
+        assert self._decode is not None
+        for side in self._decode.exchange.drain_changed():
+            self._line.changed(self._by_side[side])
 
     def _offer(self, now: float) -> None:
         """A place that a refusal gives back may be the next one's at once."""
@@ -173,28 +161,41 @@ class Cluster:
                 self._send(index, intended, now)
 
     def _send(self, index: int, intended: float, now: float) -> None:
-        request = self._request(index, intended)
+        request, decode = self._request(index, intended), self._decode
+        routed = self._routed(index, request)
         try:
-            sent = self._hand(index, request, self._first, now)
+            if decode is None:
+                sent = self._hand(index, request, self._first, now, routed)
+            else:
+                sent = self._hand(index, for_prefill(request), self._first, now, routed, request)
         except _Refused as error:
             self._pacer.ended(index, error.at)
             self._collector.refused(index, error.refusal, intended, error.at)
             return
         self._collector.sent(index, request, intended, sent.replica.now)
+        if decode is not None and decode.handover.asks == "first" and not decode.handover.ends_with_prompt(request):
+            self._go_on(index, request, decode, now)
 
-    def _hand(self, index: int, request: Request, pool: RoutedPool, now: float) -> _Sent:
+    def _hand(
+        self,
+        index: int,
+        request: Request,
+        pool: RoutedPool,
+        now: float,
+        routed: RoutedRequest,
+        whole: Request | None = None,
+    ) -> _Sent:
         """To the replica of this pool that its router chooses. Raises _Refused."""
-        is_prefill = self._decode is not None and pool is self._first
-        routed = self._routed(index, request)
+        routed.request_id = request.request_id
         replica = pool.send(request, routed)
         try:
-            replica.add(for_prefill(request) if is_prefill else request, now)
+            replica.add(request, now)
         except RequestRefused as refusal:
             pool.ended(request.request_id, now)
             raise _Refused(refusal, replica.now) from None
         finally:
             self._line.changed(replica)
-        sent = self._sent[request.request_id] = _Sent(index, request, replica, pool)
+        sent = self._sent[request.request_id] = _Sent(index, request, replica, pool, whole)
         return sent
 
     def _routed(self, index: int, request: Request) -> RoutedRequest:
@@ -216,43 +217,51 @@ class Cluster:
                 sent.pool.first_token(event.request_id)
             elif isinstance(event, FinishedEvent):
                 sent.pool.ended(event.request_id, now, sent.tokens)
-                if self._moves_on(sent, event, now):
-                    continue
                 del self._sent[event.request_id]
-                event = self._with_first_cached(event)
-            seen.append(event)
+            if self._decode is None:
+                seen.append(event)
+            elif (told := self._told(sent, event, self._decode, now)) is not None:
+                seen.append(told)
         for index in self._collector.take(seen, now):
             self._pacer.ended(index, now)
 
-    # -- to the second pool -------------------------------------------------------------------------------------
+    # -- in two pools -------------------------------------------------------------------------------------------
 
-    def _moves_on(self, sent: _Sent, event: FinishedEvent, now: float) -> bool:
-        """Whether the first pool is done with it, and the second one is to go on."""
-        if self._decode is None or sent.pool is not self._first:
-            return False
-        token = 0  # the simulated executor's
-        rest = for_decode(sent.request, token)
-        if rest is None or any(finish.reason == "error" for finish in event.finishes):
-            return False
-        self._cached[event.request_id] = event.timings.cached_tokens
-        sender = id(sent.replica)
-        begin = max(now, self._link_free.get(sender, 0.0))
-        end = begin + self._decode.link.seconds(rest.handed_tokens)
-        self._link_free[sender] = end
-        heapq.heappush(self._moving, (end, next(self._tickets), rest))
-        return True
+    def _told(self, sent: _Sent, event: Event, decode: DecodePool, now: float) -> Event | None:
+        """What the client hears of it."""
+        from_prefill = decode.handover.first_token == "prefill"
+        if sent.whole is None:
+            if isinstance(event, FinishedEvent):
+                return self._with_first_cached(event)
+            is_first = isinstance(event, TokensEvent) and sent.tokens == len(event.token_ids)
+            return None if from_prefill and is_first else event
+        request_id = sent.whole.request_id
+        if isinstance(event, TokensEvent):
+            return event._replace(request_id=request_id) if from_prefill else None
+        if not isinstance(event, FinishedEvent):
+            return None
+        if fault := next((one.detail for one in event.finishes if one.reason == "error"), None):
+            raise EngineFault(f"A step of the engine failed: {fault}")
+        if decode.handover.ends_with_prompt(sent.whole):
+            return replace(event, request_id=request_id)
+        self._cached[request_id] = event.timings.cached_tokens
+        if decode.handover.asks == "after":
+            self._go_on(sent.index, sent.whole, decode, now)
+        return None
 
-    def _go_on(self, request: Request, now: float) -> None:
-        assert self._decode is not None
-        index = self._sent.pop(request.request_id).index
+    def _go_on(self, index: int, request: Request, decode: DecodePool, now: float) -> None:
+        """To the second pool, which is to have its prompt from the first."""
+        routed = RoutedRequest.of(request, self._entries[index].session)
+        routed.handed_tokens = len(request.prompt_token_ids) - 1
         try:
-            self._hand(index, request, self._decode.pool, now)
+            self._hand(index, for_decode(request), decode.pool, now, routed)
         except _Refused as error:
             pending = self._collector.pending.pop(request.request_id)
             self._pacer.ended(index, error.at)
             self._collector.refused(index, error.refusal, pending.intended, error.at)
 
     def _with_first_cached(self, event: FinishedEvent) -> FinishedEvent:
+        """Cached tokens are those that nobody computed for it."""
         cached = self._cached.pop(event.request_id, None)
         if cached is None:
             return event

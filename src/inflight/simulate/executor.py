@@ -7,7 +7,7 @@ null executor checks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from inflight.core.types.features import Features, features
@@ -18,6 +18,7 @@ from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan, SteadyDecodes
 from inflight.simulate.fitted import NoisyModel
 from inflight.simulate.steps import StepModel
+from inflight.simulate.timed_transfers import TimedTransfers
 
 _TOKENS = (TOKEN,)
 
@@ -44,9 +45,34 @@ class _Transferring(Done):
         return super().result()
 
 
+class _TimedStep(Done):
+    """A step beside which transfers go on."""
+
+    def __init__(self, result: StepResult, timed: TimedTransfers):
+        super().__init__(result)
+        self._timed = timed
+
+    def result(self) -> StepResult:
+        result = super().result()
+        self._timed.computes(result.seconds)
+        return result
+
+
 class SimulatedExecutor:
-    def __init__(self, capacity: Capacity, model: StepModel, drafts: SimulatedDrafts | None = None):
-        """drafts: those that it makes itself; None: it cannot."""
+    def __init__(
+        self,
+        capacity: Capacity,
+        model: StepModel,
+        drafts: SimulatedDrafts | None = None,
+        timed: TimedTransfers | None = None,
+        copy_seconds: float | None = None,
+    ):
+        """drafts: those that it makes itself; None: it cannot. timed: transfers that take time beside the steps; None:
+        they end with theirs. copy_seconds: of each block that is copied to the host or back within a step, in place of
+        what the model says."""
+        self.timed = timed
+        self.awaits_transfer = False  # whether somebody has asked for one, and none had ended
+        self._copy_seconds = copy_seconds
         self._capacity = capacity
         self._model = model
         self._drafts = drafts
@@ -106,7 +132,10 @@ class SimulatedExecutor:
 
     def submit(self, plan: BatchPlan) -> Done:
         held = features(plan)
-        seconds = self.seconds(plan.all_features(held) if isinstance(plan, CondensedPlan) else held)
+        if isinstance(plan, CondensedPlan):
+            held = plan.all_features(held)
+        plain = self.timed is None and self._copy_seconds is None
+        seconds = self.seconds(held) if plain else self._seconds_with_copies(held)
         draft_seconds = self._draft_seconds(plan)
         self.busy += draft_seconds
         sampled = tuple(
@@ -123,9 +152,26 @@ class SimulatedExecutor:
         )
         result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
         self._transfers |= {load.ticket: True for load in plan.adapter_loads}
+        if self.timed is not None:
+            self.awaits_transfer = False
+            self.timed.begin(plan.transfers)
+            return _TimedStep(result, self.timed)
         if plan.transfers and self._capacity.asynchronous_transfers:
             return _Transferring(result, plan, self._transfers)
         return Done(result)
+
+    def _seconds_with_copies(self, held: Features) -> float:
+        """A plan of transfers alone computes nothing. Copies that go on beside the steps take nothing of them."""
+        copies = 0.0
+        if self._capacity.asynchronous_transfers:
+            held = replace(held, moved_blocks=0)
+        elif self._copy_seconds is not None:
+            copies, held = self._copy_seconds * held.moved_blocks, replace(held, moved_blocks=0)
+        self.busy += copies
+        if held.rows or held.moved_blocks:
+            return copies + self.seconds(held)
+        self.steps += 1
+        return copies
 
     def _verified(self, chunk: Chunk) -> tuple[int, ...]:
         """Drafts that are told are right as far as they are what every token is; others as often as was said."""
@@ -143,12 +189,21 @@ class SimulatedExecutor:
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """What transfers take is part of their step, and where they go on beside others, they end with it, or when
         somebody waits for nothing else. Adapters are there behind the step that they are loaded with."""
+        if self.timed is not None:
+            return self._poll_timed(self.timed, seconds)
         if not self._transfers:
             return None
         ended = [ticket for ticket, computed in self._transfers.items() if computed or seconds]
         for ticket in ended:
             del self._transfers[ticket]
         return tuple(map(Transferred, ended))
+
+    def _poll_timed(self, timed: TimedTransfers, seconds: float) -> tuple[Transferred, ...] | None:
+        if not timed.out:
+            return None
+        ended = timed.ended()
+        self.awaits_transfer = seconds > 0 and not ended
+        return ended
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -97,7 +97,7 @@ class FastForward(Scheduler):
         """What the next steps all are, where they are all alike; None where they are not, or somebody has its last
         token in the next."""
         rows, size = len(self._first), self._memory.block_size
-        if not rows or self._planned or len(self._running) > rows or len(self._lanes):
+        if not rows or self._planned or len(self._running) > rows or len(self._lanes) or self._memory.transfers.out:
             return None
         most = min(self._ends[0][0] - self._next_step, (self._memory.pool.available // rows - 1) * size)
         return SteadyDecodes(rows, self._context, min(most, MOST)) if most > 0 else None
@@ -144,6 +144,7 @@ class FastForward(Scheduler):
         step = self._next_step
         while self._ends and self._ends[0][0] <= step:
             self._leave(heapq.heappop(self._ends)[2])
+        self._step_builder.begin_fetching(now)  # in its place before others' blocks
         self._advance_due()
         rows = len(self._first)
         if not rows:

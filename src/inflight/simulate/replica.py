@@ -8,6 +8,7 @@ wanted, and a request that comes among them, nobody looks at the replica between
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,10 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
+from inflight.simulate.exchange import ExchangeSide
 from inflight.simulate.executor import ForeseenSteps, SimulatedExecutor
 from inflight.simulate.fast_forward import FastForward
+from inflight.simulate.timed_transfers import TimedTransfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,16 @@ class ReplicaFigures:
 
 
 class Replica:
-    def __init__(self, loop: EngineLoop, executor: SimulatedExecutor, skips: FastForward | None = None):
-        """skips: the loop's scheduler, where it leaves out what is foreseen; None: every plan is whole."""
+    def __init__(
+        self,
+        loop: EngineLoop,
+        executor: SimulatedExecutor,
+        skips: FastForward | None = None,
+        peers: ExchangeSide | None = None,
+    ):
+        """skips: the loop's scheduler, where it leaves out what is foreseen; None: every plan is whole. peers: what it
+        exchanges with others."""
+        self.peers = peers
         self._skips = skips
         self._ends = array("d")  # of all steps so far, where some tokens come without events
         self._loop = loop
@@ -54,6 +65,9 @@ class Replica:
             return None
         if self._wake is not None:
             return self._wake
+        if self._executor.awaits_transfer and self._executor.timed is not None:
+            end = self._executor.timed.next_end
+            return None if math.isinf(end) else max(end, self.now)
         if self._foreseen is None and self._skips is not None and (coming := self._skips.steady_decodes()) is not None:
             self._foreseen = self._executor.foresee(coming, self.now)
         return self.now if self._foreseen is None else self._foreseen.times[-1]
@@ -64,6 +78,7 @@ class Replica:
             self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
         self._loop.clock.wait_until(at)
         self._wake = None
+        self._executor.awaits_transfer = False
         self._loop.add(request)
 
     def exchange_service(self, elsewhere: Service) -> Service:
@@ -78,13 +93,25 @@ class Replica:
         if self._wake is not None:
             self._loop.clock.wait_until(self._wake)
             self._wake = None
+        if self._executor.timed is not None:
+            self._take_transferred(self._executor.timed)
         result = self._loop.advance()
         if isinstance(result, WaitUntil):
             self._wake = result.time
             return []
+        if self._executor.awaits_transfer:  # nothing was computed
+            return []
         if self._skips is not None:
             self._ends.append(self.now)
         return result
+
+    def _take_transferred(self, timed: TimedTransfers) -> None:
+        """What has ended since the last step; where nothing else can be done, the next that ends is waited for."""
+        if self._executor.awaits_transfer:
+            self._loop.clock.wait_until(timed.next_end)
+            self._executor.awaits_transfer = False
+        if timed.next_end <= self.now:
+            self._loop.take_transferred()
 
     def _take_foreseen(self, steps: int) -> None:
         """The first so many of them."""
@@ -104,7 +131,9 @@ class Replica:
                 yield one.request_id, self._ends[one.first : one.last]
 
     def close(self) -> None:
-        """Its record is whole; raises what the record's file failed with."""
+        """Its record is whole, and what was to be kept of it is; raises what the record's file failed with."""
+        while self._executor.timed is not None and self.ready is not None:
+            self.step()
         self._loop.close()
         if self._loop.watcher_fault is not None:
             raise self._loop.watcher_fault

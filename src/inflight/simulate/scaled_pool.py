@@ -125,7 +125,7 @@ class ScaledPool(RoutedPool):
     def send(self, request: Request, routed: RoutedRequest) -> Replica:
         among = self._serving if self._draining else None
         member = self._serving[self._router.send(routed, among).name]
-        member.queue.came(request)
+        member.queue.came(request, routed.handed_tokens)
         member.under_way += 1
         self._where[request.request_id] = member
         return self.replicas[member.number]

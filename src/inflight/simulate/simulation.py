@@ -21,6 +21,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.options import OptionValues
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
@@ -30,15 +31,19 @@ from inflight.metrics.observation import Observation
 from inflight.routing.registry import make_router
 from inflight.routing.router import Router
 from inflight.routing.serving_costs import ServingCosts
-from inflight.simulate.cluster import Cluster, DecodePool, Link
+from inflight.simulate.cluster import Cluster, DecodePool
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
+from inflight.simulate.exchange import Exchange, ExchangeSide, Link
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.fast_forward_ahead import FastForwardAhead
+from inflight.simulate.folder import Folder, FolderContents, SimulatedFolder
+from inflight.simulate.handover import AFTER, Handover
 from inflight.simulate.replica import Replica, ReplicaFigures
 from inflight.simulate.routed_pool import RoutedPool
 from inflight.simulate.scaled_pool import Scaled, ScaledPool, Scaling
 from inflight.simulate.steps import StepModel
+from inflight.simulate.timed_transfers import HostCopies, SimulatedPlace, TimedTransfers, TransferRate
 from inflight.workload.contents import Contents
 from inflight.workload.driving import core_request
 from inflight.workload.workload import Workload
@@ -77,7 +82,9 @@ CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same 
 class Pool:
     """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared.
     drafts: how often those are right that the settings ask for; None: there are none. depth: steps in flight, as the
-    engine on that device has them. scaling: how many more there may be than these replicas; None: none."""
+    engine on that device has them. scaling: how many more there may be than these replicas; None: none. host: what
+    copies to the host's memory and back take; None: as the step model says, within the step. folder: in which they all
+    keep blocks; None: in none."""
 
     capacity: Capacity
     settings: EngineSettings
@@ -89,11 +96,14 @@ class Pool:
     drafts: SimulatedDrafts | None = None
     depth: int = 1
     scaling: Scaling | None = None
+    host: TransferRate | None = None
+    folder: Folder | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated. decode and link: a second pool for everything after the first token. seed: of routers;
+    """What is simulated. decode and link: a second pool, for answers to prompts that the first computes, and what keys
+    and values go over; handover: how. seed: of routers;
     content_seed: of prompts. fast_forward: whether foreseen decodes are left out of plans, where that gives the same
     result (see `_may_skip`)."""
 
@@ -103,17 +113,19 @@ class Setup:
     seed: int = 0
     content_seed: int = 0
     fast_forward: bool = True
+    handover: Handover = AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What came of a run. extrapolated: sentences of steps outside of what the step models know, and how many steps.
-    scaled: how many replicas there were, where that may change."""
+    scaled: of each pool, how many replicas there were, where that may change. first: replicas of the first pool."""
 
     observations: list[Observation]
     replicas: list[ReplicaFigures]
     extrapolated: dict[str, int] = field(default_factory=dict)
-    scaled: Scaled | None = None
+    scaled: tuple[Scaled | None, ...] = (None,)
+    first: int = 1
 
     @property
     def preemptions(self) -> int:
@@ -128,39 +140,49 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     """record: of a single replica this file; of several, and of those that scale, one each, with their numbers before
     the suffix."""
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
-    several = setup.pool.scaling is not None or sum(pool.replicas for pool in pools) > 1
+    several = any(pool.scaling is not None for pool in pools) or sum(pool.replicas for pool in pools) > 1
     skips = setup.fast_forward and record is None and all(_may_skip(pool, workload) for pool in pools)
-
-    def replica(pool: Pool, number: int, before: int = 0) -> Replica:
-        """before: replicas of another pool."""
-        path = record if record is None or not several else _numbered(record, before + number)
-        return _replica(pool, number, path, skips)
-
-    first, decode = _first(setup, partial(replica, setup.pool)), None
+    exchange = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
-        made = [replica(setup.decode, number, setup.pool.replicas) for number in range(setup.decode.replicas)]
-        decode = DecodePool(RoutedPool(made, _router(setup.decode, setup.seed + 1)), setup.link)
+        exchange = Exchange(setup.link)
+    made = []
+    before = 0  # replicas that may be there of the pools before
+    for number, pool in enumerate(pools):
+        contents = None if pool.folder is None else FolderContents(pool.folder.blocks)
+
+        def replica(
+            number: int, pool: Pool = pool, before: int = before, kept: FolderContents | None = contents
+        ) -> Replica:
+            path = record if record is None or not several else _numbered(record, before + number)
+            return _replica(pool, number, path, skips, kept, exchange)
+
+        made.append(_routed(pool, setup.seed + number, replica))
+        before += pool.replicas if pool.scaling is None else pool.scaling.most
+    decode = None
+    if exchange is not None:
+        decode = DecodePool(made[1], exchange, setup.handover)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
-    cluster = Cluster(workload, requests, first, decode, shares_service=shares)
+    cluster = Cluster(workload, requests, made[0], decode, shares_service=shares)
     observations = cluster.run()
-    replicas = [*first.replicas, *(decode.pool.replicas if decode is not None else ())]
+    replicas = [one for pool in made for one in pool.replicas]
     for one in replicas:
         one.close()
     extrapolated = Counter[str]()
     for one in replicas:
         extrapolated.update(one.extrapolated)
     end = max((one.ended for one in observations), default=0.0)
-    scaled = Scaled(first.lifetimes, end) if isinstance(first, ScaledPool) else None
-    return Simulation(observations, [one.figures() for one in replicas], extrapolated, scaled)
+    scaled = tuple(Scaled(pool.lifetimes, end) if isinstance(pool, ScaledPool) else None for pool in made)
+    return Simulation(
+        observations, [one.figures() for one in replicas], extrapolated, scaled, first=len(made[0].replicas)
+    )
 
 
-def _first(setup: Setup, replica: Callable[[int], Replica]) -> RoutedPool:
-    pool = setup.pool
+def _routed(pool: Pool, seed: int, replica: Callable[[int], Replica]) -> RoutedPool:
     if pool.scaling is None:
-        return RoutedPool([replica(number) for number in range(pool.replicas)], _router(pool, setup.seed))
-    router = make_router(pool.router, setup.seed, pool.router_options)
+        return RoutedPool([replica(number) for number in range(pool.replicas)], _router(pool, seed))
+    router = make_router(pool.router, seed, pool.router_options)
     return ScaledPool(pool.replicas, pool.scaling, router, replica, partial(_join, router, pool), pool.scheduling)
 
 
@@ -204,6 +226,8 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.admission == "off"
         and asked.preemption == "recompute"
         and not asked.lanes
+        and pool.settings.kv_cache_host is None
+        and pool.folder is None  # what is brought is weighed against what steps take
         and pool.settings.kv_eviction == "lru"  # sessions are worth what time makes of them, step by step
         and pool.drafts is None
         and (pool.depth == 1 or not pool.capacity.state_snapshots)  # see `fast_forward_ahead`
@@ -213,24 +237,58 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
     )
 
 
-def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Replica:
+def _replica(
+    pool: Pool,
+    number: int,
+    record: Path | None,
+    skips: bool,
+    kept: FolderContents | None = None,
+    exchange: Exchange | None = None,
+) -> Replica:
+    """kept: in the folder of its pool."""
     drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
-    executor = SimulatedExecutor(pool.capacity, pool.model(number), drafts)
+    clock, capacity = VirtualClock(), pool.capacity
+    folder, peers = None, None
+    if pool.folder is not None and kept is not None:
+        folder = SimulatedFolder(pool.folder, kept, number, capacity.block_size, clock)
+    if exchange is not None:
+        peers = ExchangeSide(exchange, capacity.num_blocks, capacity.block_size)
+    places: list[SimulatedPlace] = [one for one in (folder, peers) if one is not None]
+    if pool.host is not None and capacity.asynchronous_transfers:
+        places.append(HostCopies(pool.host))
+    timed = TimedTransfers(places, clock) if places else None
+    copy_seconds = None if pool.host is None else pool.host.block_s
+    executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
     kind: type[Scheduler] = Scheduler
     if skips:
         kind = FastForward if pool.depth == 1 else FastForwardAhead
     drafter = None if drafts is None else simulated_drafter(pool.scheduling, drafts)
-    scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling, kind, drafter)
+    scheduler = scheduler_for(
+        capacity,
+        pool.settings,
+        pool.scheduling,
+        kind,
+        drafter,
+        sources=() if folder is None else (folder,),
+        identity=None if peers is None else _identity,
+        sink=folder,
+    )
     observers = []
     if record is not None:
         file = open_record(record)
-        observers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
-    loop = EngineLoop(scheduler, executor, VirtualClock(), depth=pool.depth, observers=observers)
-    return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None)
+        observers.append(Recorder(file, in_force(pool, peers is not None), capacity, created=CREATED))
+    loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers)
+    return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None, peers)
 
 
-def in_force(pool: Pool) -> dict[str, Any]:
-    """The settings of a record's header: those that decide plans, with their reasons."""
+def _identity(adapter: Adapter | None) -> bytes:
+    """Of the model, which is the same on all engines."""
+    return b"simulated"
+
+
+def in_force(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
+    """The settings of a record's header: those that decide plans, with their reasons; and of what a record does not
+    hold, that it was there."""
     settings = pool.settings
     numbers = {
         "max_num_seqs": pool.capacity.max_rows,
@@ -242,7 +300,14 @@ def in_force(pool: Pool) -> dict[str, Any]:
         "watermark": settings.watermark,
         "depth": pool.depth,
         "device": settings.device,
+        "kv_eviction": settings.kv_eviction,
     }
+    if settings.kv_cache_host is not None:
+        numbers["kv_cache_host"] = settings.kv_cache_host
+    if pool.folder is not None:
+        numbers["kv_cache_dir"] = "(simulated)"
+    if has_peers:
+        numbers["role"] = "both"
     simulated = {name: {"value": value, "reason": "as simulated"} for name, value in numbers.items()}
     return {**simulated, **{name: asdict(entry) for name, entry in pool.scheduling.resolved().items()}}
 

@@ -42,6 +42,7 @@ def core_request(
         priority=entry.priority or 0,
         slo=SLO(entry.targets.ttft, entry.targets.pace),
         cache_salt=entry.cache_salt,
+        session=entry.session,
         forced_output_tokens=min(entry.output_tokens, max_tokens),
     )
 

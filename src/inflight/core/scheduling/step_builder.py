@@ -62,6 +62,12 @@ class StepBuilder:
         if self._fetching is not None:
             self._fetching.rejoin(now)
 
+    def begin_fetching(self, now: float) -> None:
+        """What newcomers' prefixes go on with begins to be brought with the plan under construction, before it takes a
+        block; asked again it does nothing."""
+        if self._fetching is not None:
+            self._fetching.begin(now)
+
     def compose(self, step: int, shape: StepShape, now: float, ahead: bool) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now, and nothing copied. ahead: a step before it
         is still being computed."""
@@ -74,8 +80,7 @@ class StepBuilder:
         draft = StepDraft(step, shape)
         self.running.sort(now)
         self._memory.begin_writes(step)
-        if self._fetching is not None:
-            self._fetching.begin(now)
+        self.begin_fetching(now)
         held = () if drafts is None else drafts.held_back(step, ahead)
         self._find_uncomputed(draft, held)
         if self._has_windows:

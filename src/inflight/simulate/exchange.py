@@ -1,0 +1,217 @@
+"""Keys and values between simulated engines: which blocks of prompts are held for whom, and when they have come over.
+
+Each engine has a side of it, which is a place of its transfers: what the core sends is held there, by the rules of the
+real exchange (`execution.kv_exchange`): until somebody has taken it, HOLD_SECONDS long, and half of the blocks at most,
+the oldest giving way; what the core receives ends when the last of its blocks has come, or fails. A sender's link
+carries one piece after the other: blocks of a chunk go as soon as the chunk is computed and somebody waits for them.
+Knows links and names; not who computes what.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from inflight.core.types.peers import export_of, is_of_peers, peer_of
+from inflight.core.types.plan import Transfer, Transferred
+from inflight.simulate.timed_transfers import TransferRate
+
+HELD_SHARE = 0.5  # of a sender's blocks
+HOLD_SECONDS = 60.0  # for which an export stays after its last block
+TIMEOUT_SECONDS = 30.0  # of a pull, from when it is asked for
+_OVER = 4096  # exports that are remembered as over
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """bytes_per_token: of keys and values, all layers. gbps: gigabits per second that really pass. setup_s: seconds
+    that every piece takes anyway."""
+
+    bytes_per_token: float
+    gbps: float
+    setup_s: float = 0.001
+
+    def rate(self, block_size: int) -> TransferRate:
+        return TransferRate(block_size * self.bytes_per_token * 8 / (self.gbps * 1e9), self.setup_s)
+
+
+@dataclass(slots=True)
+class _Pull:
+    side: ExchangeSide
+    ticket: int
+    names: tuple[int, ...]
+    until: float
+    come: int = 0  # of the names, those that have a time to come
+    end: float = 0.0
+
+
+@dataclass(slots=True)
+class _Export:
+    side: ExchangeSide
+    expires: float = 0.0
+    names: set[int] = field(default_factory=set)
+    tickets: list[int] = field(default_factory=list)
+    is_whole: bool = False
+    pull: _Pull | None = None
+
+
+class Exchange:
+    def __init__(self, link: Link):
+        self._link = link
+        self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
+        self._over: OrderedDict[str, None] = OrderedDict()
+        self._early: dict[str, _Pull] = {}  # that wait for the beginning of an export
+        self._changed: set[ExchangeSide] = set()
+
+    def drain_changed(self) -> set[ExchangeSide]:
+        """Sides whose next end may be another since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    # -- what is held -------------------------------------------------------------------------------------------
+    def give(self, side: ExchangeSide, transfer: Transfer, export_id: str, now: float) -> None:
+        if export_id in self._over:
+            side.ends(transfer.ticket, now)
+            return
+        export = self._exports.get(export_id)
+        if export is None:
+            export = self._exports[export_id] = _Export(side, pull=self._early.pop(export_id, None))
+        if transfer.blocks:
+            export.names.update(transfer.remote_blocks)
+            export.tickets.append(transfer.ticket)
+            side.held += len(transfer.blocks)
+        else:
+            export.is_whole = True
+            side.ends(transfer.ticket, now)
+        export.expires = now + HOLD_SECONDS
+        side.expires(export.expires, export_id)
+        self._make_room(side, export, now)
+        self._go_on(export_id, export, now)
+
+    def _make_room(self, side: ExchangeSide, last: _Export, now: float) -> None:
+        for export_id, export in tuple(self._exports.items()) if side.held > side.most_held else ():
+            if side.held <= side.most_held:
+                return
+            if export.side is side and export is not last and export.pull is None:
+                self._end(export_id, now)
+
+    def expire(self, export_id: str, now: float) -> None:
+        export = self._exports.get(export_id)
+        if export is not None and export.pull is None and export.expires <= now:
+            self._end(export_id, now)
+
+    # -- what is taken ------------------------------------------------------------------------------------------
+    def take(self, side: ExchangeSide, transfer: Transfer, export_id: str, now: float) -> None:
+        pull = _Pull(side, transfer.ticket, transfer.remote_blocks, now + TIMEOUT_SECONDS)
+        if export_id in self._over:
+            side.ends(transfer.ticket, now, f"The blocks of {export_id!r} are held no more.")
+            return
+        side.ends(transfer.ticket, pull.until, f"The blocks of {export_id!r} did not come in time.")
+        export = self._exports.get(export_id)
+        if export is None:
+            self._early[export_id] = pull
+        else:
+            export.pull = pull
+            self._go_on(export_id, export, now)
+
+    def _go_on(self, export_id: str, export: _Export, now: float) -> None:
+        """What is there and waited for is on the link."""
+        pull = export.pull
+        if pull is None:
+            return
+        if now >= pull.until:  # it has failed: nobody reads any more
+            export.pull = None
+            self._end(export_id, now)
+            return
+        ready = 0
+        for name in pull.names[pull.come :]:
+            if name not in export.names:
+                break
+            ready += 1
+        if ready:
+            pull.end = export.side.send(ready, now, self._link)
+            pull.come += ready
+        if pull.come == len(pull.names):
+            error = None if pull.end <= pull.until else "The blocks did not come in time."
+            end = min(pull.end, pull.until)
+            pull.side.ends(pull.ticket, end, error)
+            self._end(export_id, end)
+            self._changed.add(pull.side)
+        elif export.is_whole and not ready:
+            pull.side.ends(pull.ticket, now, f"No block of {export_id!r} has the name that was asked for.")
+            self._end(export_id, now)
+            self._changed.add(pull.side)
+
+    def _end(self, export_id: str, when: float) -> None:
+        export = self._exports.pop(export_id)
+        export.side.held -= len(export.names)
+        for ticket in export.tickets:
+            export.side.ends(ticket, when)
+        self._over[export_id] = None
+        while len(self._over) > _OVER:
+            self._over.popitem(last=False)
+        self._changed.add(export.side)
+
+
+class ExchangeSide:
+    """Of one engine: a place of its transfers."""
+
+    def __init__(self, exchange: Exchange, num_blocks: int, block_size: int):
+        self._exchange, self._size = exchange, block_size
+        self.most_held = int(HELD_SHARE * num_blocks)
+        self.held = 0  # blocks, for others
+        self._link_free = 0.0
+        self._ends: dict[int, tuple[float, str | None]] = {}  # by ticket, as far as it is known; with errors
+        self._heap: list[tuple[float, int]] = []  # of these; the one in `_ends` counts
+        self._unknown: set[int] = set()  # tickets of blocks that are held
+        self._expiring: deque[tuple[float, str]] = deque()
+
+    @property
+    def next_end(self) -> float:
+        heap = self._heap
+        while heap and self._ends.get(heap[0][1], (None,))[0] != heap[0][0]:
+            heapq.heappop(heap)
+        first = heap[0][0] if heap else math.inf
+        return min(first, self._expiring[0][0]) if self._expiring else first
+
+    @property
+    def out(self) -> bool:
+        return bool(self._ends or self._unknown)
+
+    def serves(self, place: str) -> bool:
+        return is_of_peers(place)
+
+    def begin(self, transfer: Transfer, now: float) -> None:
+        if transfer.kind == "send":
+            export_id = export_of(transfer.place)
+            assert export_id is not None, "core writes these places"
+            self._unknown.add(transfer.ticket)
+            self._exchange.give(self, transfer, export_id, now)
+        else:
+            self._exchange.take(self, transfer, peer_of(transfer.place).export_id, now)
+
+    def ended(self, now: float) -> list[Transferred]:
+        while self._expiring and self._expiring[0][0] <= now:
+            self._exchange.expire(self._expiring.popleft()[1], now)
+        found = []
+        while self.next_end <= now and self._heap:
+            _, ticket = heapq.heappop(self._heap)
+            found.append(Transferred(ticket, self._ends.pop(ticket)[1]))
+        return found
+
+    # -- for the exchange ---------------------------------------------------------------------------------------
+    def ends(self, ticket: int, when: float, error: str | None = None) -> None:
+        """It ends then, whatever was said of it before."""
+        self._unknown.discard(ticket)
+        self._ends[ticket] = when, error
+        heapq.heappush(self._heap, (when, ticket))
+
+    def expires(self, when: float, export_id: str) -> None:
+        self._expiring.append((when, export_id))
+
+    def send(self, blocks: int, now: float, link: Link) -> float:
+        """So many go over the link, behind what is on it; when the last has come."""
+        self._link_free = max(now, self._link_free) + link.rate(self._size).seconds(blocks)
+        return self._link_free

@@ -1,0 +1,146 @@
+"""Tiers of simulated engines: the core's own rules over blocks that are kept nowhere, in times that were said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.records.schema import RecordError, read_records
+from inflight.simulate import folder as folders
+from inflight.simulate.folder import Folder
+from inflight.simulate.replay import replay
+from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.simulate.timed_transfers import TransferRate
+from inflight.workload.workload import Entry, Workload
+
+from .setups import Affine, chat, pool
+
+TWELVE = 193  # tokens, of which twelve blocks can be found
+
+
+def prompts(*contents: int, gap: float = 9.0) -> Workload:
+    """Prompts of these contents, one after the other."""
+    entries = (Entry(gap * at, TWELVE, 2, prefix=(one,), block_size=192) for at, one in enumerate(contents))
+    return Workload(tuple(entries), "one after the other")
+
+
+def kept(of: Pool, blocks: int = 1000, block_s: float = 0.001) -> Pool:
+    return replace(of, folder=Folder(blocks, TransferRate(block_s, 0.002), TransferRate(0.001)))
+
+
+def on_host(of: Pool, seconds: float | None, beside: bool) -> Pool:
+    capacity = replace(of.capacity, host_blocks=100, asynchronous_transfers=beside)
+    rate = None if seconds is None else TransferRate(seconds)
+    return replace(of, capacity=capacity, settings=replace(of.settings, kv_cache_host=1.0), host=rate)
+
+
+def first_tokens(workload: Workload, of: Pool) -> list[float]:
+    return [one.ttft or 0.0 for one in simulate(workload, Setup(of)).observations]
+
+
+def test_what_was_evicted_comes_back_from_the_folder_in_its_time() -> None:
+    """Two prompts of 13 blocks share 20: of the first not all are left, and 9 come from the folder in 0.011 s; then
+    there is one token to compute."""
+    small = pool(model=Affine(), num_blocks=20)
+    alone, _, again = first_tokens(prompts(1, 2, 1), kept(small))
+    assert alone == pytest.approx(4 * 0.01 + 0.193)
+    assert again == pytest.approx(0.002 + 0.009 + 0.011)
+    assert first_tokens(prompts(1, 2, 1), small)[2] == pytest.approx(0.101)
+
+
+def test_a_folder_forgets_what_was_used_longest_ago() -> None:
+    small = pool(model=Affine(), num_blocks=20)
+    run = simulate(prompts(1, 2, 3, 1), Setup(kept(small, blocks=24)))
+    assert [one.cached_tokens for one in run.observations] == [0, 0, 0, 0]
+    assert simulate(prompts(1, 2, 1), Setup(kept(small, blocks=24))).observations[2].cached_tokens == 192
+
+
+def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
+    """9 blocks in 9 s, which takes 0.2 s to compute: once steps are known, too, most are computed."""
+    run = simulate(prompts(*(1, 2) * 24, gap=30.0), Setup(kept(pool(model=Affine(), num_blocks=20), block_s=1.0)))
+    tiers = run.replicas[0].last.tiers
+    assert tiers is not None
+    assert tiers.declined > 3 * tiers.brought > 0
+
+
+def test_replicas_see_what_others_have_written_after_a_while() -> None:
+    two = kept(pool(model=Affine(), num_blocks=20, replicas=2))
+    soon = simulate(prompts(1, 1, gap=9.0), Setup(two)).observations
+    late = simulate(prompts(1, 1, gap=folders.LOOK_SECONDS + 2), Setup(two)).observations
+    assert (soon[1].cached_tokens, late[1].cached_tokens) == (0, 192)
+
+
+def test_nobody_waits_for_what_is_written() -> None:
+    """A disk that never ends one: times are those without a folder."""
+    never = replace(pool(model=Affine()), folder=Folder(1000, TransferRate(0.001), TransferRate(3.0)))
+    assert first_tokens(prompts(1, 2, 3), never) == first_tokens(prompts(1, 2, 3), pool(model=Affine()))
+
+
+def beginnings(different: int) -> Workload:
+    """Prompts of two blocks and a token, each beginning again after so many others."""
+    entries = (Entry(1.0 * at, 33, 2, prefix=(at % different,), block_size=32) for at in range(40))
+    return Workload(tuple(entries), "beginnings in turn")
+
+
+@pytest.mark.parametrize(("beside", "seconds"), [(False, 0.011 + 0.004), (True, 0.011 + 0.002)])
+def test_what_was_evicted_comes_back_from_the_host(beside: bool, seconds: float) -> None:
+    """Within the step that computes the last token, which stores two of others as well; or before it, beside steps."""
+    of = on_host(pool(model=Affine(), num_blocks=32), 0.001, beside)
+    found = simulate(beginnings(17), Setup(of)).observations[-1]
+    assert found.cached_tokens == 32
+    assert found.ttft == pytest.approx(seconds)
+
+
+def test_copies_within_steps_take_what_the_model_says_where_nothing_else_is_said() -> None:
+    class Copying(Affine):
+        def seconds(self, held):  # type: ignore[no-untyped-def]
+            return super().seconds(held) + 0.5 * held.moved_blocks
+
+    slow = first_tokens(prompts(1, 2, 3, 4, 1), on_host(pool(model=Copying(), num_blocks=32), None, beside=False))
+    assert slow[-1] > 12 * 0.5
+
+
+def test_a_busy_engine_with_every_tier_answers_everybody() -> None:
+    entries = chat(40, 30.0, shared=64).entries
+    turns = [Entry(0.0, one.prompt_tokens + 90, 9, after=at, think_s=0.5) for at, one in enumerate(entries)]
+    workload = Workload((*entries, *turns), "turns")
+    for depth in (1, 2):
+        for beside in (False, True):
+            every = kept(on_host(pool(num_blocks=40, replicas=2, depth=depth), 0.0005, beside))
+            run = simulate(workload, Setup(every))
+            assert all(one.outcome == "completed" for one in run.observations)
+            assert run.observations == simulate(workload, Setup(every)).observations
+            assert all(one.last.held_blocks == 0 for one in run.replicas)
+
+
+def test_sessions_are_told_and_decide_what_is_evicted() -> None:
+    """Steady turns of more sessions than fit: the least recently used is the next to come."""
+    entries: list[Entry] = []
+    for session in range(6):
+        for turn in range(8):
+            after = len(entries) - 1 if turn else None
+            tokens = 97 + 20 * turn
+            entries.append(Entry(3.0 * session, tokens, 3, after=after, think_s=20.0, session=f"s{session}"))
+    hits = {}
+    for eviction in ("lru", "sessions"):
+        small = pool(num_blocks=50)
+        of = replace(small, settings=replace(small.settings, kv_eviction=eviction))
+        seen = simulate(Workload(tuple(entries), "sessions"), Setup(of)).observations
+        hits[eviction] = sum(one.cached_tokens for one in seen)
+    assert hits["sessions"] > hits["lru"]
+
+
+def test_replay_of_records_with_tiers(tmp_path: Path) -> None:
+    """With a host they make the same plans; of a folder a record does not tell what was there."""
+    workload = chat(30, 30.0, shared=64)
+    simulate(workload, Setup(on_host(pool(num_blocks=30), 0.001, beside=False)), tmp_path / "host.jsonl")
+    _, outcome = replay(list(read_records(tmp_path / "host.jsonl")))
+    assert outcome.difference is None and outcome.moved_blocks
+    simulate(workload, Setup(on_host(pool(num_blocks=30), 0.001, beside=True)), tmp_path / "beside.jsonl")
+    _, outcome = replay(list(read_records(tmp_path / "beside.jsonl")))
+    assert outcome.difference is None and outcome.moved_blocks
+    simulate(workload, Setup(kept(pool(num_blocks=30))), tmp_path / "folder.jsonl")
+    with pytest.raises(RecordError, match="what lay in that folder is not in it"):
+        replay(list(read_records(tmp_path / "folder.jsonl")))
