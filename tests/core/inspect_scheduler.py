@@ -26,12 +26,13 @@ def running(scheduler: Scheduler) -> list[Sequence]:
 
 
 def samples(scheduler: Scheduler, request_id: str) -> list[Sequence]:
-    return scheduler._samples[request_id]
+    return scheduler._requests.samples(request_id)
 
 
 def alive(scheduler: Scheduler) -> list[Sequence]:
     """Every sequence that the scheduler still knows, ended ones with tokens in flight too."""
-    known = {sequence.number: sequence for group in scheduler._samples.values() for sequence in group}
+    groups = (samples(scheduler, request_id) for request_id in scheduler._requests)
+    known = {sequence.number: sequence for group in groups for sequence in group}
     known.update((sequence.number, sequence) for sequence in running(scheduler))
     return list(known.values())
 

@@ -127,7 +127,7 @@ class FastForward(Scheduler):
     # -- single steps -------------------------------------------------------------------------------------------
 
     def abort(self, request_id: str, now: float) -> list[Event]:
-        if request_id in self._samples:
+        if request_id in self._requests:
             self._leave_all()
         return super().abort(request_id, now)
 

@@ -63,9 +63,9 @@ class FastForwardAhead(FastForward):
         chunks = [decodes[number] for number in by_rank if number in decodes]
         return replace(plan, chunks=(*chunks, *others)), (*first, *theirs.values())
 
-    def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
+    def _take_tokens(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         if sequence.number not in self._fills:
-            return super()._take_in(sequence, sampled, now)
+            return super()._take_tokens(sequence, sampled, now)
         self._sync(sequence, self._next_step)
         self._memory.sharing.publish(sequence)
         return []

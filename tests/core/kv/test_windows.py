@@ -12,6 +12,8 @@ from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 
+from .. import inspect_scheduler as inside
+
 BLOCK, WINDOW, CONTEXT, BUDGET = 16, 512, 8192, 512
 
 
@@ -69,7 +71,7 @@ def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
     engine.add("one")
     most = kv_groups.most_blocks(CONTEXT, BLOCK, windows, BUDGET)
     assert most == 512 + 65 + 40
-    (sequence,) = engine.scheduler._samples["one"]
+    (sequence,) = inside.samples(engine.scheduler, "one")
     while sequence.num_computed < CONTEXT + 100:
         engine.step()
         held = engine.scheduler._memory.tables.held(sequence)
@@ -95,7 +97,7 @@ def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
         pass
     memory = engine.scheduler._memory
     engine.add("again", output=1)
-    (again,) = engine.scheduler._samples["again"]
+    (again,) = inside.samples(engine.scheduler, "again")
     assert memory.cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
     chain = memory.sharing._lookups[again.number].chain.places
     behind = [place for place in chain if memory.prefix.beside(place.node, 1) is not None]
@@ -136,11 +138,11 @@ def test_a_prompt_whose_window_others_hold_too_takes_blocks_from_the_lowest_rank
     params = SamplingParams(max_tokens=5, ignore_eos=True)
     prompt = (0, *[1] * 299, *[2] * 300)  # finds that of the first
     scheduler.add(Request(request_id="second", prompt_token_ids=prompt, params=params, arrival=-1.0), 0.0)
-    (second,) = scheduler._samples["second"]
-    inside = 0
+    (second,) = inside.samples(scheduler, "second")
+    preempted_inside = 0
     for _ in range(2000):
         before = scheduler.snapshot().preemptions
         if not engine.step():
             break
-        inside += scheduler.snapshot().preemptions - before and 300 < second.num_computed < len(prompt)
-    assert scheduler.idle and inside
+        preempted_inside += scheduler.snapshot().preemptions - before and 300 < second.num_computed < len(prompt)
+    assert scheduler.idle and preempted_inside

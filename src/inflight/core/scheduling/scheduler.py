@@ -2,7 +2,7 @@
 recover, exchange_service, idle, snapshot, census, account.
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
-a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
+a policy (the order), the step_builder (the mechanism), what steps yield, and how requests begin and end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from inflight.core.estimation.latency import LatencyModel, prefill_seconds
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.estimation.restoring import RestoreCost
 from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.kv.handing_over import HandingOver
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.peer_source import Identity
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
@@ -28,24 +27,30 @@ from inflight.core.queueing.admission import Admission, Load
 from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.queueing.validation import RequestValidator
 from inflight.core.scheduling.census import Census, take_account, take_census
+from inflight.core.scheduling.living_requests import LivingRequests
+from inflight.core.scheduling.load import load_before
+from inflight.core.scheduling.lost_steps import LostSteps
 from inflight.core.scheduling.output_buffer import OutputBuffer
 from inflight.core.scheduling.preemption import Mode, Preemption
 from inflight.core.scheduling.running import Running
+from inflight.core.scheduling.sample_maker import SampleMaker
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
+from inflight.core.scheduling.step_outputs import StepOutputs
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.sessions.session_table import SessionTable
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
-from inflight.core.stopping import StopChecker, StopText, StopTextFactory
+from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
 from inflight.core.tenants.service import Service
 from inflight.core.types.block_source import BlockSink, BlockSource
-from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
+    Chunk,
     Pooled,
     Sampled,
     Scored,
@@ -55,7 +60,6 @@ from inflight.core.types.plan import (
     WaitUntil,
 )
 from inflight.core.types.request import Request, RequestRefused
-from inflight.counted import counted, there_are
 from inflight.records.timings import ADAPTER, Timings
 
 
@@ -104,8 +108,6 @@ class Scheduler:
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
-        self._end_token_ids = end_token_ids
-        self._stop_text = stop_text
         self._latency = latency or LatencyModel()
         self._admission = admission or Admission("off", self._latency)
         self._token_budget = token_budget
@@ -117,27 +119,38 @@ class Scheduler:
         sessions = self._sessions if session_eviction else None
         how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers, host_is_tier, sessions)
         self._memory = KVCacheManager(capacity, *how)
-        self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
             settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
         )
         most_blocks, seconds = self._memory.layout.most_blocks, self._seconds_until_served
         self._validator = RequestValidator(capacity, self._lanes, end_token_ids, seconds, most_blocks)
-        self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
+        self._sample_maker = SampleMaker(self._validator, self._predictor, end_token_ids, stop_text)
         self._predictions = PredictionTally()
         self._output_buffer = OutputBuffer()
-        self._next_number = 0
         self._next_step = 0
         self._begin()
 
     def _begin(self) -> None:
-        """Nobody runs, and no memory is held."""
+        """Nobody is alive, and no memory is held."""
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
         # Recurrent state cannot be taken back, where an answer ends among its drafts.
         self._drafts = None if self._capacity.state_snapshots else ForcedDrafts(self._latency, self._speculation)
         self._adapters = AdapterSlots(self._capacity.adapter_slots, self._memory.transfers.new_ticket)
         self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._adapters, self._drafts)
+        self._requests = LivingRequests(
+            self._memory,
+            self._lanes,
+            self._step_builder,
+            self._adapters,
+            self._drafts,
+            self._admission,
+            self._predictor,
+            self._predictions,
+        )
+        how = (self._memory, self._lanes, self._drafts, self._admission, self._predictor)
+        self._outputs = StepOutputs(self._requests, *how)
+        self._lost_steps = LostSteps(self._requests, self._memory, self._running)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
@@ -146,7 +159,7 @@ class Scheduler:
     def add(self, request: Request, now: float, compiling: float = 0.0) -> None:
         """Accept a request; raises RequestRefused with the number that refuses it. compiling: seconds before, in which
         its grammar was compiled."""
-        if request.request_id in self._samples or self._output_buffer.holds(request.request_id):
+        if request.request_id in self._requests or self._output_buffer.holds(request.request_id):
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._validator.check(request)
         if self._admission.asks:
@@ -154,15 +167,14 @@ class Scheduler:
             self._admission.check(request, backlogs, partial(self._load, request))
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
-        samples = self._make_samples(request)
+        samples = self._sample_maker.make(request)
         self._learn_arrival(lane, now)
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
             sequence.timings.compiled(compiling, request.lane)
             lane.queue.policy.arrived(SequenceView(sequence))
-        self._next_number += len(samples)
-        self._samples[request.request_id] = samples
+        self._requests.begin(samples)
         if len(samples) > 1:
             lane.queue.defer_siblings(samples[0], samples[1:])
         if request.adapter is None or self._adapters.arrive(request.request_id, request.adapter):
@@ -173,11 +185,10 @@ class Scheduler:
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request in whatever state it is; unknown (or ended) ids are ignored."""
-        samples = self._samples.get(request_id)
-        if samples is None:
+        if request_id not in self._requests:
             return []
         events = self._output_buffer.release(now, request_id)  # what a batch kept back for it comes first
-        events += self._end_request(samples, Finish("abort"), now)
+        events += self._requests.end(request_id, Finish("abort"), now)
         if not self._running:
             events += self._output_buffer.release(now)  # its end was the batch's
         return events
@@ -216,39 +227,43 @@ class Scheduler:
         if result.error is None:
             if plan.chunks:
                 self._learn(plan, result, now)
+            self._outputs.hand_over(plan, self._planned)
         else:
-            causes = self._short_of_memory(plan) if result.out_of_memory and not together else None
-            events += self._fail(result.error, now) if causes is None else self._lose(causes, result.error, now)
+            out_of_memory = result.out_of_memory and not together
+            events += self._lost_steps.lose(plan, self._planned, result.error, out_of_memory, now)
             if self._speculation is not None:
                 self._speculation.observe(plan, features(plan), result, 0.0)
-            self._running.free_again(plan.freed_rows)
-        if self._memory.handing is not None and result.error is None:
-            self._hand_over(plan, self._memory.handing)
         others: tuple[Scored | Pooled, ...] = (*result.scored, *result.pooled)
         for yielded in others:
-            events += self._take_in_prompt(self._planned[yielded.sequence_id], yielded, now)
+            events += self._outputs.take_prompt(self._planned[yielded.sequence_id], yielded, now)
         for sampled in result.sampled:
-            events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
+            events += self._take_tokens(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
-            sequence = self._planned[chunk.sequence_id]
-            is_live = sequence.finish is None and not sequence.recomputes
-            if sequence.recomputes:
-                sequence.lose(chunk.sample, chunk.score)
-            if is_live and not sequence.generates and chunk.start + chunk.length == sequence.num_tokens:
-                sequence.finish = Finish("length")  # its prompt is computed, and that was all
-                self._end_sequence(sequence, now)
-                events += self._finished(sequence.request, now)
-            if not sequence.in_flight:
-                del self._planned[chunk.sequence_id]
-                if sequence.finish is not None:
-                    if sequence.row is not None:
-                        self._step_builder.ended(sequence)
-                elif sequence.recomputes:
-                    self._running.send_lost_back(sequence, now)
+            events += self._settle(chunk, now)
         if result.error is None:
             self._memory.committed(plan.step if self._planned else self._next_step)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
+
+    def _take_tokens(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
+        return self._outputs.take_tokens(sequence, sampled, now)
+
+    def _settle(self, chunk: Chunk, now: float) -> list[Event]:
+        """A chunk is in flight no more: whoever has ended gives up what it holds, and whoever lost it comes again."""
+        sequence = self._planned[chunk.sequence_id]
+        events: list[Event] = []
+        if sequence.recomputes:
+            sequence.lose(chunk.sample, chunk.score)
+        elif not sequence.generates and sequence.finish is None:
+            events = self._outputs.take_prompt_end(sequence, chunk, now)
+        if not sequence.in_flight:
+            del self._planned[chunk.sequence_id]
+            if sequence.finish is not None:
+                if sequence.row is not None:
+                    self._step_builder.ended(sequence)
+            elif sequence.recomputes:
+                self._running.send_lost_back(sequence, now)
+        return events
 
     def transferred(self, ended: Iterable[Transferred], now: float) -> list[Event]:
         """Transfers that have ended, whose blocks are held no more. What one that failed should have brought is
@@ -272,18 +287,7 @@ class Scheduler:
         """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,
         blocks and queues begin anew. What was learnt stays. No transfer may be under way any more."""
         events = self._output_buffer.release(now)
-        for samples in tuple(self._samples.values()):
-            for sequence in samples:
-                if sequence.finish is None:
-                    sequence.finish = Finish("error", detail=error)
-                if sequence.timings.ended is None:
-                    sequence.timings.end(now, self._lanes.of(sequence).clock)
-                    self._lanes.of(sequence).queue.policy.left(SequenceView(sequence))
-                    if self._speculation is not None:
-                        self._speculation.finished(SequenceView(sequence))
-            self._admission.ended(samples[0].request)
-            events.append(_terminal_event(samples))
-        self._samples.clear()
+        events += self._requests.break_off(error, now)
         self._memory.begin_anew()
         self._lanes.clear()
         self._begin()
@@ -304,12 +308,12 @@ class Scheduler:
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and no transfer is out, or is to begin, but what is held for others."""
         goes_on = self._memory.transfers.goes_on or self._adapters.out or self._memory.writes_wait
-        return not self._samples and not self._planned and not goes_on
+        return not self._requests and not self._planned and not goes_on
 
     @property
     def has_requests(self) -> bool:
         """Whether anybody waits or runs."""
-        return bool(self._samples)
+        return bool(self._requests)
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(
@@ -324,31 +328,20 @@ class Scheduler:
 
     def census(self, whole: bool = False, blocks: bool = True) -> Census:
         """Who runs, waits and holds what. whole: name all that wait. blocks: tell whose each is."""
-        return take_census(self._next_number, self._memory, self._lanes, self._running, whole, blocks)
+        return take_census(self._sample_maker.next_number, self._memory, self._lanes, self._running, whole, blocks)
 
     def account(self, request_id: str, now: float) -> tuple[Request, Timings] | None:
         """A living request, and where its time went until now; None: none of that name lives."""
-        samples = self._samples.get(request_id)
-        return None if samples is None else (samples[0].request, take_account(samples, self._lanes, now))
+        if request_id not in self._requests:
+            return None
+        samples = self._requests.samples(request_id)
+        return samples[0].request, take_account(samples, self._lanes, now)
 
     # -- what strategies and admission see ----------------------------------------------------------------------
 
     def _load(self, request: Request) -> Load:
         """What stands before a newcomer."""
-        before = self._lanes.before(request.lane)
-        waiting = [one for other in before for one in other.queue.everyone()]
-        running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
-        queued_tokens = sum(lane.queue.backlog.total.tokens for lane in before)
-        return Load(
-            ahead=len(waiting),
-            prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in running if one.num_uncomputed > 1),
-            remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
-            remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
-            free_rows=self._capacity.max_rows - len(running),
-            rows=self._capacity.max_rows,
-            budget=min(self._token_budget, self._capacity.max_model_len),
-            context=sum(one.num_computed for one in running) / max(1, len(running)),
-        )
+        return load_before(request, self._lanes, self._running, self._capacity, self._token_budget)
 
     def _seconds_until_served(self, request: Request) -> float:
         """When it makes sense to try again with a request that finds its lane full."""
@@ -383,35 +376,12 @@ class Scheduler:
         if self._speculation is not None:
             self._speculation.observe(plan, held, result, 0.0 if self._round_began is None else now - self._round_began)
 
-    def _make_samples(self, request: Request) -> list[Sequence]:
-        """Nothing is told of them yet, since a stop text is made by a tokenizer, which may fail."""
-        most_output, banned = self._validator.most_output(request), self._validator.banned(request)
-        predicted = self._predictor.predict(request, most_output, 0)
-        samples = []
-        for index in range(request.params.n):
-            checker = StopChecker(request, self._end_token_ids, most_output, self._stop_text_for(request))
-            sequence = Sequence(self._next_number + index, request, index, checker, most_output, banned)
-            sequence.predicted = sequence.predicted_first = predicted
-            samples.append(sequence)
-        return samples
-
-    def _stop_text_for(self, request: Request) -> StopText | None:
-        if self._stop_text is None or not request.params.stop:
-            return None
-        try:
-            return self._stop_text(request)
-        except Exception as fault:  # a tokenizer's
-            raise RequestRefused(
-                f"The {len(request.params.stop)} stop strings cannot be looked for ({fault}); leave them out.",
-                field="stop",
-            ) from fault
-
     # -- adapters -----------------------------------------------------------------------------------------------
 
     def _join_queue(self, request_ids: Iterable[str], now: float) -> None:
         """Their adapter is there."""
         for request_id in request_ids:
-            first = self._samples[request_id][0]
+            first = self._requests.samples(request_id)[0]
             lane = self._lanes.of(first)
             first.timings.awaited(ADAPTER, now, lane.clock, lane.settings.name)
             lane.queue.push(first, now)
@@ -423,178 +393,12 @@ class Scheduler:
             self._join_queue(request_ids, now)
             return []
         finish = Finish("error", detail=load.error)
-        return [event for one in request_ids for event in self._end_request(self._samples[one], finish, now)]
-
-    # -- ends ---------------------------------------------------------------------------------------------------
-
-    def _hand_over(self, plan: BatchPlan, handing: HandingOver) -> None:
-        """What a plan has computed, before anybody gives up blocks of it."""
-        for chunk in plan.chunks:
-            sequence = self._planned[chunk.sequence_id]
-            if sequence.finish is None and not sequence.recomputes:
-                handing.computed(sequence, chunk.start + chunk.length, self._capacity.block_size)
-
-    def _take_in_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
-        """What else than tokens came of a chunk."""
-        request = sequence.request
-        if sequence.finish is not None or sequence.recomputes:  # it may have been aborted meanwhile
-            return []
-        if yielded.error is not None:
-            return self._end_request(self._samples[request.request_id], Finish("error", detail=yielded.error), now)
-        if isinstance(yielded, Pooled):
-            return [PooledEvent(request.request_id, yielded.vector)]
-        return [PromptScoredEvent(request.request_id, yielded.logprobs)]
-
-    def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
-        """New tokens of one sequence; those after its end, or after a step that was lost (both sampled ahead at depth
-        2), are dropped unseen."""
-        if sequence.finish is not None or sequence.recomputes:
-            return []
-        if sampled.error is not None:
-            sequence.finish = Finish("error", detail=sampled.error, by_request=sampled.by_request)
-            self._end_sequence(sequence, now)
-            return self._finished(sequence.request, now)
-        if sequence.num_drafts:
-            sequence.verified(len(sampled.token_ids))
-        taken = 0
-        for token_id in sampled.token_ids:
-            sequence.append(token_id)
-            taken += 1
-            try:
-                sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
-            except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
-                detail = f"Output token {len(sequence.output)} cannot be read: {fault}"
-                sequence.finish = Finish("error", detail=detail)
-            if sequence.finish is not None:
-                break
-        queue = self._lanes.of(sequence).queue
-        if queue.counts:
-            queue.policy.served(SequenceView(sequence), 0, taken, now)
-        if len(sequence.output) >= sequence.predicted:
-            sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
-        if len(sequence.output) == taken:
-            self._admission.kept(sequence.request, now)
-            if self._drafts is not None:
-                self._drafts.began(SequenceView(sequence))
-        sequence.timings.token(now)
-        self._memory.sharing.publish(sequence)
-        request = sequence.request
-        logprobs = None if sampled.logprobs is None else sampled.logprobs[:taken]
-        tokens = TokensEvent(
-            request.request_id, sequence.sample_index, sampled.token_ids[:taken], logprobs, sequence.finish
-        )
-        if sequence.finish is None:
-            if self._drafts is not None:
-                self._drafts.told(sequence.number, sampled.forced_token_ids)
-            return [tokens]
-        self._end_sequence(sequence, now)
-        return [tokens, *self._finished(request, now)]
-
-    def _outgrown(self, sequence: Sequence) -> Finish | None:
-        """A sequence that needs more blocks than there are ends alone, with what it has."""
-        if sequence.num_tokens <= self._most_tokens:
-            return None
-        needed = self._memory.layout.most_blocks(sequence.num_tokens)
-        return Finish(
-            "length",
-            detail=f"After {counted(len(sequence.output), 'output token')} the sequence needs {needed} KV blocks of "
-            f"{self._capacity.block_size} tokens, but {there_are(self._capacity.num_blocks)} in all; "
-            "raise --kv-memory (or --num-blocks).",
-        )
-
-    def _fail(self, error: str, now: float) -> list[Event]:
-        """The step broke: no cached content is trusted any more, and all that is in flight ends with the error, that
-        of later plans too, since they may share blocks which this step should have written."""
-        self._memory.forget_all()
-        events: list[Event] = []
-        for sequence in tuple(self._planned.values()):
-            if sequence.finish is None:
-                samples = self._samples[sequence.request.request_id]
-                events += self._end_request(samples, Finish("error", detail=error), now)
-        self._running.send_unstarted_back(now)
-        return events
-
-    def _short_of_memory(self, plan: BatchPlan) -> list[Sequence] | None:
-        """Whom a step had no memory for: those that it was the first of; else those whose prompts it computed, or
-        computed again. Nobody where all of it is lost anyway, with a step before it; None where all only decode: then
-        there is nobody whose end would make the others fit."""
-        new_rows = {one.row for one in plan.new_rows}
-        alive = [(one, self._planned[one.sequence_id]) for one in plan.chunks]
-        alive = [(chunk, sequence) for chunk, sequence in alive if sequence.finish is None and not sequence.recomputes]
-        prompts = [
-            (chunk, sequence)
-            for chunk, sequence in alive
-            if chunk.row in new_rows or chunk.length > 1 + chunk.num_drafts
-        ]
-        first = [sequence for chunk, sequence in prompts if chunk.row in new_rows and not sequence.recompute_until]
-        return first or [sequence for _, sequence in prompts] or (None if alive else [])
-
-    def _lose(self, causes: list[Sequence], error: str, now: float) -> list[Event]:
-        """The step had no memory for these, which end with the error; what else it, and plans behind it, were to
-        compute is computed anew once nothing of that is in flight. No cached content is trusted any more."""
-        self._memory.forget_all()
-        events: list[Event] = []
-        for sequence in causes:
-            if sequence.finish is None:  # not by another sample's end
-                samples = self._samples[sequence.request.request_id]
-                events += self._end_request(samples, Finish("error", detail=error), now)
-        for sequence in self._planned.values():
-            sequence.recomputes = sequence.finish is None
-        self._running.send_unstarted_back(now)
-        return events
-
-    def _end_request(self, samples: list[Sequence], finish: Finish, now: float) -> list[Event]:
-        for sequence in samples:
-            if sequence.finish is None:
-                sequence.finish = finish
-                self._end_sequence(sequence, now)
-        return self._finished(samples[0].request, now)
-
-    def _end_sequence(self, sequence: Sequence, now: float) -> None:
-        """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
-        lane = self._lanes.of(sequence)
-        if (lacked := lane.queue.lacks(sequence)) is not None:
-            sequence.timings.awaited(lacked, now, lane.clock, lane.settings.name)
-        sequence.timings.end(now, lane.clock)
-        lane.queue.policy.left(SequenceView(sequence))
-        # A request that samples nothing says nothing of how long answers are.
-        if sequence.generates and sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
-            self._predictor.observe(sequence.request, len(sequence.output))
-            self._predictions.observe(sequence.predicted_first, len(sequence.output))
-        self._lanes.ended(sequence)
-        if self._drafts is not None:
-            self._drafts.finished(SequenceView(sequence))
-        lane.queue.remove(sequence)
-        if sequence.row is None:
-            self._memory.end(sequence)  # a preempted one may have content on the host
-        elif not sequence.in_flight:
-            self._step_builder.ended(sequence)
+        return [event for one in request_ids for event in self._requests.end(one, finish, now)]
 
     def _deliver(self, events: list[Event], now: float) -> list[Event]:
         """Of a batch that runs together nothing is told before its last sequence has ended."""
         self._output_buffer.keep(events, now)
         return [] if self._running else self._output_buffer.release(now)
-
-    def _finished(self, request: Request, now: float) -> list[Event]:
-        """The terminal event, once every sample has ended."""
-        samples = self._samples[request.request_id]
-        if any(sequence.finish is None for sequence in samples):
-            return []
-        del self._samples[request.request_id]
-        self._admission.ended(request)
-        self._memory.sharing.forget_request(samples[0])
-        if request.adapter is not None:
-            self._adapters.leave(request.request_id, request.adapter)
-        return [_terminal_event(samples)]
-
-
-def _terminal_event(samples: list[Sequence]) -> FinishedEvent:
-    """Of a request whose samples have ended; its account is that of the first of those that ended last."""
-    request, last = samples[0].request, max(samples, key=lambda sequence: sequence.timings.ended or 0.0)
-    last.timings.cached_tokens = samples[0].timings.cached_tokens  # later samples also find what the first computed
-    timings = last.timings.summary(request.arrival, len(last.prompt), len(last.output), request.lane)
-    finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
-    return FinishedEvent(request.request_id, finishes, timings)
 
 
 def _block_seconds(latency: LatencyModel, block_size: int, tokens: int) -> float:
