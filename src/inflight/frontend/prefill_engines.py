@@ -28,6 +28,26 @@ _CLOSING = 60.0  # seconds for the step that is being computed
 log = logging.getLogger(__name__)
 
 
+def is_handed_over(request: Request, block_size: int) -> bool:
+    """A prompt that has no whole block before its last token is computed where it is decoded, as is one whose tokens
+    are scored, and a text of which a vector is wanted."""
+    is_short = len(request.prompt_token_ids) <= block_size
+    return not is_short and request.pooling is None and request.params.prompt_logprobs is None
+
+
+def prompt_alone(request: Request, export_id: str) -> Request:
+    """As an engine has it that computes the prompt for another one."""
+    return replace(
+        request,
+        request_id=export_id,
+        params=PROMPT_ALONE,
+        handover=KVHandover(give=export_id),
+        grammar=None,
+        bad_token_ids=(),
+        forced_output_tokens=None,
+    )
+
+
 class Exchange(Protocol):
     @property
     def address(self) -> tuple[str, int]: ...
@@ -71,17 +91,8 @@ class PrefillEngine:
         with self._changed:
             is_taken = has_adapter and not self.stopped
             if is_taken:
-                self._prompts[export_id] = replace(
-                    request,
-                    request_id=export_id,
-                    params=PROMPT_ALONE,
-                    arrival=self._loop.clock.now(),
-                    adapter=adapter,
-                    handover=KVHandover(give=export_id),
-                    grammar=None,
-                    bad_token_ids=(),
-                    forced_output_tokens=None,
-                )
+                prompt = prompt_alone(request, export_id)
+                self._prompts[export_id] = replace(prompt, arrival=self._loop.clock.now(), adapter=adapter)
                 self._changed.notify_all()
         if not is_taken:
             self._exchange.withdraw(export_id)
@@ -171,11 +182,9 @@ class PrefillEngines:
         self._handed: dict[str, _Handed] = {}  # by the request's id, until the other engine has begun with it
 
     def taken_over(self, request: Request) -> Request:
-        """As the engine that decodes is to have it. A prompt that has no whole block before its last token is computed
-        there, as is one whose tokens are scored, and a text of which a vector is wanted."""
+        """As the engine that decodes is to have it."""
         alive = [one for one in self._engines if not one.stopped]
-        is_short = len(request.prompt_token_ids) <= self._block_size
-        if not alive or is_short or request.pooling is not None or request.params.prompt_logprobs is not None:
+        if not alive or not is_handed_over(request, self._block_size):
             return request
         engine = min(alive, key=lambda one: one.tokens)
         handed = self._handed[request.request_id] = _Handed(engine, f"{request.request_id} {next(self._numbers)}")
