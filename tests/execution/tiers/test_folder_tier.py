@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from inflight.core.types.request import Request
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes
+from inflight.execution.tiers.folder_index import FOLDER
 from inflight.execution.tiers.folder_tier import PLACE, FolderTier
 
 SIZE, BLOCK_BYTES = 4, 256
@@ -211,3 +215,76 @@ def test_a_disk_that_hangs_fails_its_ticket_and_never_touches_its_blocks_again(
     goes_on.append(True)
     time.sleep(0.05)
     assert waits and engine.block(9) == before
+
+
+def test_a_folder_that_may_not_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+
+    def refused(path: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert engine.transfer("load", (7, 8, 9, 10), numbers) is None
+    assert engine.found() == numbers, "they are as good as before"
+
+
+def test_what_cannot_be_taken_away_stays_and_others_give_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(tmp_path, blocks=4)
+    kept = {engine.tier.index.path(number) for number in engine.keep()[:2]}
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path in kept:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    engine.keep(tokens=tuple(range(100, 116)), blocks=(0, 1))
+    assert engine.found(tokens=tuple(range(100, 116))) and all(path.exists() for path in kept)
+    kept.update(tmp_path.rglob("*.kv"))
+    with caplog.at_level(logging.WARNING):
+        other = tuple(range(200, 216))
+        assert "none can be taken away" in (engine.transfer("store", (0,), tuple(engine.names(tokens=other)[:1])) or "")
+    assert "cannot be kept" in caplog.text
+
+
+def test_a_damaged_file_that_cannot_be_taken_away_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    path = engine.tier.index.path(numbers[0])
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with caplog.at_level(logging.WARNING):
+        assert "altered" in (engine.transfer("load", (9,), numbers[:1]) or "")
+    assert "cannot be taken away (Read-only file system)" in caplog.text and engine.found() == ()
+
+
+def test_a_folder_that_somebody_took_away_is_empty_and_made_anew(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    shutil.rmtree(tmp_path / FOLDER)
+    engine.tier.index.look()
+    assert engine.found() == () and engine.tier.index.nbytes == 0
+    engine.keep()
+    assert engine.found() == numbers
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, blocks=4)
+    numbers = engine.keep()
+    path = engine.tier.index.path(numbers[0])
+    path.unlink()
+    (path / "somebody's").mkdir(parents=True)
+    engine.tier.index.look()
+    assert engine.found() == () and engine.tier.index.blocks == 3
+    engine.keep(tokens=tuple(range(100, 116)))
+    assert engine.found(tokens=tuple(range(100, 116))), "it keeps nothing else from being written"

@@ -8,6 +8,7 @@ two looks others may have written what is not counted here: the bound holds for 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -82,8 +83,10 @@ class FolderIndex:
                 entry.used = now
                 try:
                     os.utime(entry.path)
-                except OSError:
+                except FileNotFoundError:
                     self.lost(name)
+                except OSError:
+                    continue  # a folder that is read, and not written: its files serve all the same
 
     def wrote(self, name: int, nbytes: int) -> None:
         """It is there."""
@@ -99,7 +102,8 @@ class FolderIndex:
             self._forget(self.path(name))
 
     def make_room(self, nbytes: int) -> bool:
-        """Take what was used longest ago, until so many bytes more stay within the bound; whether they do."""
+        """Take what was used longest ago, until so many bytes more stay within the bound; whether they do. What cannot
+        be taken away stays, and counts."""
         if nbytes > self.most_bytes:
             return False
         if self._bytes + nbytes <= self.most_bytes:
@@ -111,10 +115,11 @@ class FolderIndex:
             for entry in oldest:
                 if wanted <= 0:
                     break
-                entry.path.unlink(missing_ok=True)
-                wanted -= entry.nbytes
-                self._forget(entry.path)
-                self.taken += 1
+                with contextlib.suppress(OSError):
+                    entry.path.unlink(missing_ok=True)
+                    wanted -= entry.nbytes
+                    self._forget(entry.path)
+                    self.taken += 1
         return self._bytes + nbytes <= self.most_bytes
 
     def _forget(self, path: Path) -> None:
@@ -129,9 +134,9 @@ class FolderIndex:
         now = time.time()
         for model in _folders(self._root):
             for part in _folders(model):
-                for entry in os.scandir(part):
+                for entry in _entries(part):
                     try:
-                        if _FILE.fullmatch(entry.name):
+                        if _FILE.fullmatch(entry.name) and entry.is_file():
                             yield Path(entry.path), entry.stat()
                         elif entry.name.startswith(".") and now - entry.stat().st_mtime > _OLD_ASIDE:
                             os.unlink(entry.path)
@@ -140,4 +145,13 @@ class FolderIndex:
 
 
 def _folders(path: Path) -> list[Path]:
-    return [Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    return [Path(entry.path) for entry in _entries(path) if entry.is_dir(follow_symlinks=False)]
+
+
+def _entries(path: Path) -> list[os.DirEntry[str]]:
+    """None, where somebody has taken it away meanwhile."""
+    try:
+        with os.scandir(path) as found:
+            return list(found)
+    except FileNotFoundError:
+        return []

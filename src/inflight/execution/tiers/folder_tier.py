@@ -201,8 +201,7 @@ class FolderTier:
         except DamagedFile as damage:
             self.index.lost(number)
             self.counts.damaged += 1
-            path.unlink(missing_ok=True)
-            log.warning("%s It is taken away, and its block is computed.", damage)
+            log.warning("%s %s", damage, _taken_away(path))
             raise
         except OSError as error:
             self.index.lost(number)
@@ -235,10 +234,16 @@ class FolderTier:
         if number in self.index:
             return
         if not self.index.make_room(self._file_bytes):
-            raise OSError(f"a block takes {self._file_bytes:,} bytes, more than --kv-cache-disk allows in all")
+            raise OSError(self._no_room())
         write_block(self.index.path(number), self._identity, number.to_bytes(16), view)
         self.index.wrote(number, self._file_bytes)
         self.counts.written_bytes += len(view)
+
+    def _no_room(self) -> str:
+        most = self.index.most_bytes
+        if self._file_bytes > most:
+            return f"a block takes {self._file_bytes:,} bytes, and --kv-cache-disk allows {most:,} in all"
+        return f"it holds {self.index.nbytes:,} bytes of {most:,}, and of its files none can be taken away"
 
     def _look(self) -> None:
         try:
@@ -254,3 +259,12 @@ class FolderTier:
             digest = "" if root.adapter is None else self._adapter_digest(root.adapter)
             self._roots[root] = None if digest is None else root_name(root, self._identity + digest.encode())
         return self._roots[root]
+
+
+def _taken_away(path: Path) -> str:
+    """A damaged file, as far as that is possible; returns a sentence."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        return f"It cannot be taken away ({error.strerror or error}); its block is computed."
+    return "It is taken away, and its block is computed."
