@@ -11,7 +11,8 @@ from benchmarks.chromium import find_chromium, opened_page
 from inflight.report.page import figures_alone
 from inflight.report.page.views import Figure
 
-COLUMN, GAP = 470, 16  # pixels of a chart, and between two
+NARROW, WIDE = 700, 960  # pixels of one column, and of several
+_DRAWN = "document.querySelectorAll('.plot .uplot').length === document.querySelectorAll('.plot').length"
 SCALE = 2  # pixels of the file to one of the page, for screens of small ones
 
 
@@ -19,17 +20,16 @@ def photograph(path: Path, title: str, figures: Sequence[Figure], columns: int =
     """Writes a PNG of the figures in so many columns."""
     if find_chromium() is None:
         raise SystemExit(f"{path} cannot be drawn: 0 of chromium, chromium-browser, google-chrome are on PATH.")
-    asyncio.run(_photograph(path, figures_alone(title, figures, columns), columns))
+    asyncio.run(_photograph(path, title, figures, columns))
 
 
-async def _photograph(path: Path, html: str, columns: int) -> None:
-    width = columns * COLUMN + (columns - 1) * GAP
+async def _photograph(path: Path, title: str, figures: Sequence[Figure], columns: int) -> None:
+    width = NARROW if columns == 1 else WIDE
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "figures.html"
-        file.write_text(html, encoding="utf-8")
+        file.write_text(figures_alone(title, figures, columns), encoding="utf-8")
         async with opened_page(width, scale=SCALE) as page:
             await page.open(file.as_uri())
-            await page.until(
-                "document.querySelectorAll('.plot .uplot').length === document.querySelectorAll('.plot').length"
-            )
+            await page.until(f"document.querySelectorAll('figure').length === {len(figures)}")
+            await page.until(_DRAWN)
             await page.picture(path, "main")

@@ -1,7 +1,8 @@
 // Charts of a report: their data stand in the page, and uPlot draws them as soon as they have room. Names are text always.
 "use strict";
 (function () {
-  const HEIGHT = 190, FONT = '11.5px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",Arial,sans-serif';
+  // uPlot reads whole pixels from a font, and scales them to the screen.
+  const HEIGHT = 190, FONT = '12px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",Arial,sans-serif';
   const COLUMN = 46; // widest, px
   // Kinds of work that are told apart by more than their colour: ground, lines on it, and which way these lean.
   const HATCHED = { padding: ["free", "padding", 1], recomputed: ["recomputed", "page", -1] };
@@ -23,6 +24,15 @@
   }
   const told = (scale, value) => [digits(value / (scale.factor || 1)), scale.unit].filter(Boolean).join(" ");
   const marks = (scale) => (plot, values) => values.map((one) => (one === null ? "" : short(+(one / (scale.factor || 1)).toPrecision(9))));
+
+  // Round values of a logarithmic axis, as many as suit it.
+  function decades(low, high) {
+    const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+    const steps = last - first > 4 ? [1] : last - first > 2 ? [1, 3] : [1, 2, 5];
+    const all = Array.from({ length: last - first + 1 }, (none, at) => steps.map((step) => step * 10 ** (first + at))).flat();
+    return all.filter((one) => one >= low * 0.999 && one <= high * 1.001);
+  }
+  const rounds = (scale) => (scale.log ? { splits: (u, axis, low, high) => decades(low, high), filter: (u, splits) => splits } : {});
 
   // -- colours of the page: light, dark, print ------------------------------------------------------------------------
   function read() {
@@ -124,7 +134,7 @@
       stroke(pen, [[u.bbox.left, place(u, 0, plot.limit)[1]], [u.bbox.left + u.bbox.width, place(u, 0, plot.limit)[1]]]);
       pen.setLineDash([]);
     }
-    pen.font = FONT.replace("11.5px", `${11.5 * ratio}px`);
+    pen.font = FONT.replace("12px", `${12 * ratio}px`);
     if (plot.kind === "groups") whiskers(u, pen, plot, ratio);
     if (plot.kind === "points") plot.series.forEach((one) => curve(u, pen, one, ratio));
     if (plot.labels) above(u, pen, plot, ratio);
@@ -240,14 +250,14 @@
     }
     axes({ kind, names, x, y }, width) {
       const line = { stroke: () => colours.soft, font: FONT, ticks: { stroke: () => colours.grid, size: 4 }, grid: { stroke: () => colours.grid, width: 1 }, gap: 4 };
-      const below = { ...line, grid: { show: false }, label: x.label || undefined, labelSize: 18, labelGap: 0, labelFont: FONT, size: 24, space: 46, values: marks(x) };
+      const below = { ...line, grid: { show: false }, label: x.label || undefined, labelSize: 18, labelGap: 0, labelFont: FONT, size: 24, space: 46, values: marks(x), ...rounds(x) };
       if (names) {
         const longest = Math.max(...names.map((name) => name.length)) * 7 + 8, every = Math.max(1, Math.ceil((longest * names.length) / (width - 60)));
         below.splits = () => names.map((name, place) => place).filter((place) => place % every === 0);
         below.values = (u, splits) => splits.map((place) => names[place]);
         below.ticks = { show: false };
       }
-      return { axes: [below, { ...line, size: 46, space: 34, values: marks(y) }] };
+      return { axes: [below, { ...line, size: 46, space: 34, values: marks(y), ...rounds(y) }] };
     }
   }
 
