@@ -6,6 +6,7 @@ Run by the Python of the checkout that is to be measured; imports nothing but it
 import sys
 import time
 from importlib.util import find_spec
+from typing import Any
 
 from inflight import LLM, SamplingParams
 
@@ -13,7 +14,7 @@ from inflight import LLM, SamplingParams
 def main() -> None:
     model, quantization = sys.argv[1:]
     # A step is to be a token a row in every version; older ones know of no drafts.
-    options = {"speculation": "off"} if find_spec("inflight.core.speculation") else {}
+    options: dict[str, Any] = {"speculation": "off"} if find_spec("inflight.core.speculation") else {}
     if model == "built-in":
         llm = LLM(max_model_len=1024, **options)
     else:

@@ -46,6 +46,60 @@ def test_who_goes_on_is_known_first(way: str) -> None:
         settle(prefill, decode)
 
 
+def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step goes on only when the decode engine has what is done of it."""
+    whole = {**FEW, "max_num_batched_tokens": 256}
+    with Side("prefill", **whole) as prefill, Side("decode", **whole) as decode:
+        here, there = prefill.engine.exchange, decode.engine.exchange
+        assert here is not None and there is not None
+        have, came = here.have, list[int]()
+        sent, received = here._provider.memory, there._pulls._memory.memory
+
+        def waits(nbytes: int) -> None:
+            have(nbytes)
+            block = min(block for one in here._exports._exports.values() for block, _ in one.coming.values())
+            content, last = bytes(sent.views([block], 0, nbytes)[0]), time.monotonic() + 10
+            while content not in bytes(received) and time.monotonic() < last:
+                time.sleep(0.005)
+            came.append(content in bytes(received))
+
+        monkeypatch.setattr(here, "have", waits)
+        decode.add(asked("r", 1, KVHandover(take=prefill.place("r"))))
+        prefill.add(asked("r", 1, KVHandover(give="r"), output=1))
+        tokens = decode.wait("r")
+        assert came == [True] * len(prefill.engine.model.layers)
+        assert decode.cached("r") == 16 * blocks(asked("r", 1))
+        monkeypatch.undo()
+        prefill.add(asked("plain", 1))
+        assert prefill.wait("plain") == tokens
+
+
+@pytest.mark.parametrize("fails_at", [1, 3, 4])
+def test_a_step_that_fails_between_two_layers_hands_nothing_over(
+    monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    with Side("prefill", **FEW) as prefill, Side("decode", **FEW) as decode:
+        here = prefill.engine.exchange
+        assert here is not None
+        have, calls = here.have, iter(range(1000))
+
+        def broken(nbytes: int) -> None:
+            have(nbytes)
+            if next(calls) == fails_at:
+                raise RuntimeError("a fault of the test")
+
+        monkeypatch.setattr(here, "have", broken)
+        decode.add(asked("r", 2, KVHandover(take=prefill.place("r"))))
+        prefill.add(asked("r", 2, KVHandover(give="r"), output=1))
+        prefill.wait("r")
+        assert prefill.ended["r"].finishes[0].reason == "error"
+        tokens = decode.wait("r")
+        assert decode.cached("r") == 0 and decode.engine.exchange.counts.failed_pulls == 1  # type: ignore[union-attr]
+        decode.add(asked("plain", 2))
+        assert decode.wait("plain") == tokens
+        settle(prefill, decode)
+
+
 def test_a_prompt_that_is_cached_is_not_pulled() -> None:
     with Side("prefill", **FEW) as prefill, Side("both", **FEW) as decode:
         decode.add(asked("before", 1))

@@ -24,11 +24,14 @@ from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
+from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
+from inflight.execution.layer_progress import LayerProgress, layer_ends
 from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
@@ -248,7 +251,23 @@ def _runner(
     if settings.grammars is not None:
         # On a GPU a step with drafts is none of those that are captured as graphs; whether it pays is not measured yet.
         grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced=not limits.on_gpu)
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places)
+    layers = _layer_progress(decoder, backend, settings.shape, places)
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers)
+
+
+def _layer_progress(
+    decoder: PassDecoder, backend: Device, shape: KVShape, places: Sequence[PlaceTransfers]
+) -> LayerProgress | None:
+    """Where peers are given blocks, and layers are computed when they are told."""
+    reader = next((one for one in places if isinstance(one, KVExchange) and one.gives), None)
+    if reader is None or backend.depth > 1 or not isinstance(decoder, Decoder):
+        return None
+    ends = layer_ends(shape, backend.bytes_per_block)
+    if not ends:
+        return None
+    layers = LayerProgress(ends, reader)
+    decoder.tells_layers(layers.layer_done)
+    return layers
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:

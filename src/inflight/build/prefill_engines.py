@@ -51,7 +51,7 @@ def build_engines(
         closed_by_a_fault.pop_all()
     if settings.threads is None:
         why = f"the cores this process may use, shared by {1 + prefill_engines} engines"
-        decode.settings["threads"] = Resolved(each.threads, why)
+        decode.settings["threads"] = Resolved(each.threads or 1, why)
     decode.settings[ASKED_BY] = Resolved(prefill_engines, "engines beside this one, which compute its prompts")
     return decode, PrefillEngines(prefill, decode.capacity.block_size)
 

@@ -10,7 +10,6 @@ The residual stream and the logits are float32; activations between are in the b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
 from inflight.execution.layers.norm import NormWeights
@@ -42,6 +41,7 @@ class Decoder:
             layers[0].insert(0, weights.token_inputs.bind(self._workspace, self._hidden, self._normed))
         self._by_layer = layers
         self._between: Callable[[], None] | None = None
+        self._layer_done: Callable[[int], None] | None = None
         self._steps = self._in_order()
         self._pooling = None
         if weights.pooler is not None:
@@ -125,12 +125,21 @@ class Decoder:
         self._between = between
         self._steps = self._in_order()
 
+    def tells_layers(self, done: Callable[[int], None]) -> None:
+        """From now on called with a layer's number when the backend has been told all of it, in each pass."""
+        self._layer_done = done
+        self._steps = self._in_order()
+
     def _in_order(self) -> list[Callable[[ForwardPass], None]]:
-        """All layers' steps, and what comes between two layers."""
-        first, *others = self._by_layer
-        if (between := self._between) is None:
-            return list(chain(first, *others))
-        return list(chain(first, *([lambda _: between(), *layer] for layer in others)))
+        """All layers' steps, what comes between two layers, and who is told of each."""
+        steps: list[Callable[[ForwardPass], None]] = []
+        for number, layer in enumerate(self._by_layer):
+            if number and (between := self._between) is not None:
+                steps.append(lambda _, between=between: between())  # type: ignore[misc]
+            steps += layer
+            if (done := self._layer_done) is not None:
+                steps.append(lambda _, done=done, number=number: done(number))  # type: ignore[misc]
+        return steps
 
 
 def bound_layer(

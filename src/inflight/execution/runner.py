@@ -36,6 +36,7 @@ from inflight.execution.device_lost import DeviceLost, sentence
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.drafters.step_drafting import StepDrafting
 from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
+from inflight.execution.layer_progress import LayerProgress
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
@@ -60,12 +61,14 @@ class ModelRunner:
         grammars: GrammarRows | None = None,
         adapters: AdapterMatrices | None = None,
         places: Sequence[PlaceTransfers] = (),
+        layers: LayerProgress | None = None,
     ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
         drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any.
         adapters: which of the model's matrices those may change; None: no plan loads any. places: to which blocks go
-        beside the steps, and from which they come."""
+        beside the steps, and from which they come. layers: told of a step's progress, where somebody reads its blocks
+        meanwhile."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -73,6 +76,7 @@ class ModelRunner:
         self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
         self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
         self._transfers = BlockTransfers(capacity, self._copy_blocks, places)
+        self._layers = layers
         self._grammars = grammars
         self._adapters = None
         if adapters is not None:
@@ -97,6 +101,8 @@ class ModelRunner:
             self._run(plan, flight)
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
             flight.fault = fault
+            if self._layers is not None:
+                self._layers.broken_off()
             if not self.is_lost(fault):
                 self.discard(plan)
         if self._grammars is not None:
@@ -172,6 +178,8 @@ class ModelRunner:
     def _compute(self, plan: BatchPlan, flight: InFlight) -> None:
         if plan.transfers:
             self._transfers.begin(plan)
+        if self._layers is not None:
+            self._layers.begin(plan)
         if self._adapters is not None:
             self._adapters.begin(plan)
         planned: tuple[Chunk, ...] = plan.chunks
@@ -185,7 +193,10 @@ class ModelRunner:
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         new, freed = plan.new_rows, plan.freed_rows
         cut = not self._capacity.whole_texts
-        for chunks in list(passes((*planned, *padding), self._decoder.max_tokens, cut)) or [[]]:
+        parts = list(passes((*planned, *padding), self._decoder.max_tokens, cut)) or [[]]
+        for number, chunks in enumerate(parts, 1):
+            if self._layers is not None:
+                self._layers.begin_pass(is_last=number == len(parts))
             batch = self._backend.prepare(self._slots, self._kv_cache, chunks, new, freed)
             new, freed = (), ()
             follows = self._awaits(chunks)

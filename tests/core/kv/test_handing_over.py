@@ -121,3 +121,22 @@ def test_only_what_is_missing_travels(harness: Harness) -> None:
 
 def computed(harness: Harness) -> int:
     return sum(chunk.length for plan in harness.plans for chunk in plan.chunks)
+
+
+def test_what_a_step_computes_is_told_with_its_plan_and_held_by_the_sequence(harness: Harness) -> None:
+    harness.add(request(KVHandover(give="one")))
+    harness.add(request(None, "other"))
+    harness.drain()
+    early = [(number, one) for number, plan in enumerate(harness.plans) for one in plan.early_sends]
+    told = [(number, one) for number, plan in enumerate(harness.plans) for one in plan.transfers if one.blocks]
+    assert [number for number, _ in early] == [0, 1], "with the steps of 4 tokens that make two blocks whole each"
+    assert [number for number, _ in told] == [1, 2], "and again when these have ended"
+    for (_, before), (_, behind) in zip(early, told, strict=True):
+        assert before == (behind.place, behind.blocks, behind.remote_blocks)
+
+
+def test_prompts_that_nobody_takes_are_not_told_early() -> None:
+    harness = Harness(Setup())
+    harness.add(request(None))
+    harness.drain()
+    assert not any(plan.early_sends for plan in harness.plans)

@@ -1,13 +1,14 @@
 """Handing over: blocks of prompts that are held for other engines, from when they are computed until one has them.
 
 Knows which blocks of whose prompt are told already, and asks for a ticket for those that were computed since: it holds
-them whatever becomes of the sequence. Does not know who comes for them, nor when.
+them whatever becomes of the sequence. What a step is about to compute is told with its plan, and held by the sequence
+meanwhile. Does not know who comes for them, nor when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.peer_source import Identity, handed_blocks
@@ -16,14 +17,18 @@ from inflight.core.sequence import Sequence
 from inflight.core.types.block_names import next_name, root_name
 from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.peers import giving_place
+from inflight.core.types.plan import Chunk, EarlySend
 
 
 @dataclass(slots=True)
 class _Given:
-    """Of one prompt: blocks that are told, the name of the last, and whether it is told that no more will come."""
+    """Of one prompt: the name before its first block, those of blocks that are computed or about to be, how many are
+    told, and told early, and whether it is told that no more will come."""
 
-    name: bytes
+    root: bytes
+    names: list[bytes] = field(default_factory=list)
     blocks: int = 0
+    early: int = 0
     is_whole: bool = False
 
 
@@ -54,26 +59,29 @@ class HandingOver:
         """Whether the next plan has something to hand over."""
         return bool(self._ready)
 
+    def computing(self, chunks: Iterable[Chunk], running: Iterable[Sequence], block_size: int) -> tuple[EarlySend, ...]:
+        """Of the plan under construction, which computes these chunks."""
+        giving = {one.number: one for one in running if _export(one)}
+        return tuple(
+            early
+            for chunk in chunks
+            if giving and (sequence := giving.get(chunk.sequence_id)) is not None
+            if (early := self._early(sequence, chunk.start + chunk.length, block_size)) is not None
+        )
+
     def computed(self, sequence: Sequence, tokens: int, block_size: int) -> None:
         """So many leading tokens of a sequence that runs have keys and values, in its blocks."""
-        request = sequence.request
-        if request.handover is None or not request.handover.give or sequence.sample_index:
+        export_id = _export(sequence)
+        if not export_id:
             return
-        given = self._given.get(sequence.number)
-        if given is None:
-            root = SharedRoot(request.cache_salt, request.adapter)
-            given = self._given[sequence.number] = _Given(root_name(root, self._identity(request.adapter)))
-        last = handed_blocks(request, block_size)
-        whole = min(tokens // block_size, last)
-        names = []
-        for start in range(given.blocks * block_size, whole * block_size, block_size):
-            given.name = next_name(given.name, request.prompt_token_ids[start : start + block_size])
-            names.append(int.from_bytes(given.name))
-        if names:
-            self._give(request.handover.give, tuple(sequence.blocks[given.blocks : whole]), tuple(names))
+        given, whole = self._named(sequence, tokens, block_size)
+        if whole > given.blocks:
+            self._give(
+                export_id, tuple(sequence.blocks[given.blocks : whole]), _numbers(given.names[given.blocks : whole])
+            )
             given.blocks = whole
-        if given.blocks == last and not given.is_whole:
-            self._give(request.handover.give, (), ())
+        if given.blocks == handed_blocks(sequence.request, block_size) and not given.is_whole:
+            self._give(export_id, (), ())
             given.is_whole = True
 
     def ended(self, sequence: Sequence) -> None:
@@ -90,7 +98,39 @@ class HandingOver:
             self._transfers.begin("send", giving_place(one.export_id), one.blocks, one.names, lambda done: None)
             self._pool.release(reversed(one.blocks), self._keeps_content)  # the ticket has its own references
 
+    def _early(self, sequence: Sequence, tokens: int, block_size: int) -> EarlySend | None:
+        """None: no block that is handed over becomes whole."""
+        given, whole = self._named(sequence, tokens, block_size)
+        first, given.early = max(given.blocks, given.early), max(whole, given.early)
+        if whole <= first:
+            return None
+        names = _numbers(given.names[first:whole])
+        return EarlySend(giving_place(_export(sequence)), tuple(sequence.blocks[first:whole]), names)
+
+    def _named(self, sequence: Sequence, tokens: int, block_size: int) -> tuple[_Given, int]:
+        """What is told of a prompt, and how many blocks of it these tokens make whole; all of them have names."""
+        request = sequence.request
+        given = self._given.get(sequence.number)
+        if given is None:
+            root = SharedRoot(request.cache_salt, request.adapter)
+            given = self._given[sequence.number] = _Given(root_name(root, self._identity(request.adapter)))
+        whole = min(tokens // block_size, handed_blocks(request, block_size))
+        for start in range(len(given.names) * block_size, whole * block_size, block_size):
+            before = given.names[-1] if given.names else given.root
+            given.names.append(next_name(before, request.prompt_token_ids[start : start + block_size]))
+        return given, whole
+
     def _give(self, export_id: str, blocks: tuple[int, ...], names: tuple[int, ...]) -> None:
         for block in blocks:
             self._pool.acquire(block)
         self._ready.append(_Ready(export_id, blocks, names))
+
+
+def _export(sequence: Sequence) -> str:
+    """The id under which its blocks are given; empty: they are not, or by the first sample of its request."""
+    handover = sequence.request.handover
+    return "" if handover is None or sequence.sample_index else handover.give
+
+
+def _numbers(names: Iterable[bytes]) -> tuple[int, ...]:
+    return tuple(int.from_bytes(name) for name in names)

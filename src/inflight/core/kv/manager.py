@@ -9,6 +9,7 @@ most of `layout`. Decides nothing: who is admitted and who is preempted is the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from inflight.core.sequence import Sequence
 from inflight.core.sessions.session_table import SessionTable
 from inflight.core.sessions.session_turns import SessionTurns
 from inflight.core.types.kv_groups import ANY_LENGTH
-from inflight.core.types.plan import Capacity
+from inflight.core.types.plan import Capacity, Chunk, EarlySend
 from inflight.core.types.tier_counts import TierCounts
 
 
@@ -201,6 +202,10 @@ class KVCacheManager:
             self.writes.begin(step)
         if self.handing is not None:
             self.handing.begin()
+
+    def early_sends(self, chunks: Sequences[Chunk], running: Iterable[Sequence]) -> tuple[EarlySend, ...]:
+        """What of these chunks' blocks peers may have while they are computed."""
+        return () if self.handing is None else self.handing.computing(chunks, running, self.block_size)
 
     def committed(self, step: int) -> None:
         """What plans up to this one were to compute is computed."""

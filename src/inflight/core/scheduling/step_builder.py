@@ -101,8 +101,9 @@ class StepBuilder:
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
         padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
         freed = self.running.drain_freed_rows()
+        chunks, early = tuple(draft.chunks), self._memory.early_sends(draft.chunks, self.running.sequences)
         return BatchPlan(
-            step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers, tuple(sorted(held)), loads
+            step, chunks, tuple(draft.new_rows), freed, padding, transfers, tuple(sorted(held)), loads, early
         )
 
     def _find_uncomputed(self, draft: StepDraft, held: Collection[int]) -> None:

@@ -107,6 +107,16 @@ class Transfer(NamedTuple):
     remote_blocks: tuple[int, ...]
 
 
+class EarlySend(NamedTuple):
+    """Blocks that this step completes and other engines are to have: what of them is computed may travel while the rest
+    is. Whoever has it may use it once a transfer hands over the same blocks, with a plan behind this step, and not if
+    none does. place, blocks, remote_blocks: as in that transfer."""
+
+    place: str
+    blocks: tuple[int, ...]
+    remote_blocks: tuple[int, ...]
+
+
 class AdapterLoad(NamedTuple):
     """An adapter that takes a slot, whatever was there before; no row of the slot is alive. It is loaded beside the
     steps, and what became of it is told as of a transfer: tickets are of one count."""
@@ -140,6 +150,8 @@ class BatchPlan:
     drafted for behind it. A record tells them; an executor does not look.
 
     adapter_loads: begun with the step, which does not wait for them.
+
+    early_sends: what of the step's blocks may travel while it computes them; an executor need not look.
     """
 
     step: int
@@ -150,6 +162,7 @@ class BatchPlan:
     transfers: tuple[Transfer, ...] = ()
     held_back: tuple[int, ...] = ()
     adapter_loads: tuple[AdapterLoad, ...] = ()
+    early_sends: tuple[EarlySend, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -12,10 +12,11 @@ One engine hands over (prefill), the other pulls (decode); either may be both. H
 
 Blocks are asked for by names that are made of salt, adapter and tokens: who does not have the same request does not
 know them, and an id alone opens nothing. A peer pulls from its first missing block on. What is not computed yet is
-waited for, so that blocks of finished chunks travel while the next chunk is computed. Whatever goes wrong fails the
-ticket alone, and the engine that pulled computes the rest itself.
+waited for, and travels layer by layer while the step that computes it goes on (`plan.early_sends`): of each block the
+bytes of the layers that are done. What has come so may be used once a ticket of the other side holds the same blocks.
+Whatever goes wrong fails the ticket alone, and the engine that pulled computes the rest itself.
 
 `exchange` joins it to an executor; `exports` is what is held for others; `provider` and `pulls` are the two sides of a
-connection; `handshake`, `description` and `wire` what is said on one; `ways` how blocks travel: in the `stream` itself,
-through `shared_memory` on one host, or by `nixl`.
+connection, `arrivals` what of a pull has come; `handshake`, `description` and `wire` what is said on one; `ways` how
+blocks travel: in the `stream` itself, through `shared_memory` on one host, or by `nixl`.
 """

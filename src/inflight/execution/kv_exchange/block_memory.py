@@ -13,9 +13,10 @@ class BlockMemory:
     memory: memoryview
     block_bytes: int
 
-    def views(self, blocks: Sequence[int]) -> list[memoryview]:
-        """Of each. Raises IndexError for a block that is not there."""
+    def views(self, blocks: Sequence[int], start: int = 0, end: int | None = None) -> list[memoryview]:
+        """Of each, or of its bytes from `start` to `end`. Raises IndexError for a block that is not there."""
         size = self.block_bytes
+        end = size if end is None else min(end, size)
         if any(not 0 <= block < len(self.memory) // size for block in blocks):
             raise IndexError(f"blocks are 0 to {len(self.memory) // size - 1}, and one of {list(blocks)[:8]} is not")
-        return [self.memory[block * size : (block + 1) * size] for block in blocks]
+        return [self.memory[block * size + start : block * size + end] for block in blocks]

@@ -7,12 +7,12 @@ executor. Knows how the places of transfers are written; whose blocks they are, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inflight.core.types.kv_exchange_options import KVExchangeOptions
 from inflight.core.types.peers import export_of, is_of_peers, peer_of
-from inflight.core.types.plan import Transfer, Transferred
+from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
@@ -42,7 +42,9 @@ class KVExchange:
         memory: BlockMemory,
     ):
         """describe: what this engine is now: adapters come and go. memory: of its blocks. Raises ExchangeError."""
-        self._exports = Exports(options.hold, int(HELD_SHARE * (len(memory.memory) // memory.block_bytes)))
+        held = int(HELD_SHARE * (len(memory.memory) // memory.block_bytes))
+        self._exports = Exports(options.hold, held, memory.block_bytes)
+        self.gives = options.gives
         agent = _agent(options, memory)
         self._pulls = Pulls(secret, describe, memory, timeout=options.timeout, way=options.way, agent=agent)
         self._provider = Provider(secret, describe, self._exports, memory, agent)
@@ -68,11 +70,24 @@ class KVExchange:
     def serves(self, place: str) -> bool:
         return is_of_peers(place)
 
+    # -- blocks that a step computes, on the thread that runs the steps ---------------------------------------------
+    def computing(self, sends: Sequence[EarlySend]) -> None:
+        """The step that begins is to complete these."""
+        self._exports.computing((_export_id(one.place), one.remote_blocks, one.blocks) for one in sends)
+
+    def have(self, nbytes: int) -> None:
+        """Of each of the step's blocks so many bytes are there, from their beginnings on."""
+        self._exports.have(nbytes)
+
+    def broken_off(self) -> None:
+        """The step was."""
+        self._exports.broken_off()
+
+    # -- transfers --------------------------------------------------------------------------------------------------
+
     def begin(self, transfer: Transfer) -> None:
         if transfer.kind == "send":
-            export_id = export_of(transfer.place)
-            assert export_id is not None, "core writes these places"
-            self._exports.add(transfer.ticket, export_id, transfer.remote_blocks, transfer.blocks)
+            self._exports.add(transfer.ticket, _export_id(transfer.place), transfer.remote_blocks, transfer.blocks)
         else:
             place = peer_of(transfer.place)
             self._pulls.begin(transfer.ticket, place, transfer.remote_blocks, transfer.blocks)
@@ -112,6 +127,12 @@ class ExchangeCounts:
     pulled_seconds: float
     given_blocks: int
     failed_gives: int
+
+
+def _export_id(place: str) -> str:
+    export_id = export_of(place)
+    assert export_id is not None, "core writes these places"
+    return export_id
 
 
 def _agent(options: KVExchangeOptions, memory: BlockMemory) -> NixlAgent | None:

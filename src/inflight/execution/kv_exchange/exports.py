@@ -1,17 +1,20 @@
 """Exports: blocks that this engine holds for others, by the id of the request that they were computed for.
 
-An export grows by a ticket with each chunk that is computed, until its prompt is whole. It ends when a peer has taken
-it, when nobody has come in time, or when too much is held and it is the oldest, of those that nobody reads if there are
-any; then its tickets end. As long as somebody reads from it, nothing ends: blocks must not be written anew under a
-reader. Knows names and numbers of blocks, no sockets. Used by the engine's thread and by those of the provider.
+An export grows by a ticket with each chunk that is computed, until its prompt is whole. What a step is computing can be
+read as far as its layers are done; it counts once a ticket holds it, and not if the step fails. An export ends when a
+peer has taken it, when nobody has come in time, or when too much is held and it is the oldest, of those that nobody
+reads if there are any; then its tickets end. As long as somebody reads from it, nothing that a ticket holds ends:
+blocks must not be written anew under a reader. Knows names and numbers of blocks, no sockets. Used by the engine's
+thread and by those of the provider.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,11 +26,29 @@ class NotHeld(RuntimeError):
 
 
 @dataclass(slots=True)
+class _Step:
+    """ready: bytes of each block that it computes which are there, from the beginning on."""
+
+    ready: int = 0
+    is_broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Blocks one behind the other; step: that is computing them, None where they are computed."""
+
+    blocks: list[int]
+    step: _Step | None
+
+
+@dataclass(slots=True)
 class _Export:
-    """blocks: by their names. is_whole: no more will come. expires: on the clock, without a reader."""
+    """blocks: by their names. coming: those that a step computes. is_whole: no more will come. expires: on the clock,
+    without a reader."""
 
     expires: float
     blocks: dict[int, int] = field(default_factory=dict)
+    coming: dict[int, tuple[int, _Step]] = field(default_factory=dict)
     tickets: list[int] = field(default_factory=list)
     readers: int = 0
     is_whole: bool = False
@@ -35,8 +56,10 @@ class _Export:
 
 
 class Exports:
-    def __init__(self, hold: float, most_blocks: int, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, hold: float, most_blocks: int, block_bytes: int, clock: Callable[[], float] = time.monotonic):
         """hold: seconds for which one stays after its last block. most_blocks: of all of them together."""
+        self._block_bytes = block_bytes
+        self._step = _Step()  # the one that is being computed
         self.wanted: Callable[[str], None] = lambda export_id: None  # one that has not begun; in the reader's thread
         self._hold, self._most, self._clock = hold, most_blocks, clock
         self._changed = threading.Condition()
@@ -55,6 +78,8 @@ class Exports:
             export = self._exports.setdefault(export_id, _Export(0.0))
             export.expires = self._clock() + self._hold
             export.blocks.update(zip(names, blocks, strict=True))
+            for name in names:
+                export.coming.pop(name, None)
             if blocks:
                 export.tickets.append(ticket)
             else:
@@ -68,6 +93,30 @@ class Exports:
                     continue
                 held -= len(other.blocks)
                 self._end(other_id, other)
+            self._changed.notify_all()
+
+    def computing(self, sends: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+        """Id, names and blocks of what the step that begins is to complete."""
+        with self._changed:
+            self._step = step = _Step()
+            for export_id, names, blocks in sends:
+                if self._is_closed or export_id in self._over:
+                    continue
+                export = self._exports.setdefault(export_id, _Export(0.0))
+                export.expires = self._clock() + self._hold
+                export.coming.update((name, (block, step)) for name, block in zip(names, blocks, strict=True))
+            self._changed.notify_all()
+
+    def have(self, nbytes: int) -> None:
+        """Of each of the step's blocks, from their beginnings on."""
+        with self._changed:
+            self._step.ready = nbytes
+            self._changed.notify_all()
+
+    def broken_off(self) -> None:
+        """The step was: what was read of it counts for nothing."""
+        with self._changed:
+            self._step.is_broken = True
             self._changed.notify_all()
 
     def poll(self) -> tuple[int, ...] | None:
@@ -151,25 +200,53 @@ class Reading:
     def __init__(self, exports: Exports, export_id: str, export: _Export):
         self._exports, self._id, self._export = exports, export_id, export
 
-    def next(self, names: Sequence[int], seconds: float) -> list[int]:
-        """Blocks of the first of these names, as many as are there; waits for one. Raises NotHeld."""
+    def next(self, names: Sequence[int], seconds: float) -> Found:
+        """Blocks of the first of these names, as many as are there, or as one step computes; waits for one. Raises
+        NotHeld."""
+        export, name = self._export, names[0]
+        with self._exports._changed:
+            self._wait(lambda: name in export.blocks or name in export.coming, seconds)
+            if name in export.blocks:
+                held = itertools.takewhile(export.blocks.__contains__, names)
+                return Found([export.blocks[one] for one in held], None)
+            if name in export.coming:
+                step = export.coming[name][1]
+                same = itertools.takewhile(lambda one: export.coming.get(one, (0, None))[1] is step, names)
+                return Found([export.coming[one][0] for one in same], step)
+            if not export.is_whole:
+                raise NotHeld(f"The next block of {self._id!r} was not computed within {seconds:.0f} s.")
+            if not export.blocks:
+                raise NotHeld(f"The prompt of {self._id!r} was not computed to its end.")
+            raise NotHeld(
+                f"No block of {self._id!r} has the name that was asked for: salt, adapter or tokens are others."
+            )
+
+    def ready(self, found: Found, done: int, seconds: float) -> int:
+        """Bytes of each of these blocks that are there, from the beginning on; waits for more than `done`. Raises
+        NotHeld."""
+        if found.step is None:
+            return self._exports._block_bytes
+        step = found.step
+        with self._exports._changed:
+            self._wait(lambda: step.ready > done or step.is_broken, seconds)
+            if step.is_broken or step.ready <= done:
+                raise NotHeld(f"The step that was computing {self._id!r} was not computed to its end.")
+            return step.ready
+
+    def settle(self, read: Mapping[int, int], seconds: float) -> None:
+        """Waits until blocks that were read, by their names, are computed, and held. Raises NotHeld where they are not,
+        or others are."""
+        with self._exports._changed:
+            self._wait(lambda: read.items() <= self._export.blocks.items(), seconds)
+            if not read.items() <= self._export.blocks.items():
+                raise NotHeld(f"What was read of {self._id!r} was not computed to its end.")
+
+    def _wait(self, is_there: Callable[[], bool], seconds: float) -> None:
+        """Until it is, or no more will come. Raises NotHeld where the export is over."""
         exports, export = self._exports, self._export
-        with exports._changed:
-            exports._changed.wait_for(lambda: names[0] in export.blocks or export.is_whole or export.is_over, seconds)
-            if export.is_over:
-                raise NotHeld(exports._absence(self._id))
-            found: list[int] = []
-            for name in names:
-                if name not in export.blocks:
-                    break
-                found.append(export.blocks[name])
-            if found:
-                return found
-            if export.is_whole:
-                raise NotHeld(
-                    f"No block of {self._id!r} has the name that was asked for: salt, adapter or tokens are others."
-                )
-            raise NotHeld(f"The next block of {self._id!r} was not computed within {seconds:.0f} s.")
+        exports._changed.wait_for(lambda: is_there() or export.is_whole or export.is_over, seconds)
+        if export.is_over:
+            raise NotHeld(exports._absence(self._id))
 
     def taken(self) -> bool:
         """The peer has what it wants; whether all of it was held until now."""

@@ -21,7 +21,7 @@ import msgspec
 
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.shared_memory import places
-from inflight.execution.kv_exchange.ways import PROGRESS
+from inflight.execution.kv_exchange.ways import PROGRESS, Run
 from inflight.execution.kv_exchange.wire import Blocks, Channel, Copied, PeerError
 
 NAME = "nixl"
@@ -107,10 +107,9 @@ class NixlSender:
     def __init__(self, channel: Channel, block_bytes: int):
         self._channel, self._most = channel, places(block_bytes)
 
-    def send(self, blocks: Sequence[int]) -> None:
-        for first in range(0, len(blocks), self._most):
-            some = list(blocks[first : first + self._most])
-            self._channel.send(Blocks(len(some), some), PROGRESS)
+    def send(self, run: Run) -> None:
+        for some in run.cut(self._most):
+            self._channel.send(some.told(list(some.blocks)), PROGRESS)
 
     def copied(self, message: Copied) -> None:
         """Nothing is to be given back."""
@@ -138,15 +137,15 @@ class NixlReceiver:
         size, there = self._memory.block_bytes, self._there
         if len(message.at) != message.count or message.count > places(size) or max(message.at) >= there.blocks:
             raise PeerError(f"{self._channel.peer} names blocks that it does not have.")
-        own = _address(self._own)
-        sources = [there.address + block * size for block in message.at]
+        own, start, part = _address(self._own), message.start, (message.end or size) - message.start
+        sources = [there.address + block * size + start for block in message.at]
         try:
-            self._agent.read(self._peer, sources, [own + place * size for place in range(message.count)], size)
+            self._agent.read(self._peer, sources, [own + place * part for place in range(message.count)], part)
         except PeerError:
             self._is_lost = True
             raise
-        for place, view in enumerate(self._memory.views(into)):
-            view[:] = memoryview(self._own)[place * size : (place + 1) * size]
+        for place, view in enumerate(self._memory.views(into, start, start + part)):
+            view[:] = memoryview(self._own)[place * part : (place + 1) * part]
 
     def close(self) -> None:
         self._agent.forget(self._own, self._registered, is_lost=self._is_lost)

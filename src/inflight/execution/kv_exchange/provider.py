@@ -24,7 +24,7 @@ from inflight.execution.kv_exchange.nixl import NixlAgent, NixlSender
 from inflight.execution.kv_exchange.shared_memory import SharedSender
 from inflight.execution.kv_exchange.stream import StreamSender
 from inflight.execution.kv_exchange.this_host import this_host
-from inflight.execution.kv_exchange.ways import PROGRESS, Sender
+from inflight.execution.kv_exchange.ways import PROGRESS, Run, Sender
 from inflight.execution.kv_exchange.wire import (
     Channel,
     Copied,
@@ -181,12 +181,17 @@ class Provider:
                 self.counts.blocks += len(pull.names) if done else 0
 
     def _send_all(self, sender: Sender, reading: Reading, pull: Pull, deadline: float) -> None:
+        """As they are computed, layer by layer, and until all of that counts."""
         names = [int.from_bytes(name, "big") for name in pull.names]
-        at = 0
-        while at < len(names):
-            blocks = reading.next(names[at:], deadline - time.monotonic())
-            sender.send(blocks)
-            at += len(blocks)
+        sent: list[int] = []
+        while len(sent) < len(names):
+            found, done = reading.next(names[len(sent) :], deadline - time.monotonic()), 0
+            while done < self.memory.block_bytes:
+                ready = reading.ready(found, done, deadline - time.monotonic())
+                sender.send(Run(found.blocks, len(sent), done, ready))
+                done = ready
+            sent += found.blocks
+        reading.settle(dict(zip(names, sent, strict=True)), deadline - time.monotonic())
 
 
 def _shut(listener: socket.socket) -> None:

@@ -20,6 +20,7 @@ from inflight.core.types.kv_exchange_options import Way
 from inflight.core.types.peers import PeerPlace
 from inflight.core.types.plan import Transferred
 from inflight.execution.kv_exchange import nixl, shared_memory, stream
+from inflight.execution.kv_exchange.arrivals import Arrivals
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.handshake import PeerRefused, call
@@ -31,6 +32,7 @@ from inflight.execution.kv_exchange.ways import PROGRESS, Receiver
 from inflight.execution.kv_exchange.wire import (
     Blocks,
     Channel,
+    Message,
     PeerError,
     Pull,
     Refused,
@@ -194,17 +196,15 @@ class Pulls:
         channel, patience = connection.channel, 0.8 * (wanted.until - time.monotonic())
         names = [name.to_bytes(NAME_BYTES, "big") for name in wanted.names]
         channel.send(Pull(wanted.place.export_id, names, max(0, int(1e3 * patience))), PROGRESS)
-        at = 0
-        while at < len(names):
-            message = channel.receive(wanted.until - time.monotonic())
-            if isinstance(message, Refused):
-                raise NothingThere(f"{channel.peer} says: {message.why}")
-            if not isinstance(message, Blocks) or not 0 < message.count <= len(names) - at:
+        arrivals = Arrivals(len(names), self._memory.block_bytes)
+        while not arrivals.is_whole:
+            message = _told(channel, wanted.until)
+            if not isinstance(message, Blocks) or not arrivals.fits(message):
                 raise PeerError(f"{channel.peer} sent something else than the blocks that were asked for.")
-            connection.receiver.receive(message, wanted.blocks[at : at + message.count])
-            at += message.count
+            connection.receiver.receive(message, wanted.blocks[message.first : message.first + message.count])
+            arrivals.came(message)
         channel.send(Taken(), PROGRESS)
-        released = channel.receive(PROGRESS)
+        released = _told(channel, wanted.until)  # once the step that has computed the last of them is done
         if not isinstance(released, Released) or not released.were_held:
             raise PeerError(f"{channel.peer} no longer held the blocks when they were read.")
 
@@ -284,6 +284,14 @@ class Pulls:
 
 class NothingThere(PeerError):
     """The peer does not hold what was asked for; the connection is as good as before."""
+
+
+def _told(channel: Channel, until: float) -> Message:
+    """Raises NothingThere where the peer says that there is nothing, or no more."""
+    message = channel.receive(until - time.monotonic())
+    if isinstance(message, Refused):
+        raise NothingThere(f"{channel.peer} says: {message.why}")
+    return message
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.ways import PROGRESS
+from inflight.execution.kv_exchange.ways import PROGRESS, Run
 from inflight.execution.kv_exchange.wire import Blocks, Channel, Copied, PeerError
 
 NAME = "shared memory"
@@ -35,14 +35,16 @@ class SharedSender:
             self.close()
             raise PeerError(f"{channel.peer} shares {size:,} bytes, where {self._places} blocks are due.")
 
-    def send(self, blocks: Sequence[int]) -> None:
+    def send(self, run: Run) -> None:
+        """Parts of blocks stand one behind the other from a place's beginning on."""
         most, at = max(1, self._places // 4), 0
-        while at < len(blocks):
-            count = min(most, len(blocks) - at, self._places - self._next)  # up to the end of the places
+        while at < len(run.blocks):
+            count = min(most, len(run.blocks) - at, self._places - self._next)  # up to the end of the places
             while self._free < count:
                 self._wait()
-            self._fill(blocks[at : at + count])
-            self._channel.send(Blocks(count, [self._next]), PROGRESS)
+            some = run.some(at, count)
+            self._fill(some)
+            self._channel.send(some.told([self._next]), PROGRESS)
             self._free -= count
             self._next = (self._next + count) % self._places
             at += count
@@ -61,8 +63,9 @@ class SharedSender:
             raise PeerError(f"{self._channel.peer} took no block out of shared memory.")
         self.copied(message)
 
-    def _fill(self, blocks: Sequence[int]) -> None:
-        views, offset = self._memory.views(blocks), self._next * self._memory.block_bytes
+    def _fill(self, run: Run) -> None:
+        views = self._memory.views(run.blocks, run.start, run.end)
+        offset = self._next * self._memory.block_bytes
         try:
             _whole(os.pwritev, self._descriptor, views, offset)
         except OSError as error:
@@ -85,7 +88,8 @@ class SharedReceiver:
     def receive(self, message: Blocks, into: Sequence[int]) -> None:
         if len(message.at) != 1 or message.at[0] + message.count > self._places:
             raise PeerError(f"{self._channel.peer} names places in shared memory that are not there.")
-        views, offset = self._memory.views(into), message.at[0] * self._memory.block_bytes
+        views = self._memory.views(into, message.start, message.end or None)
+        offset = message.at[0] * self._memory.block_bytes
         try:
             _whole(os.preadv, self._descriptor, views, offset)
         except OSError as error:

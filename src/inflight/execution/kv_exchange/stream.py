@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.ways import PROGRESS
+from inflight.execution.kv_exchange.ways import PROGRESS, Run
 from inflight.execution.kv_exchange.wire import Blocks, Channel, Copied
 
 NAME = "stream"
@@ -18,12 +18,10 @@ _AT_ONCE = 8 << 20  # bytes behind a message, which take far less than PROGRESS 
 class StreamSender:
     def __init__(self, channel: Channel, memory: BlockMemory):
         self._channel, self._memory = channel, memory
-        self._most = max(1, _AT_ONCE // memory.block_bytes)
 
-    def send(self, blocks: Sequence[int]) -> None:
-        for first in range(0, len(blocks), self._most):
-            some = blocks[first : first + self._most]
-            self._channel.send(Blocks(len(some)), PROGRESS, self._memory.views(some))
+    def send(self, run: Run) -> None:
+        for some in run.cut(max(1, _AT_ONCE // run.part)):
+            self._channel.send(some.told(), PROGRESS, self._memory.views(some.blocks, some.start, some.end))
 
     def copied(self, message: Copied) -> None:
         """Nothing is to be given back."""
@@ -37,7 +35,7 @@ class StreamReceiver:
         self._channel, self._memory = channel, memory
 
     def receive(self, message: Blocks, into: Sequence[int]) -> None:
-        self._channel.receive_bytes(self._memory.views(into), PROGRESS)
+        self._channel.receive_bytes(self._memory.views(into, message.start, message.end or None), PROGRESS)
 
     def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from inflight.execution.kv_exchange.description import KVDescription
 
-PROTOCOL = 1
+PROTOCOL = 2
 NONCE = 32  # bytes
 MOST_UNKNOWN = 4096  # bytes of a frame from somebody who has proved nothing
 MOST_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
@@ -82,10 +82,14 @@ class Pull(_Message, frozen=True):
 
 
 class Blocks(_Message, frozen=True):
-    """The next `count` of the names that were asked for are there. at: where, if not in the stream."""
+    """`count` of the blocks that were asked for, from number `first` on, are there; of each the bytes from `start` to
+    `end`, or to its end where that is 0. at: where, if not in the stream."""
 
     count: Count
     at: Annotated[list[Count], Meta(max_length=1 << 17)] = []
+    first: Count = 0
+    start: Count = 0
+    end: Count = 0
 
 
 class Copied(_Message, frozen=True):

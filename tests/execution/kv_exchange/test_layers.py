@@ -1,0 +1,142 @@
+"""Blocks that travel while a step computes them: layer by layer, and used only where the step came to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from inflight.core.types.peers import giving_place
+from inflight.core.types.plan import EarlySend
+from inflight.execution.kv_exchange import nixl
+from inflight.execution.kv_exchange.arrivals import Arrivals
+from inflight.execution.kv_exchange.wire import Blocks
+
+from .two_exchanges import BLOCK_BYTES, Engine, options
+
+WAYS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
+QUARTER = BLOCK_BYTES // 4
+
+
+@pytest.fixture
+def pair() -> Iterator[Callable[[str], tuple[Engine, Engine]]]:
+    made: list[Engine] = []
+
+    def make(way: str) -> tuple[Engine, Engine]:
+        made.extend((Engine(options(way=way)), Engine(options(way=way))))
+        return made[-2], made[-1]
+
+    yield make
+    for one in made:
+        one.exchange.close()
+
+
+def computing(engine: Engine, export_id: str, names: list[int], blocks: list[int]) -> None:
+    engine.exchange.computing([EarlySend(giving_place(export_id), tuple(blocks), tuple(names))])
+
+
+def eventually(is_so: Callable[[], bool], seconds: float = 5.0) -> None:
+    last = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < last
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_layers_travel_while_the_next_are_computed(pair: Callable[[str], tuple[Engine, Engine]], way: str) -> None:
+    prefill, decode = pair(way)
+    blocks, into = list(range(40)), list(range(60, 20, -1))
+    decode.take(prefill, "one", range(100, 140), into)
+    before = [decode.block(block) for block in into]
+    computing(prefill, "one", list(range(100, 140)), blocks)
+    for done in (QUARTER, 3 * QUARTER, BLOCK_BYTES):
+        prefill.exchange.have(done)
+        expected = [prefill.block(block)[:done] for block in blocks]
+        eventually(lambda done=done, expected=expected: [decode.block(one)[:done] for one in into] == expected)  # type: ignore[misc]
+        assert [decode.block(one)[done:] for one in into] == [one[done:] for one in before]
+    time.sleep(0.05)
+    assert decode.exchange.poll() == (), "the step has not ended"
+    prefill.give("one", range(100, 140), blocks)
+    assert decode.ended().error is None
+    assert decode.exchange.counts.pulled_blocks == prefill.exchange.counts.given_blocks == 40
+
+
+def test_what_is_computed_comes_first_and_another_step_goes_on(pair: Callable[[str], tuple[Engine, Engine]]) -> None:
+    prefill, decode = pair("tcp")
+    prefill.give("one", [1, 2], [1, 2])
+    computing(prefill, "one", [3, 4], [3, 4])
+    prefill.exchange.have(QUARTER)
+    decode.take(prefill, "one", [1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
+    eventually(lambda: decode.block(14)[:QUARTER] == prefill.block(4)[:QUARTER])
+    prefill.exchange.have(BLOCK_BYTES)
+    prefill.give("one", [3, 4], [3, 4])
+    computing(prefill, "one", [5], [5])
+    prefill.exchange.have(BLOCK_BYTES)
+    prefill.give("one", [5], [5])
+    assert decode.ended().error is None
+    assert [decode.block(10 + block) for block in range(1, 6)] == [prefill.block(block) for block in range(1, 6)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_that_is_broken_off_hands_nothing_over(pair: Callable[[str], tuple[Engine, Engine]], way: str) -> None:
+    prefill, decode = pair(way)
+    decode.take(prefill, "one", [1, 2], [1, 2])
+    computing(prefill, "one", [1, 2], [1, 2])
+    prefill.exchange.have(QUARTER)
+    eventually(lambda: decode.block(2)[:QUARTER] == prefill.block(2)[:QUARTER])
+    prefill.exchange.broken_off()
+    assert "not computed to its end" in str(decode.ended().error)
+    prefill.give("two", [1], [1])
+    decode.take(prefill, "two", [1], [5])
+    assert decode.ended().error is None, "and the connection is as good as before"
+
+
+@pytest.mark.parametrize("held", [{}, {"names": [1, 2], "blocks": [2, 1]}, {"names": [1], "blocks": [1]}])
+def test_what_was_read_and_is_not_held_afterwards_counts_for_nothing(
+    pair: Callable[[str], tuple[Engine, Engine]], held: dict[str, list[int]]
+) -> None:
+    """The request was aborted beside its step, or its blocks are others by now."""
+    prefill, decode = pair("tcp")
+    decode.take(prefill, "one", [1, 2], [1, 2])
+    computing(prefill, "one", [1, 2], [1, 2])
+    prefill.exchange.have(BLOCK_BYTES)
+    eventually(lambda: decode.block(2) == prefill.block(2))
+    if held:
+        prefill.give("one", **held)
+    prefill.give("one", (), ())
+    assert "not computed to its end" in str(decode.ended().error)
+
+
+def test_nothing_of_a_step_is_held_by_itself(pair: Callable[[str], tuple[Engine, Engine]]) -> None:
+    prefill, _ = pair("tcp")
+    computing(prefill, "one", [1], [1])
+    prefill.exchange.have(BLOCK_BYTES)
+    assert prefill.exchange.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("message", "fits"),
+    [
+        (Blocks(4), True),
+        (Blocks(2, [], 2), True),
+        (Blocks(1, [], 0, 0, 100), True),
+        (Blocks(0), False),
+        (Blocks(5), False),
+        (Blocks(1, [], 4), False),
+        (Blocks(1, [], 0, 100, 200), False),
+        (Blocks(1, [], 0, 0, BLOCK_BYTES + 1), False),
+        (Blocks(1, [], 0, BLOCK_BYTES, BLOCK_BYTES), False),
+    ],
+)
+def test_what_could_not_come_next_is_seen(message: Blocks, fits: bool) -> None:
+    assert Arrivals(4, BLOCK_BYTES).fits(message) == fits
+
+
+def test_parts_come_one_behind_the_other() -> None:
+    arrivals = Arrivals(3, 100)
+    for message in (Blocks(2, [], 0, 0, 40), Blocks(1, [], 2), Blocks(2, [], 0, 40, 100)):
+        assert not arrivals.is_whole and arrivals.fits(message)
+        arrivals.came(message)
+        assert not arrivals.fits(message), "nothing comes twice"
+    assert arrivals.is_whole
