@@ -6,8 +6,8 @@ import random
 import time
 
 import pytest
-from prefill_decode import Side
 
+from benchmarks.engine_side import EngineSide as Side
 from inflight.core.types.peers import KVHandover
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams

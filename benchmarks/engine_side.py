@@ -1,4 +1,5 @@
-"""Two engines in one process, each in a thread of its own: one computes prompts, the other goes on with them.
+"""One of two engines in one process, in a thread of its own: one computes prompts, the other goes on with them. For
+measurements and tests.
 
 Knows loops and when each is advanced; nothing of what is asked.
 """
@@ -23,7 +24,7 @@ from inflight.peer_secret import PeerSecret
 SECRET = b"a secret of the tests, no more"
 
 
-class Side:
+class EngineSide:
     """One engine. Use it in `with`."""
 
     def __init__(
@@ -47,7 +48,7 @@ class Side:
         self.interrupts = False  # may come
         self._thread = threading.Thread(target=self._main, daemon=True)
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> EngineSide:
         self._thread.start()
         return self
 

@@ -1,0 +1,59 @@
+"""One end of an exchange by itself, over memory of its own, and how it is driven: for measurements and tests.
+
+Knows how transfers are begun and asked for; nothing of engines. Blocks hold random bytes, so that a wrong one shows,
+and no page of them is one that nobody has touched.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from inflight.core.types.kv_exchange_options import KVExchangeOptions
+from inflight.core.types.peers import PeerPlace, giving_place
+from inflight.core.types.plan import Transfer, TransferKind, Transferred
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv_exchange.description import KVDescription
+from inflight.execution.kv_exchange.exchange import KVExchange
+from inflight.peer_secret import PeerSecret
+
+_TICK = 5e-4  # seconds between two looks, as an engine has that waits for blocks
+
+
+class ExchangeSide:
+    """Memory of so many blocks, and an exchange. description: what they are to peers."""
+
+    def __init__(self, options: KVExchangeOptions, secret: PeerSecret, description: KVDescription, blocks: int):
+        self.bytes = bytearray(os.urandom(description.block_bytes * blocks))
+        self.memory = BlockMemory(memoryview(self.bytes), description.block_bytes)
+        self.description = description
+        self.exchange = KVExchange(options, secret, lambda: self.description, self.memory)
+        self._ticket, self._told = 0, list[Transferred]()
+
+    def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:
+        return self._begin("send", giving_place(export_id), blocks, names)
+
+    def take(
+        self, peer: ExchangeSide | tuple[str, int], export_id: str, names: Sequence[int], blocks: Sequence[int]
+    ) -> int:
+        host, port = peer.exchange.address if isinstance(peer, ExchangeSide) else peer
+        return self._begin("receive", PeerPlace(host, port, export_id).place, blocks, names)
+
+    def ended(self, seconds: float = 10.0) -> Transferred:
+        """The next ticket that ends."""
+        last = time.monotonic() + seconds
+        while time.monotonic() < last:
+            self._told += self.exchange.poll() or ()
+            if self._told:
+                return self._told.pop(0)
+            time.sleep(_TICK)
+        raise AssertionError(f"no ticket has ended within {seconds:g} s")
+
+    def block(self, block: int) -> bytes:
+        return bytes(self.memory.views([block])[0])
+
+    def _begin(self, kind: TransferKind, place: str, blocks: Sequence[int], names: Sequence[int]) -> int:
+        self._ticket += 1
+        self.exchange.begin(Transfer(self._ticket, kind, place, tuple(blocks), tuple(names)))
+        return self._ticket
