@@ -123,7 +123,30 @@ def test_refused_before_anything_is_computed(llm: LLM) -> None:
             llm.generate("x", params)
     with pytest.raises(PromptError, match="2 prompts, but 1 sampling_params"):
         llm.generate(["a", "b"], [GREEDY])
+    with pytest.raises(PromptError, match="2 prompts, but 3 session_id"):
+        llm.generate(["a", "b"], GREEDY, session_id=("x", "y", "z"))
+    with pytest.raises(PromptError, match="Among session_id is 7; each must be a str"):
+        llm.chat(TALK, GREEDY, session_id=[7])  # type: ignore[list-item]
     assert len(llm.generate("still alive", GREEDY)) == 1
+
+
+def test_requests_are_turns_of_the_session_that_is_named(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with LLM(str(tiny), threads=1, record=path, kv_eviction="sessions") as llm:
+        llm.generate(["a", "b"], GREEDY, session_id="one")
+        llm.generate(["c", "d"], GREEDY, session_id=["two", "three"])
+        llm.chat(TALK, GREEDY, session_id="four")
+        llm.generate("e", GREEDY)
+
+    async def asked() -> None:
+        async with AsyncEngine(str(tiny), threads=1, record=tmp_path / "async.jsonl") as engine:
+            async for _ in engine.generate("f", GREEDY, session_id="five"):
+                pass
+
+    asyncio.run(asked())
+    lines = [*read_records(path), *read_records(tmp_path / "async.jsonl")]
+    named = [one.get("session") for one in lines if one["kind"] == "request"]
+    assert sorted(map(str, named)) == sorted(["one", "one", "two", "three", "four", "None", "five"])
 
 
 # -- chat ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar, cast
 
 from inflight.build import Engine, build_engines
 from inflight.config.engine import EngineSettings
@@ -20,6 +20,7 @@ from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import PoolingParams
+from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.offline import Offline
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 Outputs = TypeVar("Outputs")
+Given = TypeVar("Given")
 
 
 class LLM:
@@ -86,15 +88,17 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         adapter: str | None = None,
+        session_id: str | Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """One output per prompt, in order. A prompt is text, a list of token ids, or {"prompt_token_ids": […]}.
 
-        adapter: the name of one of `lora`. Raises PromptError or RequestRefused, before anything is computed, if one
+        adapter: the name of one of `lora`. session_id: whose turns these are (`kv_eviction="sessions"`), or one for
+        each prompt. Raises PromptError or RequestRefused, before anything is computed, if one
         of them cannot be served, and AdapterNameError.
         """
         many = _several(prompts)
         encoded = [self._engine.prompts.tokens(prompt) for prompt in many]
-        return self._run(encoded, [_prompt_text(prompt) for prompt in many], sampling_params, adapter)
+        return self._run(encoded, [_prompt_text(prompt) for prompt in many], sampling_params, adapter, session_id)
 
     def chat(
         self,
@@ -102,10 +106,11 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         adapter: str | None = None,
+        session_id: str | Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """One conversation, or several: lists of {"role": …, "content": …}. The model answers each.
 
-        adapter: as in `generate`. Without sampling_params the likeliest tokens are taken until the model ends.
+        adapter, session_id: as in `generate`. Without sampling_params the likeliest tokens are taken until it ends.
         """
         conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
         encoded = [self._engine.prompts.chat(Conversation(one)) for one in conversations]
@@ -114,6 +119,7 @@ class LLM:
             [one.text for one in encoded],
             sampling_params or SamplingParams(temperature=0, max_tokens=None),
             adapter,
+            session_id,
         )
 
     def embed(
@@ -190,16 +196,19 @@ class LLM:
         texts: Sequence[str | None],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         adapter: str | None,
+        session_id: str | Sequence[str] | None,
     ) -> list[RequestOutput]:
         changed = self._engine.adapters.known(adapter)
-        params, now = _params_for(len(prompts), sampling_params), self._engine.loop.clock.now()
+        params = _for_each(len(prompts), sampling_params or SamplingParams(), EngineParams, "sampling_params")
+        sessions = _for_each(len(prompts), session_id or "", str, "session_id")
+        now = self._engine.loop.clock.now()
 
         def requests() -> Iterator[tuple[Request, str | None]]:
-            for token_ids, text, one in zip(prompts, texts, params, strict=True):
+            for token_ids, text, one, session in zip(prompts, texts, params, sessions, strict=True):
                 plain, grammar = split(one)
                 name = str(next(self._numbers))
                 make = self._engine.prompts.request
-                yield make(name, token_ids, plain, now, grammar=grammar, adapter=changed), text
+                yield make(name, token_ids, plain, now, grammar=grammar, adapter=changed, session=session), text
 
         return self._answers(requests())
 
@@ -265,11 +274,12 @@ class AsyncEngine:
         request_id: str | None = None,
         *,
         adapter: str | None = None,
+        session_id: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Outputs as they grow: each holds everything so far, the last one is `finished`.
 
-        adapter: the name of one of `lora`. Leaving the iteration aborts the request. Raises PromptError, RequestRefused
-        or AdapterNameError.
+        adapter, session_id: as in `LLM.generate`. Leaving the iteration aborts the request. Raises PromptError,
+        RequestRefused or AdapterNameError.
         """
         changed = self._engine.adapters.known(adapter)
         if request_id is None:
@@ -278,7 +288,8 @@ class AsyncEngine:
         plain, grammar = split(sampling_params or SamplingParams())
         now = self._engine.loop.clock.now()
         make = self._engine.prompts.request
-        request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed)
+        (session,) = _for_each(1, session_id or "", str, "session_id")
+        request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed, session=session)
         collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
         try:
             stream = await self._bridge.open(self._prefill.taken_over(request))
@@ -324,14 +335,14 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _params_for(count: int, given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-    if given is None:
-        given = SamplingParams()
-    if isinstance(given, SamplingParams):
-        return [given] * count
-    if len(given) != count:
-        raise PromptError(f"There are {count} prompts, but {len(given)} sampling_params; give one, or one per prompt.")
-    return list(given)
+def _for_each(count: int, given: Given | Sequence[Given], kind: type[Given], name: str) -> list[Given]:
+    """What is given once is for every prompt."""
+    many: list[Any] = [given] * count if isinstance(given, kind) else list(cast(Sequence[Any], given))
+    if len(many) != count:
+        raise PromptError(f"There are {count} prompts, but {len(many)} {name}; give one, or one per prompt.")
+    if other := [one for one in many if not isinstance(one, kind)]:
+        raise PromptError(f"Among {name} is {other[0]!r}; each must be a {kind.__name__}.")
+    return many
 
 
 def _prompt_text(prompt: Prompt) -> str | None:
