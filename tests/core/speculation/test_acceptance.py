@@ -59,6 +59,19 @@ def test_a_sequence_is_like_the_others_until_its_own_drafts_tell() -> None:
     assert seen[-1][0] < usual / 2
 
 
+@pytest.mark.parametrize("drafts", [1, 5, 12])
+def test_a_sequence_whose_drafts_are_right_as_often_as_the_others_has_their_chances(drafts: int) -> None:
+    """However many are drafted: a step tells of all that were right, and of one that was not."""
+    chance, of, factors = random.Random(drafts), SequenceAcceptance(), []
+    for _ in range(4000):
+        right = 0
+        while right < drafts and chance.random() < 0.8:
+            right += 1
+        of.add((0.8,) * min(drafts, right + 1), right)
+        factors.append(of.factor)
+    assert sum(factors) / len(factors) == pytest.approx(1.0, abs=0.04)
+
+
 def test_evidence_fades_while_nobody_drafts() -> None:
     acceptance, _ = taught((0.7,), 0.7)
     of = SequenceAcceptance()

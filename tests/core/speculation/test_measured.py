@@ -11,11 +11,11 @@ from breadth import usual_of
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
-from inflight.core.speculation.measured import MeasuredSpeculation
+from inflight.core.speculation.measured import FIRST_TOKENS, MeasuredSpeculation
 from inflight.core.speculation.questions import READING
 from inflight.core.speculation.speculation import Allotment, Candidate
 from inflight.core.speculation.time_budget import RESERVE, SHARE
-from inflight.core.types.plan import Chunk
+from inflight.core.types.plan import BatchPlan, Chunk
 
 from .rig import Device, Foreseeing, Rig, Right
 
@@ -60,6 +60,10 @@ def swinging(rig: Rig) -> float:
             rig.add(1, 3000)
         rig.step()
     return rig.until_done()
+
+
+def drafts_of(plan: BatchPlan) -> int:
+    return sum(chunk.num_drafts for chunk in plan.chunks)
 
 
 def both(load: Load, device: Device, drafter: Foreseeing | ExecutorDrafter, depth: int = 1) -> tuple[float, Rig]:
@@ -177,6 +181,33 @@ def test_where_even_right_drafts_would_not_pay_nobody_is_asked() -> None:
     rig.add(16, 300)
     rig.until_done()
     assert drafter.asked == 0 and not any(rig.drafts())
+
+
+@pytest.mark.parametrize("seconds", [compute_bound, lambda tokens: 0.0005])
+def test_who_is_to_be_asked_is_seldom_looked_for_while_nobody_is(
+    seconds: Callable[[int], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    due = MeasuredSpeculation._due
+    monkeypatch.setattr(MeasuredSpeculation, "_due", lambda self, step: (looks.append(step), due(self, step))[1])
+    rig = Rig(Device(seconds), Foreseeing(never, most=0))
+    rig.add(4, 3000)
+    rig.until_done()
+    assert len(rig.plans) >= 3000 and len([one for one in looks if one > 1000]) < 100
+
+
+@pytest.mark.parametrize("drafter", [Foreseeing(often(0.9)), ExecutorDrafter("model", 5)])
+def test_no_prompt_waits_for_drafts(drafter: Foreseeing | ExecutorDrafter) -> None:
+    """Those who decode have theirs in steps without prompts."""
+    rig = Rig(Device(between, often(0.9)), drafter)
+    rig.add(3, 1500)
+    for turn in range(20):
+        rig.add(1, 20, prompt=150 * (turn + 1))  # of which the prefix cache has all but 150
+        for _ in range(10):
+            rig.step()
+    prompts = [plan for plan in rig.plans if any(chunk.length > 1 + chunk.num_drafts for chunk in plan.chunks)]
+    assert len(prompts) >= 20 and sum(rig.drafts()) > 200
+    assert all(between(plan.tokens) <= (1 + FIRST_TOKENS) * between(plan.tokens - drafts_of(plan)) for plan in prompts)
 
 
 def test_a_drafter_without_an_idea_is_asked_seldom() -> None:

@@ -51,10 +51,11 @@ def test_who_is_too_dear_waits_until_the_account_holds_more_and_is_not_looked_fo
     price = questions.price(long)
     filled(budget, price / 2)
     assert questions.may_be_any(0.0)  # it is not known yet how dear it is
+    assert questions.pay(long) is None
     assert not questions.affords_any([0], 0.0)
     assert not questions.may_be_any(0.0)
     filled(budget, price * (DEARER - 0.5))
-    assert questions.may_be_any(0.0) and questions.affords_any([0], 0.0) and questions.affords(long)
+    assert questions.may_be_any(0.0) and questions.affords_any([0], 0.0) and questions.pay(long)
 
 
 def test_a_cheaper_newcomer_is_not_made_to_wait_for_them() -> None:
@@ -71,4 +72,4 @@ def test_what_is_dearer_than_the_account_ever_holds_may_be_asked_when_it_is_full
     budget = TimeBudget()
     questions, endless = Questions(budget, reads=True), view(0, prompt=1_000_000)
     questions.began(endless)
-    assert questions.price(endless) > budget.reserve and questions.affords(endless)
+    assert questions.price(endless) > budget.reserve and questions.pay(endless) == questions.price(view(1, 1_000_000))

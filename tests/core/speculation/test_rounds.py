@@ -24,6 +24,17 @@ def test_a_round_that_took_long_for_other_reasons_counts_little() -> None:
     assert rounds.observe(1e-4, ahead=False, asked=0.0) == 0.0  # and one that took less than others, nothing
 
 
+def test_what_took_nothing_for_long_may_come_to_take_something() -> None:
+    rounds = Rounds(asking=1e-4)
+    rounds.observe(3e-4, ahead=False, asked=None)
+    for _ in range(500):
+        rounds.observe(1e-4, ahead=False, asked=0.0)
+    assert rounds.asking < 1e-9
+    for _ in range(100):
+        rounds.observe(5e-4, ahead=False, asked=0.0)
+    assert rounds.asking == pytest.approx(2e-4, rel=0.01)
+
+
 def test_planning_is_hidden_beside_a_step_and_not_behind_its_result() -> None:
     rounds = Rounds(asking=1e-4)
     rounds.observe(4e-4, ahead=False, asked=0.0)

@@ -45,34 +45,38 @@ class DraftPlanner:
         turns = self._turns
         if (turns is not None and not turns) or not draft.chunks:
             return
-        budget = self._budget(draft, now)
+        background = not any(lane.running for lane in self._lanes.in_turn(background=False))
+        budget = self._budget(draft, background, now)
         if budget <= 0:
             self._full = draft.step  # whoever's turn it is has it in the next step
             return
+        of = {one.number: one for one in draft.decodes if one.in_flight == 1 and (turns is None or one.number in turns)}
         new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
-        places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks) if chunk.row not in new}
-        decodes = [one for one in draft.decodes if one.number in places]
-        of = {one.number: one for one in decodes if one.in_flight == 1 and (turns is None or one.number in turns)}
-        if not of:
+        places = {
+            chunk.sequence_id: place
+            for place, chunk in enumerate(draft.chunks)
+            if chunk.sequence_id in of and chunk.row not in new
+        }
+        if not places:
             return
-        reserved = self._reserved_blocks()
-        candidates = [Candidate(SequenceView(one), self._room(one, reserved)) for one in of.values()]
+        reserved = self._reserved_blocks(background)
+        candidates = [Candidate(SequenceView(of[number]), self._room(of[number], reserved)) for number in places]
         allotted = self._speculation.allot(draft.step, draft.chunks, candidates, budget)
         for number, count, token_ids in sorted(allotted, key=lambda one: places[one.number]):
             count = min(count, self._room(of[number], reserved))  # those before it have taken blocks
             if count > 0:
                 self._take(draft, places[number], of[number], count, token_ids[:count])
 
-    def _reserved_blocks(self) -> dict[str, int]:
-        """Of the lanes whose sequences may have drafts, by name: free blocks that these must leave."""
-        background = not any(lane.running for lane in self._lanes.in_turn(background=False))
+    def _reserved_blocks(self, background: bool) -> dict[str, int]:
+        """Of the lanes whose sequences may have drafts, by name: free blocks that these must leave. background: whether
+        no other work runs."""
         lanes = [lane for lane in self._lanes.all() if lane.running and (background or not lane.settings.background)]
         return {lane.settings.name: self._running.spare_for(lane) for lane in lanes}
 
-    def _budget(self, draft: StepDraft, now: float) -> int:
+    def _budget(self, draft: StepDraft, background: bool, now: float) -> int:
         """Tokens that nobody else takes."""
         budget = draft.left(draft.budget, 0)
-        if any(lane.running for lane in self._lanes.in_turn(background=False)):
+        if not background:
             return budget
         most = self._lanes.background_tokens((), draft.shape.token_budget, now)
         return min(budget, most - draft.shape.token_budget + draft.budget)

@@ -15,7 +15,7 @@ PRIOR = 8.0  # drafts that count for what the drafter says, or for `HOPE`, befor
 HOPE = 0.6  # what a drafter that says nothing of its chances is believed to have
 BUCKETS = 16  # of believed chances
 FORGETTING = 0.995  # of the engine's evidence, for each draft that was judged: half of it goes with 140
-OWN_PRIOR = 1.0  # steps that a sequence is believed to be like the others for
+OWN_PRIOR = 1.0  # drafts that a sequence is believed to be like the others for
 CHANGES = 0.02  # chance that the text changes its kind from one step to the next
 OWN_FORGETTING = 0.95  # of a sequence's evidence, for each step that verified drafts of it
 FADING = 0.9  # of a sequence's evidence, for each time that it is refused drafts
@@ -57,14 +57,14 @@ class SequenceAcceptance:
 
     def add(self, expected: Sequence[float], right: int) -> None:
         """The first `right` of a step's drafts were, and these were the chances of those that were judged."""
-        share = sum(expected) / len(expected)
-        self._expected = OWN_FORGETTING * self._expected + share
-        self._right = OWN_FORGETTING * self._right + right / len(expected)
+        whole = sum(expected)  # not a share of them: judging ends with the first that is wrong, which would weigh more
+        self._expected = OWN_FORGETTING * self._expected + whole
+        self._right = OWN_FORGETTING * self._right + right
         if right:
             self._run, self._run_expected = 1.0, 0.0
             return
         self._run *= 1.0 - min(HIGHEST, self.factor * expected[0])
-        self._run_expected += share
+        self._run_expected += whole
         if self._run < CHANGES:  # it is likelier that another text has begun, which what was before tells nothing of
             self._expected, self._right = self._run_expected, 0.0
 

@@ -57,26 +57,32 @@ class Guarded:
         self.name = self._plugin.name
 
     def propose(self, view: SequenceView, most: int) -> Proposal:
-        return self._plugin.ask("propose", lambda: self._checked(self._drafter.propose(view, most), most)) or NOTHING
+        return self._plugin.ask("propose", lambda: self._proposed(view, most)) or NOTHING
 
     def finished(self, view: SequenceView) -> None:
         self._plugin.ask("finished", lambda: self._drafter.finished(view))
 
-    def _is_sound(self, token_ids: tuple[int, ...], chances: tuple[float, ...], most: int) -> bool:
-        """At a glance, since a step asks for every row; what is not, `_checked` says."""
-        if not token_ids:
-            return not chances
-        if not len(token_ids) == len(chances) <= most or {*map(type, token_ids)} != {int}:
-            return False
-        if {*map(type, chances)} != {float} or not sum(chances) >= 0.0:  # which it is not where one is not a number
-            return False
-        return min(token_ids) >= 0 and max(token_ids) < self._vocab_size and min(chances) >= 0 and max(chances) <= 1
-
-    def _checked(self, proposed: Proposal, most: int) -> Proposal:
-        proposed_ids, believed = proposed
-        token_ids, chances = tuple(proposed_ids), tuple(believed)
-        if self._is_sound(token_ids, chances, most):
+    def _proposed(self, view: SequenceView, most: int) -> Proposal:
+        proposed = self._drafter.propose(view, most)
+        token_ids, chances = proposed
+        if type(token_ids) is not tuple or type(chances) is not tuple:
+            token_ids, chances = tuple(token_ids), tuple(chances)
+        if not token_ids and not chances:
+            return NOTHING
+        # At a glance, since a step asks for every row; what is wrong, `_check` says.
+        if (
+            len(token_ids) == len(chances) <= most
+            and {*map(type, token_ids)} == {int}
+            and {*map(type, chances)} == {float}
+            and 0 <= min(token_ids) <= max(token_ids) < self._vocab_size
+            and sum(chances) >= 0.0  # which it is not where one is not a number
+            and 0.0 <= min(chances) <= max(chances) <= 1.0
+        ):
             return Proposal(token_ids, chances)
+        self._check(token_ids, chances, most)
+        return Proposal(token_ids, chances)
+
+    def _check(self, token_ids: tuple[int, ...], chances: tuple[float, ...], most: int) -> None:
         if len(token_ids) > most:
             raise ValueError(f"more than {most} tokens were drafted")
         if len(chances) != len(token_ids):
@@ -87,4 +93,3 @@ class Guarded:
             check_finite_number(chance, "a chance")
             if not 0 <= chance <= 1:
                 raise ValueError(f"a chance is {chance}; it must be from 0 to 1")
-        return Proposal(token_ids, chances)

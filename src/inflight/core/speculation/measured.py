@@ -37,17 +37,20 @@ OTHER_BATCH = 1.5  # times as many running, or as few: verdicts may differ
 FIRST_TRIAL = 3  # steps in a row whose offers are all refused, before one is tried for all that
 LAST_TRIAL = 24  # the same, after trials that failed
 WHOLE_TRIAL = 2  # drafts of a trial at most
-OBSERVED = 8e-3  # seconds after which a step tells what those take in which nobody was asked: short ones are alike
+OBSERVED = 50e-3  # seconds after which a step tells what those take in which nobody was asked: short ones are alike
+FIRST_TOKENS = 0.005  # by which drafts and questions may lengthen a step that computes prompts
 DRAFTING = 2  # times the planning of a step with drafts that is left for it by those who wait for it
 PROMISES = 4  # drafts that are looked at behind a token that is still being computed
 NOBODY: frozenset[int] = frozenset()
+NEVER = math.inf  # or rather, not before something has come that changes it
 
 
 @dataclass(slots=True)
 class _Drafted:
-    """A step with drafts, until its result is there. held: its features without them. proposals: by sequence."""
+    """A step with drafts, until its result is there. step: what it would take. tokens: that it would yield without
+    drafts. proposals: by sequence."""
 
-    held: Features
+    step: ExtendedStep
     tokens: int
     proposals: dict[int, Proposal]
 
@@ -70,9 +73,13 @@ class MeasuredSpeculation:
         self._was_drafting = False  # whether the last step with candidates had drafts
         self._refused, self._trial = 0, FIRST_TRIAL  # steps in a row; how many until the next trial
         self._rests_until, self._rest = 0, 0  # step; steps of the last rest, in which nobody is asked
-        self._running = 0  # sequences, when those that pause had their verdicts
+        self._next_look: float = 0  # the first step in which it is anybody's turn, unless something comes before
+        self._step = 0  # the last whose result is there
+        self._prompts = -1  # the last step whose prompts left no room for drafts
+        self._running = 0  # sequences, when it was last found out whose turn it is
+        self._judged_at = 0  # sequences, when those that pause had their verdicts
         self._like_it = (0.0, 0.0)  # the fewest and the most running for which these verdicts hold
-        self._passed, self._passed_steps = 0.0, 0  # seconds of steps that the budget has not been told of
+        self._passed, self._told = 0.0, -1  # seconds of the steps behind this one, which the budget does not know yet
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
         self._rounds = Rounds(FIRST_ASKING)
         self._asked: dict[int, float] = {}  # seconds that looking at drafts was charged, by step
@@ -81,12 +88,16 @@ class MeasuredSpeculation:
 
     def began(self, view: SequenceView) -> None:
         self._of[view.number] = SequenceAcceptance()
-        self._turns.begin(view.number)
+        self._turns.begin(view.number, self._step)
+        self._next_look = 0
         self._questions.began(view)
         if view.itl_target is not None:
             self._targets[view.number] = view.itl_target
 
     def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
+        if step < self._next_look and running == self._running and not ahead:
+            return NOBODY
+        self._running = running
         if ahead:
             self._ahead.add(step)
         elif self._ahead:
@@ -94,15 +105,27 @@ class MeasuredSpeculation:
         fewest, most = self._like_it
         if not fewest <= running <= most:
             self._begin_batch(running)
+        due, next_look = self._due(step)
+        self._next_look = 0 if ahead else next_look
+        return due
+
+    def _due(self, step: int) -> tuple[Collection[int], float]:
+        """Whose turn it is, and in which step that is to be found out next, unless something comes before."""
+        if step < self._rests_until:
+            return NOBODY, self._rests_until
         beside = self._rounds.asking
-        if step < self._rests_until or not self._questions.may_be_any(beside) or not self._cost.ready:
-            return NOBODY
+        if not self._questions.may_be_any(beside):
+            return NOBODY, NEVER
+        if not self._cost.ready:
+            return NOBODY, 0
         due = self._turns.at(step)
-        return due if not due or self._questions.affords_any(due, beside) else NOBODY
+        if not due:
+            return NOBODY, self._turns.next_step
+        return (due, 0) if self._questions.affords_any(due, beside) else (NOBODY, NEVER)
 
     def _begin_batch(self, running: int) -> None:
         """So many sequences run that verdicts of before may not hold."""
-        self._running, self._rests_until, self._rest = running, 0, 0
+        self._judged_at, self._rests_until, self._rest = running, 0, 0
         self._like_it = running / OTHER_BATCH, running * OTHER_BATCH
         self._turns.everybody()
 
@@ -112,12 +135,15 @@ class MeasuredSpeculation:
     def holds(self, step: int, view: SequenceView) -> bool:
         """It goes without a token meanwhile; where all do, they wait for as long as planning takes. So drafts behind
         the token that is being computed must promise more than that."""
-        each_token = self._budget.step_seconds / max(1, self._running)
-        all_wait = len(self._turns.due) >= self._running
-        lost = min(each_token, self._rounds.unhidden / max(1, self._running)) if all_wait else each_token
+        if self._prompts == step - 1:
+            return False  # a long prompt fills several steps
+        running = max(1, self._judged_at)
+        each_token = self._budget.step_seconds / running
+        all_wait = len(self._turns.due) >= running
+        lost = min(each_token, self._rounds.unhidden / running) if all_wait else each_token
         may = self._budget.allows(lost + DRAFTING * self._rounds.unhidden)  # or it would be held for nothing
-        chances = self._chances(step, view, 1 + PROMISES)[1][1:] if may else ()
-        if sum(accumulate(chances, mul)) * each_token <= lost:
+        found = self._chances(step, view, 1 + PROMISES) if may else None
+        if found is None or sum(accumulate(found[1][1:], mul)) * each_token <= lost:
             self._turns.pauses(view.number, step, self._longest_in_vain(self._budget.step_seconds))
             return False
         self._budget.settle(0.0, lost)
@@ -131,15 +157,20 @@ class MeasuredSpeculation:
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
         held, tokens = features(BatchPlan(step, tuple(chunks))), sum(chunk.sample > 0 for chunk in chunks)
-        extended = self._cost.extended(held)
+        extended, longest = self._cost.extended(held), math.inf
+        if held.tokens != held.samples:  # it computes prompts, whose first tokens are not to wait for drafts
+            longest = extended.seconds * (1 + FIRST_TOKENS) - self._rounds.asking
+            if extended.seconds + extended.extra(1) > longest:
+                self._prompts = step
+                return []
         self._asked.setdefault(step, 0.0)
-        if extended.seconds <= 0 or not self._may_pay(extended, tokens):
+        if extended.seconds <= 0 or not (self._was_drafting or self._may_pay(extended, tokens)):
             self._rest = min(LONGEST, max(1, 2 * self._rest))
             self._rests_until = step + self._rest
             return []
         self._rest = 0
         proposals, offers = self._ask(step, candidates, budget, extended)
-        choice = self._chosen(offers, tokens, extended, budget)
+        choice = self._chosen(offers, tokens, extended, budget, longest)
         for number, _ in offers:
             if number not in choice.counts:
                 self._of[number].fade()
@@ -148,7 +179,7 @@ class MeasuredSpeculation:
         if not choice.counts:
             return []
         self._tally.steps += 1
-        self._drafted[step] = _Drafted(held, tokens, proposals)
+        self._drafted[step] = _Drafted(extended, tokens, proposals)
         return [
             Allotment(number, count, proposals[number].token_ids[:count]) for number, count in choice.counts.items()
         ]
@@ -164,32 +195,33 @@ class MeasuredSpeculation:
     ) -> tuple[dict[int, Proposal], list[Offer]]:
         """What those that may have any could have. Those of whom nothing comes pause, so long that asking takes only a
         small share of the time; those for whom the account lacks seconds have their turn when it holds them."""
-        vain = self._longest_in_vain(extended.seconds)
         proposals: dict[int, Proposal] = {}
         offers: list[Offer] = []
         self._questions.begin()
         for view, room in candidates:
-            if room > 0 and not self._questions.affords(view):
+            found = self._chances(step, view, min(room, self._most, budget))
+            if found is None:
                 continue
-            proposal, chances = self._chances(step, view, min(room, self._most, budget))
+            proposal, chances = found
             if chances:
                 proposals[view.number] = proposal
                 offers.append(Offer(view.number, chances))
             else:
-                self._turns.pauses(view.number, step, vain)
+                self._turns.pauses(view.number, step, self._longest_in_vain(extended.seconds))
         return proposals, offers
 
-    def _chances(self, step: int, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]]:
+    def _chances(self, step: int, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]] | None:
         """At most so many drafts of a sequence, and of each the chance that it is right if those before it are. None
         where finding out is more than may be lost now."""
-        of = self._of[view.number]
         if most <= 0:
             return NOTHING, ()
+        of = self._of[view.number]
         if isinstance(self._drafter, ExecutorDrafter):
             return NOTHING, self._acceptance.chances_by_place(of, most)
-        if not self._questions.affords(view):
-            return NOTHING, ()
-        self._asked[step] = self._asked.get(step, 0.0) + self._questions.pay(view)
+        price = self._questions.pay(view)
+        if price is None:
+            return None
+        self._asked[step] = self._asked.get(step, 0.0) + price
         self._tally.asked += 1
         proposal = self._drafter.propose(view, most)
         return proposal, self._acceptance.chances(of, proposal.chances)
@@ -199,12 +231,14 @@ class MeasuredSpeculation:
         asking = len(self._of) * ASKING + self._rounds.asking
         return math.ceil(asking / (ASKING_SHARE * seconds)) if seconds > 0 else LONGEST
 
-    def _chosen(self, offers: list[Offer], tokens: int, step: ExtendedStep, budget: int) -> Choice:
-        """The controller's choice, or now and then a trial of what it refuses; what it may lose is there to lose."""
+    def _chosen(self, offers: list[Offer], tokens: int, step: ExtendedStep, budget: int, longest: float) -> Choice:
+        """The controller's choice, or now and then a trial of what it refuses; what it may lose is there to lose.
+        longest: seconds that the step may take."""
         if not offers:
             return NO_DRAFTS
-        target = HEADROOM * min(self._targets.values()) if self._targets else math.inf
-        longest = min(target, step.seconds + self._budget.seconds - self._rounds.unhidden)
+        if self._targets:
+            longest = min(longest, HEADROOM * min(self._targets.values()))
+        longest = min(longest, step.seconds + self._budget.seconds - self._rounds.unhidden)
         margin = 0.0 if self._was_drafting else MARGIN
         between = self._rounds.behind
         ahead = between - self._rounds.unhidden
@@ -226,18 +260,19 @@ class MeasuredSpeculation:
     # -- behind it ----------------------------------------------------------------------------------------------
 
     def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
-        step = plan.step
+        self._step = step = plan.step
         self._passed += result.seconds
-        self._passed_steps += 1
         is_told = self._passed >= OBSERVED
-        if not is_told and step not in self._asked and not self._ahead:
+        if not is_told and not self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
         ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
         self._ahead.discard(step)
         asked = self._asked.pop(step, None)
-        self._budget.passed(self._passed, self._passed_steps)
-        self._passed, self._passed_steps = 0.0, 0
-        if round_seconds:
+        self._budget.passed(self._passed, max(1, step - self._told))
+        self._passed, self._told = 0.0, step
+        if self._next_look == NEVER:
+            self._next_look = 0  # the account has grown
+        if round_seconds and held.tokens == held.samples:  # a round of decodes alone
             between = min(result.seconds, max(0.0, round_seconds - result.seconds))
             self._budget.settle(0.0, self._rounds.observe(between, ahead, asked))
         if result.error is None and (drafted is not None or is_told):
@@ -263,9 +298,8 @@ class MeasuredSpeculation:
             self._acceptance.learn(of, drafted.proposals[sampled.sequence_id].chances[:count], count, right)
             if right:
                 self._turns.pays(sampled.sequence_id)
-        step = self._cost.extended(drafted.held)
-        cost = step.extra(sum(counts.values())) + result.draft_seconds + self._rounds.unhidden
-        each_token = self._seconds_each(step, drafted.tokens)
+        cost = drafted.step.extra(sum(counts.values())) + result.draft_seconds + self._rounds.unhidden
+        each_token = self._seconds_each(drafted.step, drafted.tokens)
         self._budget.settle(accepted * each_token, cost)
         if accepted * each_token > cost:
             self._trial = FIRST_TRIAL

@@ -44,10 +44,6 @@ class Questions:
         unseen = view.prompt_tokens + view.output_tokens - self._seen.get(view.number, 0) + self._unseen
         return ASKING + READING * unseen
 
-    def affords(self, view: SequenceView) -> bool:
-        """A question about this sequence."""
-        return self._holds(self.price(view))
-
     def may_be_any(self, beside: float) -> bool:
         """Whether it is worth finding out whose turn it is. beside: seconds that a round with questions takes more."""
         return self._holds(self._least + beside)
@@ -64,9 +60,11 @@ class Questions:
         """Somebody is asked in this step."""
         self._least = ASKING
 
-    def pay(self, view: SequenceView) -> float:
-        """It is asked about: the account is charged. Seconds."""
+    def pay(self, view: SequenceView) -> float | None:
+        """It is asked about: the account is charged. Seconds; None where it does not hold them, and nobody is asked."""
         price = self.price(view)
+        if not self._holds(price):
+            return None
         self._budget.settle(0.0, price)
         self._seen[view.number], self._unseen = view.prompt_tokens + view.output_tokens, 0
         return price

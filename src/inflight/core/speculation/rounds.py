@@ -2,20 +2,21 @@
 
 A round is a step and what comes before it: planning, and telling what the last step brought. Behind a result that time
 is nobody's but the planner's; planned ahead it runs beside a step. Looking for drafts is not timed by itself, since no
-clock is read here: rounds with questions are compared with those without. Knows seconds, nothing of drafts.
+clock is read here: rounds with questions are compared with those without. Those that compute prompts tell nothing of
+it, since who comes and goes takes time of its own. Knows seconds, nothing of drafts.
 """
 
 from __future__ import annotations
 
 SMOOTHING = 0.05  # of the time between steps
 ASKED_SMOOTHING = 0.1  # of what questions add to it, which fewer rounds tell of
-OUTLIER = 4.0  # times what questions took so far: more in one round is something else
+OUTLIER = 4.0  # times what questions take, or were believed to: more in one round is something else
 
 
 class Rounds:
     def __init__(self, asking: float):
         """asking: seconds that a round with questions is believed to take beside what they are, before one was seen."""
-        self.asking = asking
+        self.asking = self._believed = asking
         # Seconds beside a step, by whether it was planned ahead, of all rounds and of those without questions.
         self._between: dict[bool, float | None] = {True: None, False: None}
         self._unasked: dict[bool, float | None] = {True: None, False: None}
@@ -32,8 +33,8 @@ class Rounds:
         return 0.0 if behind is None or ahead is None else max(0.0, behind - ahead)
 
     def observe(self, between: float, ahead: bool, asked: float | None) -> float:
-        """So many seconds went by beside a step. asked: those that questions are believed to have taken; None: there
-        were none. Returns those that looking for drafts took beside these."""
+        """So many seconds went by beside a step of decodes alone. asked: those that questions are believed to have
+        taken; None: there were none. Returns those that looking for drafts took beside these."""
         self._between[ahead] = _smoothed(self._between[ahead], between)
         plain = self._unasked[ahead]
         if asked is None:
@@ -41,7 +42,7 @@ class Rounds:
             return 0.0
         if plain is None:
             return 0.0
-        more = min(max(0.0, between - plain - asked), OUTLIER * self.asking)
+        more = min(max(0.0, between - plain - asked), OUTLIER * max(self.asking, self._believed))
         self.asking += ASKED_SMOOTHING * (more - self.asking)
         return more
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 from inflight.core.estimation.latency import LatencyModel
@@ -29,7 +28,7 @@ class StepCost:
         self._latency = latency
         self._ratios: list[float] = []  # Σ of measured against modelled seconds, decaying, by place
         self._weights: list[float] = []
-        self._corrections: list[float] | None = []  # by place; None: to be made anew
+        self._corrections: list[float] = []  # by place
         self.pass_seconds = 0.0  # of the executor's drafting, for one place of all rows
 
     @property
@@ -47,7 +46,7 @@ class StepCost:
             self._weights.append(0.0)
         self._ratios[place] = FORGETTING * self._ratios[place] + min(OUTLIER, seconds / modelled)
         self._weights[place] = FORGETTING * self._weights[place] + 1.0
-        self._corrections = None
+        self._correct(place)
 
     def observe_passes(self, passes: int, seconds: float) -> None:
         """The executor drafted for so many places of a step, in so many seconds."""
@@ -56,24 +55,21 @@ class StepCost:
 
     def extended(self, held: Features) -> ExtendedStep:
         """A step of these features, as drafts extend it."""
-        grown = replace(
-            held,
-            tokens=held.tokens + 1,
-            samples=held.samples + 1,
-            prefill_context=held.prefill_context + held.decode_context / max(1, held.rows),
-        )
+        context = held.prefill_context + held.decode_context / max(1, held.rows)
+        grown = Features(held.tokens + 1, held.rows, held.samples + 1, held.decode_context, context, held.moved_blocks)
         alone = self._latency.seconds(held)
         each = max(0.0, self._latency.seconds(grown) - alone)
         decodes_alone = held.tokens == held.samples
-        return ExtendedStep(alone, each, held.tokens, self._current() if decodes_alone else [], self.pass_seconds)
+        return ExtendedStep(alone, each, held.tokens, self._corrections if decodes_alone else [], self.pass_seconds)
 
-    def _current(self) -> list[float]:
-        if self._corrections is None:
-            before, self._corrections = 1.0, []
-            for ratio, weight in zip(self._ratios, self._weights, strict=True):
-                before = (ratio + DOUBT * before) / (weight + DOUBT)
-                self._corrections.append(before)
-        return self._corrections
+    def _correct(self, place: int) -> None:
+        """This place's correction has changed, and those of the places above it."""
+        corrections = self._corrections[:place]  # another list: extended steps that are there keep theirs
+        before = corrections[-1] if corrections else 1.0
+        for ratio, weight in zip(self._ratios[place:], self._weights[place:], strict=True):
+            before = (ratio + DOUBT * before) / (weight + DOUBT)
+            corrections.append(before)
+        self._corrections = corrections
 
 
 class ExtendedStep:

@@ -7,6 +7,7 @@ together: a step in which anybody is asked takes time of its own. Knows numbers 
 
 from __future__ import annotations
 
+import math
 from heapq import heapify, heappop, heappush
 
 LONGEST = 256  # steps between two turns
@@ -18,23 +19,28 @@ class Turns:
         self.due: set[int] = set()  # whose turn it is, until `pauses`
         self._pauses: dict[int, int] = {}  # of everybody: steps of the last pause; 0: none
         self._heap: list[tuple[int, int]] = []  # (step, number), of those that pause
-        self._step = 0  # the last that anybody's turn was asked for
         self._usual = 0  # steps of the pause that was made last; 0: drafts have paid since
 
     def __contains__(self, number: int) -> bool:
         return number in self._pauses
 
-    def begin(self, number: int) -> None:
-        """A newcomer, whose turn it is at once, or, where drafts do not pay for the others, somewhat later."""
+    @property
+    def next_step(self) -> float:
+        """In which somebody's pause ends."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def begin(self, number: int, step: int) -> None:
+        """A newcomer, whose turn it is at once, or, where drafts do not pay for the others, somewhat later. step: the
+        last that was computed."""
         pause = self._pauses[number] = min(self._usual // 2, NEWCOMERS)
         if pause:
-            self._until(number, self._step, pause)
+            self._until(number, step, pause)
         else:
             self.due.add(number)
 
     def at(self, step: int) -> set[int]:
         """Whose turn it is in this step."""
-        heap, self._step = self._heap, step
+        heap = self._heap
         while heap and heap[0][0] <= step:
             number = heappop(heap)[1]
             if number in self._pauses:
