@@ -100,9 +100,9 @@ class Recorded:
             "speculation": {"value": "off" if setup.right_drafts is None else "suffix"},
             "setup": {"value": asdict(setup)},
         }
-        recorder = Recorder(self.file, resolved, setup.capacity)
+        self.recorder = Recorder(self.file, resolved, setup.capacity)
         self.loop = EngineLoop(
-            setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, observers=[recorder]
+            setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, observers=[self.recorder]
         )
 
     def records(self, folder: Path) -> list[dict[str, Any]]:
@@ -205,6 +205,19 @@ def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
     recorded.loop.run()
     (told_b,) = of_kind(recorded.records(tmp_path), "request")
     assert told_b["samples"][0]["sequence"] == 0
+
+
+def test_refused_requests_are_told_with_the_number_that_refused_them(tmp_path: Path) -> None:
+    recorded = Recorded(ROOMY)
+    with pytest.raises(RequestRefused):
+        recorded.loop.add(request("a", prompt=[], tenant="anna", slo=SLO(0.5)))
+    recorded.recorder.refused(request("b"), RequestRefused("9 wait already.", retry_after=1.5), 101.0)
+    recorded.loop.add(request("c", output=1))
+    recorded.loop.run()
+    never, later = of_kind(recorded.records(tmp_path), "refused")
+    assert (never["request_id"], never["tenant"], never["prompt_tokens"]) == ("a", "anna", 0)
+    assert "0 tokens" in never["reason"] and "retry_after" not in never and never["slo"]["ttft"] == 0.5
+    assert (later["reason"], later["retry_after"], later["refused"]) == ("9 wait already.", 1.5, 101.0)
 
 
 def test_how_it_ended(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from core.builders import request
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
@@ -19,7 +21,7 @@ from inflight.core.strategies import Strategy
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
-from inflight.core.types.request import Request
+from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -50,6 +52,7 @@ class Engine:
     settings: dict[str, Any] = field(default_factory=dict)
     windows: tuple[int, ...] = (0,)
     state_snapshots: int = 0
+    max_queued_requests: int | None = None
 
     @property
     def capacity(self) -> Capacity:
@@ -69,6 +72,7 @@ class Engine:
             prefix_caching=self.prefix_caching,
             preemption=self.preemption,
             token_budget=512,
+            admission=self._admission(),
         )
         named = {"strategy": self.strategy.name, "prefix_caching": self.prefix_caching, **self.settings}
         settings = {name: {"value": value, "reason": "as set"} for name, value in named.items()}
@@ -78,6 +82,11 @@ class Engine:
         _drive(loop, sorted(requests, key=lambda one: one.arrival, reverse=True))
         loop.close()
         return path
+
+    def _admission(self) -> Admission | None:
+        if self.max_queued_requests is None:
+            return None
+        return Admission("queue", LatencyModel(), max_requests=self.max_queued_requests)
 
     def setting(self, folder: Path, requests: Sequence[Request], name: str = "record") -> Setting:
         return read_record(self.record(folder / f"{name}.jsonl", requests))
@@ -90,7 +99,8 @@ def _drive(loop: EngineLoop, coming: list[Request]) -> None:
     """coming: the next one last."""
     while coming or not loop.idle:
         while coming and coming[-1].arrival <= loop.clock.now():
-            loop.add(coming.pop())
+            with suppress(RequestRefused):  # it is in the record
+                loop.add(coming.pop())
         if loop.idle:
             loop.clock.wait_until(coming[-1].arrival)
             continue

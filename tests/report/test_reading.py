@@ -16,8 +16,10 @@ from inflight.report.charts.quantity import MISSING
 from inflight.report.engine_figures import engine_figures
 from inflight.report.page import render
 from inflight.report.reading import read_record
-from inflight.report.run import Report
+from inflight.report.run import Report, Setting
+from inflight.report.text import as_json
 
+from .pages import Page
 from .recorded import Engine, engine_of, lines, short_of_blocks, workload
 
 
@@ -64,6 +66,22 @@ def test_a_record_that_does_not_say_what_was_waited_for_is_shown(tmp_path: Path)
     figures = engine_figures(engine_of(setting.runs[0]))
     assert figures.time_in["queue"] > 0 == sum(figures.queued_by.values())
     assert MISSING in render(Report("r", [setting]))
+
+
+def test_what_admission_refused_was_offered_too(tmp_path: Path) -> None:
+    """Two may wait, and twenty come at once; one of them could never be served."""
+    asked = [*workload(20, gap=0.0, tenants=("anna", "bob")), request("long", range(3000), tenant="cleo")]
+    run = Engine(max_rows=1, max_queued_requests=2).run(tmp_path, asked)
+    rejected = [one for one in run.observations if one.outcome == "rejected"]
+    assert len(run.observations) == run.summary.offered == 21
+    assert len(rejected) == run.summary.rejected > 10 and run.summary.requests == 20 - len(rejected)
+    assert all("may" in one.error and one.sent is not None and one.tenant for one in rejected)
+    (never,) = (one for one in run.observations if one.outcome == "failed")
+    assert (never.request_id, never.prompt_tokens, never.tenant) == ("long", 3000, "cleo")
+    report = Report("r", [Setting("s", [run])])
+    words = Page(render(report)).words
+    assert f"{len(rejected)} of 21 offered requests" in words and "can never be served" in words
+    assert as_json(report)["columns"][0]["figures"]["rejected"]["value"] == len(rejected)
 
 
 def test_samples_of_one_request_are_one_observation(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The recorder: writes what the engine did, one JSON line per step and per ended request (records.schema), and one for
-transfers that ended between steps, and one for service elsewhere.
+"""The recorder: writes what the engine did, one JSON line per step, per ended request and per refused one
+(records.schema), and one for transfers that ended between steps, and one for service elsewhere.
 
 Knows core's types and the schema; the loop tells it what happens. Lines are flushed with each request's end, so that
 a run that is cut off keeps what it had finished.
@@ -84,7 +84,20 @@ class Recorder:
         self._next_sequence += samples
 
     def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """Nothing was done for it: a record holds what the engine did."""
+        record: dict[str, Any] = {
+            "kind": "refused",
+            "request_id": request.request_id,
+            "lane": request.lane,
+            "tenant": request.tenant,
+            "arrival": request.arrival,
+            "refused": now,
+            "prompt_tokens": len(request.prompt_token_ids),
+            "slo": asdict(request.slo),
+            "reason": str(refusal),
+        }
+        if refusal.retry_after is not None:
+            record["retry_after"] = refusal.retry_after
+        self._write(record)
 
     def planned(self, plan: BatchPlan) -> None:
         self._next_step = plan.step + 1

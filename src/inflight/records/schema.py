@@ -1,11 +1,11 @@
 """The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
 
-First a header, then in the order of events a line per step, a line per request when it has ended, and one for transfers
-of blocks that ended between two steps; those that had ended with one, that step's line tells. And a line for what
-other engines were told to have given to tenants. Times are
-seconds on the engine's clock, which begins with the engine; they are not rounded, because ranks and step times decide
-plans. A run can be repeated exactly: requests are added and aborted, and transfers end, in the order of their commands,
-between the plans and commits that they name, and plans are made and committed at the steps' times.
+First a header, then in the order of events a line per step, a line per request when it has ended, one per request that
+was not taken, and one for transfers of blocks that ended between two steps; those that had ended with one, that step's
+line tells. And a line for what other engines were told to have given to tenants. Times are seconds on the engine's
+clock, which begins with the engine; they are not rounded, because ranks and step times decide plans. A run can be
+repeated exactly: requests are added and aborted, and transfers end, in the order of their commands, between the plans
+and commits that they name, and plans are made and committed at the steps' times.
 """
 
 from __future__ import annotations
@@ -172,6 +172,22 @@ class ServiceRecord(TypedDict):
     command: Count  # its place among all adds, ends, transfers, and these
 
 
+class RefusedRecord(TypedDict):
+    """A request that the engine did not take. Nothing was done for it, so that no replay needs it; what was offered is
+    not known without it. Records of older versions lack them."""
+
+    kind: Literal["refused"]
+    request_id: str
+    lane: str
+    tenant: str
+    arrival: Time
+    refused: Time
+    prompt_tokens: Count
+    slo: SloRecord
+    reason: str
+    retry_after: NotRequired[Seconds]  # where it was refused for now; without it, it can never be served
+
+
 class SampleRecord(TypedDict):
     sequence: Count  # the number its chunks carry
     token_ids: list[Count]
@@ -240,7 +256,7 @@ class RequestRecord(TypedDict):
     timings: TimingsRecord
 
 
-Line = Header | StepRecord | RequestRecord | TransfersRecord | ServiceRecord
+Line = Header | StepRecord | RequestRecord | RefusedRecord | TransfersRecord | ServiceRecord
 Records = Sequence[Line]
 
 
@@ -257,6 +273,7 @@ _KIND = msgspec.json.Decoder(_Kind)
 _HEADER = msgspec.json.Decoder(Header)
 _STEP = msgspec.json.Decoder(StepRecord)
 _REQUEST = msgspec.json.Decoder(RequestRecord)
+_REFUSED = msgspec.json.Decoder(RefusedRecord)
 _TRANSFERS = msgspec.json.Decoder(TransfersRecord)
 _SERVICE = msgspec.json.Decoder(ServiceRecord)
 
@@ -297,11 +314,15 @@ def _line(path: Path, line: bytes, is_first: bool) -> Line:
             return _checked_step(decoded(_STEP, line))
         case "request":
             return decoded(_REQUEST, line)
+        case "refused":
+            return decoded(_REFUSED, line)
         case "transfers":
             return decoded(_TRANSFERS, line)
         case "service":
             return decoded(_SERVICE, line)
-    raise Malformed(f"has kind {found.kind!r}, where steps, requests, transfers and service are expected")
+    raise Malformed(
+        f"has kind {found.kind!r}, where steps, requests (ended or refused), transfers and service are expected"
+    )
 
 
 def _checked_step(step: StepRecord) -> StepRecord:
@@ -314,6 +335,8 @@ def _checked_step(step: StepRecord) -> StepRecord:
 def of_kind(records: Records, kind: Literal["step"]) -> list[StepRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["request"]) -> list[RequestRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["refused"]) -> list[RefusedRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["transfers"]) -> list[TransfersRecord]: ...
 @overload

@@ -18,7 +18,16 @@ from typing import Any
 from inflight.metrics.observation import Observation, Outcome, Targets
 from inflight.metrics.summary import summarize
 from inflight.records.result import KINDS
-from inflight.records.schema import Header, Line, RecordError, RequestRecord, header_of, read_records
+from inflight.records.schema import (
+    Header,
+    Line,
+    RecordError,
+    RefusedRecord,
+    RequestRecord,
+    SloRecord,
+    header_of,
+    read_records,
+)
 from inflight.report.results import read_results
 from inflight.report.run import Option, Run, Setting
 from inflight.report.steps.engine_run import EndedRequest, EngineRun
@@ -72,6 +81,8 @@ def _take(record: Line, engine: EngineRun, observations: list[Observation], pref
         request = _ended_request(record, prefixes.seen(record["prompt_token_ids"], record["cache_salt"]))
         engine.requests.append(request)
         observations.append(_observation(record, request, engine, together))
+    elif record["kind"] == "refused":
+        observations.append(_refused(record))
 
 
 def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
@@ -102,7 +113,7 @@ def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun
         drawn = timeline.token_times[: len(sample["token_ids"])] if timeline is not None else ()
         samples.append([request.ended] * len(drawn) if together else drawn)
     times = sorted(chain.from_iterable(samples))
-    slo, details = record["slo"], [sample["detail"] for sample in record["samples"] if "detail" in sample]
+    details = [sample["detail"] for sample in record["samples"] if "detail" in sample]
     outcome = _OUTCOMES[request.reason]
     return Observation(
         request_id=request.request_id,
@@ -120,10 +131,30 @@ def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun
         longest_output=max((len(sample["token_ids"]) for sample in record["samples"]), default=0),
         lane=request.lane,
         tenant=request.tenant,
-        targets=Targets(ttft=slo.get("ttft"), itl=slo.get("itl")),
+        targets=_targets(record["slo"]),
         error=""
         if outcome == "completed"
         else "; ".join(details) or ("aborted" if request.reason == "abort" else "failed"),
+    )
+
+
+def _targets(slo: SloRecord) -> Targets:
+    return Targets(ttft=slo.get("ttft"), itl=slo.get("itl"))
+
+
+def _refused(record: RefusedRecord) -> Observation:
+    """For now, because too much was under way; or for good, because it can never be served."""
+    return Observation(
+        request_id=record["request_id"],
+        intended=record["arrival"],
+        sent=record["refused"],
+        ended=record["refused"],
+        outcome="rejected" if "retry_after" in record else "failed",
+        prompt_tokens=record["prompt_tokens"],
+        lane=record["lane"],
+        tenant=record["tenant"],
+        targets=_targets(record["slo"]),
+        error=record["reason"],
     )
 
 

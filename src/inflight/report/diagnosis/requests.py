@@ -143,7 +143,7 @@ def failures(evidence: Evidence) -> Finding | None:
     return Finding(
         "Requests failed",
         f"{quantity(summary.failed)} of {quantity(summary.offered)} offered requests did not come to their end{steps}.",
-        "Clients gave up, time ran out, or a step broke.",
+        "Clients gave up, time ran out, what was asked for can never be served, or a step broke.",
         "The server's log names each (--log-level info); --request-timeout bounds a call.",
         weight=3 if broken else 2,
     )
