@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from inflight import __version__
 from inflight.cli.kv_peers import peering, sentence
+from inflight.cli.live_serving import about_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
@@ -25,6 +26,7 @@ from inflight.frontend.parsers.registry import NONE
 from inflight.live.engine_feed import EngineFeed
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
+from inflight.server.live.sources import EngineSource
 from inflight.server.loaded_engine import Described, LoadedEngine, ServedLane
 from inflight.server.metrics import Metrics
 from inflight.server.parsers import parsers_of, settled
@@ -97,12 +99,16 @@ def load_engine(
     )
     if described.peering is not None:
         tell(sentence(described.peering))
-    feed = None
-    if settings.ui:
-        live_observer = LiveObserver(engine.loop.latency)
-        engine.loop.watch(live_observer)
-        feed = EngineFeed(engine.loop, live_observer)
-    return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described, feed)
+    bridge = AsyncBridge(engine.loop)
+    shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
+    return engine, LoadedEngine(bridge, metrics, described, shown)
+
+
+def _shown(engine: Engine, bridge: AsyncBridge, name: str, has_record: bool) -> EngineSource:
+    """For whoever looks at the live page."""
+    observer = LiveObserver(engine.loop.latency)
+    engine.loop.watch(observer)
+    return EngineSource(bridge, EngineFeed(engine.loop, observer), about_engine(engine, name, has_record))
 
 
 def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:

@@ -31,13 +31,14 @@ from inflight.engine.turns.step_turns import StepTurns, TurnTakingExecutor
 from inflight.engine.turns.table import TurnDescriptors, TurnTable
 from inflight.server import logs
 from inflight.server.heap import give_back, settled, share_one_heap
+from inflight.server.live.frame_shelf import FrameShelf
 from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
-from inflight.server.model_pool.messages import Failed, Ready, decode_to_model
+from inflight.server.model_pool.messages import Failed, Ready, ToModel, decode_to_model
 from inflight.server.offload import in_own_thread
 from inflight.server.preprocessing.wire import receive
 from inflight.server.processes.control import Control
-from inflight.server.processes.messages import AskPage, Model, Page, typed
+from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames, typed
 from inflight.server.settings import ServerSettings
 
 log = logging.getLogger("inflight.server")
@@ -91,6 +92,7 @@ class _Worker:
             {"batch", *(name for name, lane in setup.scheduling.lanes.items() if lane.get("background"))}
         )
         self._engine: LoadedEngine | None = None
+        self._shelf = FrameShelf(None)
         self._pages: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -116,7 +118,7 @@ class _Worker:
             log_failure(str(error), error)
             self._control.tell(Failed(str(error)))
             return 1
-        self._engine = engine
+        self._engine, self._shelf = engine, FrameShelf(engine.shown)
         given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         address = f"ipc://{self._setup.folder}/model-{self._setup.serial}"
         server = EngineServer(
@@ -152,8 +154,9 @@ class _Worker:
             pauses(turns.pass_on)
         return TurnTakingExecutor(executor, turns, lambda: self._foreground.any)
 
-    def _heard(self, message: AskPage) -> None:
-        task = asyncio.ensure_future(self._tell_page(message.question))
+    def _heard(self, message: ToModel) -> None:
+        told = self._tell_page(message.question) if isinstance(message, AskPage) else self._tell_frames(message)
+        task = asyncio.ensure_future(told)
         self._pages.add(task)
         task.add_done_callback(self._pages.discard)
 
@@ -165,6 +168,14 @@ class _Worker:
             except Exception:  # a mistake in counting is no reason to stop
                 log.exception("the metrics could not be told")
         self._control.tell(page)
+
+    async def _tell_frames(self, asked: AskFrames) -> None:
+        shown = b""
+        try:
+            shown = await self._shelf.answer(asked.data, asked.name)
+        except Exception:  # a mistake in drawing is no reason to stop
+            log.exception("what the engine does could not be shown")
+        self._control.tell(ShownFrames(asked.question, shown))
 
 
 def _resident_bytes() -> int:

@@ -16,7 +16,6 @@ from inflight import __version__
 from inflight.cli.engine_loading import Doing, Found, Wrap, load_engine, tell
 from inflight.cli.kv_events import open_kv_events
 from inflight.cli.kv_peers import wanted_peers
-from inflight.cli.live_serving import about_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
@@ -26,7 +25,6 @@ from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.live.sources import EngineSource
 from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.loading import make_jobs, make_live, make_served
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -115,7 +113,6 @@ def _serve_here(
     record: Path | None,
 ) -> int:
     loaded: LoadedEngine | None = None
-    shown: EngineSource | None = None
 
     def refused(code: str) -> None:
         if loaded is not None:
@@ -136,14 +133,12 @@ def _serve_here(
     jobs = make_jobs(service, tenants)
 
     def load_here(doing: Doing) -> OneModel:
-        nonlocal loaded, shown
+        nonlocal loaded
         if jobs is not None:
             doing("checking the data directory")
             jobs.open()
         engine, loaded = load(doing, preprocessing.load)
         described, bridge = loaded.described, loaded.bridge
-        if loaded.feed is not None:
-            shown = EngineSource(bridge, loaded.feed, about_engine(engine, described.models[0], record is not None))
         parts = (engine.prompts, engine.tokenizer, engine.adapters)
         return OneModel(make_served(settings, described, bridge, preprocessing, *parts))
 
@@ -157,7 +152,7 @@ def _serve_here(
             await jobs.stop()
         await close_tracer(tracer)
 
-    live = make_live(service, lambda: shown, record)
+    live = make_live(service, lambda: None if loaded is None else loaded.shown, record)
     app = make_app(service, tenants, page, __version__, observe, jobs, spans=tracer, live=live)
     return Process(service, load_here, begin, end).run(app, bound, tls)
 

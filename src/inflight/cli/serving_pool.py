@@ -7,7 +7,7 @@ Knows the parts and the order in which they begin; which engines there are, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from inflight import __version__
 from inflight.cli.engine_loading import Doing
@@ -15,7 +15,7 @@ from inflight.cli.serving import tell_ready_at
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.ingress.tls import tls_context
-from inflight.server.live.sources import MembersSource
+from inflight.server.live.members import MembersSource
 from inflight.server.loading import make_jobs, make_live
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.process import Process, listen
@@ -61,7 +61,10 @@ def serve_pool(
             await jobs.stop()
         await close_tracer(tracer)
 
-    members = MembersSource(page, metrics.label, f"{metrics.label.removesuffix('_name')}s")
+    async def shown(asked: bytes) -> Mapping[str, bytes]:
+        return {} if metrics.pool is None else await metrics.pool.shown(asked)
+
+    members = MembersSource(page, metrics.label, f"{metrics.label.removesuffix('_name')}s", shown)
     live = make_live(service, lambda: None if metrics.pool is None else members)
     process = Process(service, load_here, begin, end)
     app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)

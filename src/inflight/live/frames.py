@@ -180,9 +180,9 @@ class Member(Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
-    """number: rises by one. requests: seen for the first time. preempted: sequences that lost their rows. accepted: of
-    chunks with drafts, how many had none of them right, one, two, … holders: where the map is told. lost: what a ring
-    that was full has dropped."""
+    """number: rises by one. engine: of which it tells, where there are several. requests: seen for the first time.
+    preempted: sequences that lost their rows. accepted: of chunks with drafts, how many had none of them right, one,
+    two, … holders: where the map is told. lost: what a ring that was full has dropped."""
 
     number: int
     start: float
@@ -200,6 +200,7 @@ class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
     accepted: list[int] = []
     members: list[Member] = []
     lost: int = 0
+    engine: str = ""
 
 
 class Setting(Struct, frozen=True, omit_defaults=True):
@@ -214,7 +215,9 @@ class Hello(Struct, frozen=True, omit_defaults=True, tag="hello"):
     """The first of a stream: what the frames are about. source: "live", "record". server: another one after each start,
     so that a page knows that it begins anew. sees_all: whether pause, scrub and records are allowed; tenant: whose view
     it is. requests: that are known already. span: seconds from first to last, of a record. period: seconds of a frame.
-    has_record: it can be downloaded. members_only: there are several engines, of which only counts are known here."""
+    has_record: it can be downloaded. members_only: of several engines only counts are known here; what each of them
+    does is told in frames of its own, behind a hello that names it (engine). clock: what is to be added to times of
+    that engine's frames, so that they are on the clock of the first hello's."""
 
     source: str
     title: str
@@ -230,6 +233,8 @@ class Hello(Struct, frozen=True, omit_defaults=True, tag="hello"):
     tenant: str = ""
     has_record: bool = False
     members_only: bool = False
+    engine: str = ""
+    clock: float = 0.0
     settings: list[Setting] = []
     requests: list[RequestInfo] = []
     notes: list[str] = []

@@ -12,10 +12,10 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.parsers.parser_choice import ParserNames
-from inflight.live.engine_feed import EngineFeed
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 from inflight.server.kv_peers import KVPeering
+from inflight.server.live.sources import EngineSource
 from inflight.server.metrics import Metrics
 from inflight.server.offload import offload
 
@@ -55,12 +55,12 @@ class Described(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """One of this process, what counts what it does, and what shows it; feed: None: nothing does."""
+    """One of this process, what counts what it does, and what shows it; shown: None: nothing does."""
 
     bridge: AsyncBridge
     metrics: Metrics
     described: Described
-    feed: EngineFeed | None = None
+    shown: EngineSource | None = None
 
     async def page(self) -> tuple[bytes, str]:
         """The metrics: text and content type."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from inflight.cli.live_terminal.feed import FeedError, FeedReader
@@ -23,6 +24,7 @@ from inflight.live.frames import (
     RequestInfo,
     Run,
     StepPoint,
+    TierPart,
 )
 
 HELLO = Hello("live", "tiny [red]model[/red]", server="a", num_blocks=100, block_size=16, max_rows=4, sees_all=True)
@@ -122,3 +124,24 @@ def test_nobody_there_is_a_sentence() -> None:
     with pytest.raises(FeedError, match="inflight serve"):
         next(reader.messages(wait=False))
     assert "trying again" in str(next(FeedReader("127.0.0.1:9", None).messages(wait=True)))
+
+
+def test_each_of_several_engines_has_its_numbers_and_its_tiers() -> None:
+    seen = Seen()
+    seen.take(Hello("live", "replicas", members_only=True, sees_all=True))
+    seen.take(Frame(1, 0.0, 1.0, members=[Member("a", running=2, blocks=100, held_blocks=30), Member("b")]))
+    for name in "ab":
+        seen.take(Hello("live", f"tiny · {name}", engine=name, num_blocks=100, max_rows=4, sees_all=True))
+        seen.take(frame(1, [], engine=name))
+    host = TierPart(64, kept=5, wanted=3, map=[-2, 5, 7, 3, -3, 56])
+    lanes = [LanePart("interactive", 3, 2, "rows", "batch", [9], 1.5, {"kv": 2})]
+    blocks = BlocksPart(held=40, shared=10, moving=4, free=60, map=[-3, 100], host=host)
+    seen.take(replace(frame(2, [], engine="b"), blocks=blocks, lanes=lanes))
+    seen.take(frame(3, [], engine="b"))
+    text = " ".join(shown(seen, width=140, height=0).split())
+    assert text.count("1,234") == 2 and "tiny · a" in text and "tiny · b" in text
+    assert "on the host 8 of 64 (3 come back)" in text, "tiers are told seldom, and kept"
+    seen.take(replace(frame(4, [], engine="b"), lanes=lanes))
+    assert "2 for keys and values that are brought" in " ".join(shown(seen, width=140, height=0).split())
+    seen.take(Frame(2, 1.0, 2.0, members=[Member("a")]))
+    assert "tiny · b" not in shown(seen, width=140, height=0), "it is gone"

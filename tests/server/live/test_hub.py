@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -28,18 +28,21 @@ class Source:
         self.made = self.left = 0
         self._stops = stops
 
-    def hello(self) -> Hello:
-        return Hello("live", "m", sees_all=True)
+    def hellos(self) -> Sequence[Hello]:
+        return (Hello("live", "m", sees_all=True),)
 
-    async def frame(self) -> Frame:
+    async def news(self) -> Sequence[Frame]:
         if self.made == self._stops:
             raise EngineStopped("The engine stopped by a test.")
         self.made += 1
         info = RequestInfo(self.made, f"r{self.made}", tenant="acme" if self.made % 2 else "umbrella")
-        return Frame(self.made, float(self.made), self.made + 1.0, requests=[info])
+        return (Frame(self.made, float(self.made), self.made + 1.0, requests=[info]),)
 
     async def leave(self) -> None:
         self.left += 1
+
+    async def living(self, request_id: str) -> None:
+        return None
 
 
 async def take(events: AsyncIterator[bytes], count: int) -> list[dict[str, Any]]:

@@ -206,17 +206,36 @@ def test_the_server_ends_though_somebody_looks(start: Callable[..., Server]) -> 
     assert not [line for line in server.log if "Traceback" in line or "exceeded" in line]
 
 
-def test_with_http_in_processes_of_its_own_the_engines_counts_are_seen(start: Callable[..., Server]) -> None:
-    server = start("--api-processes", "1")
+def engines(messages: Iterator[tuple[str, dict[str, Any]]]) -> tuple[set[str], dict[str, set[int]], dict[str, Any]]:
+    """Of a stream until somebody was computed somewhere: engines that were greeted, works of runs of each, and the last
+    counts."""
+    greeted: set[str] = set()
+    works: dict[str, set[int]] = {}
+    members: dict[str, Any] = {}
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (members and any({0, 1} <= one for one in works.values())):
+        _, message = next(messages)
+        if message["type"] == "hello":
+            greeted.add(message["engine"])
+        elif "engine" in message:
+            assert message["engine"] in greeted, "it is greeted before"
+            works.setdefault(message["engine"], set()).update(run[2] for run in message.get("runs", []))
+        else:
+            members.update({one["name"]: one for one in message.get("members", [])})
+    return greeted, works, members
+
+
+def test_with_http_in_processes_of_its_own_the_engine_is_seen_all_the_same(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "2")
     with feed(server) as messages:
         _, hello = next(messages)
         assert hello["members_only"] and hello["source"] == "live"
-        threading.Thread(target=ask, args=(server,), kwargs={"tokens": 400}).start()
-        for _, frame in messages:
-            member = frame["members"][0]
-            assert member["blocks"] > 0
-            if member.get("output_tokens_per_s", 0) > 0:
-                break
+        asked = threading.Thread(target=ask, args=(server,), kwargs={"tokens": 600})
+        asked.start()
+        greeted, works, members = engines(messages)
+        assert greeted == set(works) == set(members) == {"engine"} and {0, 1} <= works["engine"]
+        assert members["engine"]["blocks"] > 0
+    asked.join()
 
 
 def test_of_several_models_each_is_seen(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -226,5 +245,9 @@ def test_of_several_models_each_is_seen(start: Callable[..., Server], tmp_path: 
     with feed(server) as messages:
         _, hello = next(messages)
         assert hello["members_only"] and hello["title"] == "models"
-        states = {one["name"]: one["state"] for one in next(messages)[1]["members"]}
-        assert states == {"a": "in memory", "b": "not loaded"}
+        asked = threading.Thread(target=ask, args=(server,), kwargs={"tokens": 600, "model": "a"})
+        asked.start()
+        greeted, works, members = engines(messages)
+        assert greeted == {"a"} and {0, 1} <= works["a"], "what is in memory is drawn"
+        assert {name: one["state"] for name, one in members.items()} == {"a": "in memory", "b": "not loaded"}
+    asked.join()

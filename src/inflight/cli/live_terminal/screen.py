@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inflight.cli.live_terminal.feed import FeedReader
-from inflight.cli.live_terminal.seen import Cell, Column, Seen
+from inflight.cli.live_terminal.seen import Cell, Column, Engine, Seen
 from inflight.counted import counted
 from inflight.live.frames import BlocksPart, Frame, Hello, LanePart, Latencies
 
@@ -27,7 +27,15 @@ DRAWINGS_PER_SECOND = 5
 LOOK_SECONDS = 1.2  # of one look, so that rates have something to be made of
 _GLYPHS = ("█", "▄", "▓", "░", "·")  # prompt, next token, computed again, padding, idle
 Tile = tuple[str, str]  # name, value
-_REASONS = {"rows": "for a row", "blocks": "for KV blocks", "budget": "for the step's tokens", "share": "for its share"}
+_REASONS = {
+    "rows": "for a row",
+    "blocks": "for KV blocks",
+    "budget": "for the step's tokens",
+    "share": "for its share",
+    "window": "for the batch under way",
+    "adapter": "for an adapter",
+    "kv": "for keys and values that are brought",
+}
 
 
 def watch(reader: FeedReader) -> int:
@@ -88,6 +96,8 @@ def picture(seen: Seen, url: str, width: int, height: int) -> RenderableType:
     parts: list[RenderableType] = [_head(seen, hello, url), _tiles(hello, frame, seen.blocks, width)]
     if hello.members_only or frame.members:
         parts.append(_members(frame))
+        for one in seen.engines.values():
+            parts += _engine(one, width)
     if not hello.members_only:
         queues = _queues(frame)
         room = 10_000 if not height else height - 11 - len(frame.lanes)
@@ -108,6 +118,14 @@ def _head(seen: Seen, hello: Hello, url: str) -> Text:
     if not hello.sees_all:
         text.append(f"\nYou see the requests of {hello.tenant}; others are there without names.", "yellow")
     return text
+
+
+def _engine(one: Engine, width: int) -> list[RenderableType]:
+    """One of several: its numbers, its memory and its queues."""
+    if one.frame is None:
+        return []
+    head = Text.assemble("\n", (one.hello.title, "bold"))
+    return [head, _tiles(one.hello, one.frame, one.blocks, width), _memory(one.blocks, width), _queues(one.frame)]
 
 
 def _tiles(hello: Hello, frame: Frame, blocks: BlocksPart | None, width: int) -> Group:
@@ -199,8 +217,9 @@ def _memory(blocks: BlocksPart | None, width: int) -> Text:
     if blocks is None:
         return Text()
     parts = (
-        ("held", blocks.held - blocks.shared, "blue"),
+        ("held", blocks.held - blocks.shared - blocks.moving, "blue"),
         ("shared", blocks.shared, "magenta"),
+        ("moving", blocks.moving, "yellow"),
         ("evictable", blocks.evictable, "bright_black"),
         ("free", blocks.free, ""),
     )
@@ -208,9 +227,12 @@ def _memory(blocks: BlocksPart | None, width: int) -> Text:
     text = Text("  KV ", "dim")
     for name, count, style in parts:
         text.append(("·" if name == "free" else "■") * round(cells * count / all_blocks), style)
-    text.append("\n     " + " · ".join(f"{name} {count:,}" for name, count, _ in parts), "dim")
-    if blocks.on_host:
-        text.append(f" · on the host {blocks.on_host:,}", "dim")
+    told = (f"{name} {count:,}" for name, count, _ in parts if count or name != "moving")
+    text.append("\n     " + " · ".join(told), "dim")
+    for name, tier in (("on the host", blocks.host), ("in the folder", blocks.disk)):
+        if tier is not None:
+            text.append(f" · {name} {tier.kept + tier.wanted + tier.moving:,} of {tier.blocks:,}", "dim")
+            text.append(f" ({tier.wanted:,} come back)" if tier.wanted else "", "dim")
     return text
 
 
@@ -227,7 +249,9 @@ def _why(lane: LanePart) -> str:
     if not lane.waiting:
         return ""
     behind = f", behind {lane.behind}" if lane.behind and lane.behind != lane.name else ""
-    return f"{_REASONS.get(lane.stands_for, 'for ' + (lane.stands_for or 'the step'))}{behind}, {_seconds(lane.oldest)}"
+    apart = "".join(f", {count:,} {_REASONS[what]}" for what, count in lane.apart.items())
+    reason = _REASONS.get(lane.stands_for, "for " + (lane.stands_for or "the step"))
+    return f"{reason}{behind}, {_seconds(lane.oldest)}{apart}"
 
 
 def _members(frame: Frame) -> Table:

@@ -25,6 +25,7 @@ from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, S
 from inflight.routing.replica_queue import ReplicaQueue
 from inflight.routing.serving_costs import ServingCosts
 from inflight.server.heap import share_one_heap
+from inflight.server.live.frame_shelf import FrameShelf
 
 
 class EngineReplica:
@@ -36,6 +37,7 @@ class EngineReplica:
         self._engine, self._loaded = load_engine(
             setup.server, setup.engine, setup.scheduling, None, setup.verbose, lambda doing: None, lambda folder: None
         )
+        self._shelf = FrameShelf(self._loaded.shown)
 
     async def generate(self, data: bytes) -> AsyncIterator[bytes]:
         """data: `Open`, its requests' arrivals as seconds before now, since clocks of machines differ. Yields
@@ -84,6 +86,11 @@ class EngineReplica:
     async def page(self) -> tuple[str, bytes]:
         """Its name, and the metrics of its engine."""
         return _own_name(), (await self._loaded.page())[0]
+
+    async def shown(self, asked: bytes) -> tuple[str, bytes]:
+        """Its name, and what its engine does, as `live.distant` writes it."""
+        name = _own_name()
+        return name, await self._shelf.answer(asked, name)
 
     async def exchange_service(self, data: bytes) -> tuple[str, bytes]:
         """data: what each replica gave to tenants, by its name. Returns its own name, and what was given here since.

@@ -59,6 +59,10 @@ class ReplicaHandle:
         """Pages of the replicas that answer, by Ray's names for them."""
         return dict(await self._answers("page"))
 
+    async def shown(self, asked: bytes) -> Mapping[str, bytes]:
+        """What the engines of the replicas that answer do, as `live.distant` writes it."""
+        return dict(await self._answers("shown", asked))
+
     async def _exchange_service(self, given: Mapping[str, Service]) -> Mapping[str, Service]:
         told = await self._answers("exchange_service", encode_given(given))
         return {name: decode_given(data)[name] for name, data in told}

@@ -4,6 +4,7 @@
   const { format, History, RunView, Colours, feeds } = ns;
   const LIVE_SECONDS = 180, PAUSED_SECONDS = 600; // that are kept
   const LAG = 0.15; // seconds that a live picture is behind, so that it moves evenly
+  const MOST_OPEN = 4; // of several engines, that are drawn until somebody opens more
   const FRAME_MS = 48; // between two drawings: twenty a second
   const byId = (id) => document.getElementById(id);
 
@@ -65,25 +66,16 @@
       return view;
     }
     startLive() {
-      let view = this.addRun(true);
+      this.engines = new Map([["", this.addRun(true)]]); // name → its view; "": of the one that there is, or of all together
       const told = {
-        hello: (hello) => {
-          if (this.server && this.server !== hello.server) {
-            this.notice("The server has been started anew; what it did before is gone.");
-            view.element.remove();
-            this.runs = [];
-            this.pick(null, null);
-            this.resume();
-            view = this.addRun(true);
-          }
-          this.server = hello.server;
-          view.greet(hello, true);
-          this.greetLive(hello);
-        },
+        hello: (hello) => this.greetLive(hello),
         frame: (frame) => {
           this.state("live", this.paused ? "paused" : "live");
+          const view = this.engines.get(frame.engine || "");
+          if (!view) return;
           view.history.keep = this.paused ? PAUSED_SECONDS : LIVE_SECONDS;
           view.history.add(frame);
+          if ((frame.members || []).length) this.keepEngines(frame.members);
           if (frame.lost) this.notice(`${format.counted(frame.lost, "event")} came faster than they could be drawn, and are left out.`);
         },
         state: (kind, words) => this.state(kind, words),
@@ -93,12 +85,42 @@
       this.feed.run();
     }
     greetLive(hello) {
+      if (this.server && this.server !== hello.server) {
+        this.notice("The server has been started anew; what it did before is gone.");
+        for (const name of [...this.engines.keys()]) this.drop(name);
+        this.resume();
+        this.engines.set("", this.addRun(true));
+      }
+      this.server = hello.server;
+      if (hello.engine) return this.greetEngine(hello);
+      this.engines.get("").greet(hello, true);
       format.setText(byId("model"), hello.title);
       document.title = `${hello.title} · inflight`;
       document.body.classList.toggle("restricted", !hello.sees_all);
       byId("record").hidden = !hello.has_record;
       if (!hello.sees_all) this.notice(`You see the requests of ${hello.tenant}; others are there without names. The whole view, pause and records need an operator's key.`);
-      if (hello.members_only) this.notice("Engines of this server run in processes of their own; here are their counts.");
+      return undefined;
+    }
+    // One of several engines. One that has begun anew has another clock, and nothing of what it did before.
+    greetEngine(hello) {
+      const known = this.engines.get(hello.engine);
+      if (known && known.history.hello.clock !== hello.clock) this.drop(hello.engine);
+      if (!this.engines.has(hello.engine)) this.engines.set(hello.engine, this.addRun(true));
+      const view = this.engines.get(hello.engine);
+      view.greet(hello, false);
+      if (!known && this.engines.size > MOST_OPEN + 1) view.fold(true);
+    }
+    drop(name) {
+      const view = this.engines.get(name);
+      if (this.picked && this.picked.run === view) this.pick(null, null);
+      view.element.remove();
+      this.engines.delete(name);
+      this.runs = this.runs.filter((one) => one !== view);
+    }
+    // Those that are not there any more go.
+    keepEngines(members) {
+      const there = new Set(members.filter((one) => one.state !== "not loaded").map((one) => one.name));
+      for (const name of [...this.engines.keys()]) if (name && !there.has(name)) this.drop(name);
     }
     startReplay(sources) {
       this.live = false;
@@ -160,8 +182,9 @@
     // -- time ---------------------------------------------------------------------------------------------------------
     get bounds() {
       if (!this.live) return [0, this.longest || 0];
-      const first = this.runs[0];
-      return first ? [first.history.start, first.history.end] : [0, 0];
+      const shown = this.runs.filter((run) => run.history.frames.length);
+      if (!shown.length) return [0, 0];
+      return [Math.min(...shown.map((run) => run.history.start + run.clock)), Math.max(...shown.map((run) => run.history.end + run.clock))];
     }
     get at() {
       return this.live ? this.time : this.offset;
@@ -224,7 +247,7 @@
       this.costs[this.drawings++ % this.costs.length] = performance.now() - began;
     }
     timeOf(run) {
-      if (this.live) return this.time;
+      if (this.live) return this.time - run.clock;
       const { hello } = run.history;
       return (hello && hello.span ? hello.span[0] : 0) + this.offset;
     }

@@ -22,7 +22,21 @@
       this.table = new ns.RequestTable(this.details, history, pick);
       this.happened = new ns.Happened(part(".happened"), history, pick);
       this.settingsPart = part(".settings");
+      this.folder = part(".fold");
+      this.folded = false;
+      this.folder.addEventListener("click", () => this.fold(!this.folded));
       this.texts = this.tables = this.queued = 0;
+    }
+    // What is to be added to its times, so that they are the page's.
+    get clock() {
+      return (this.history.hello && this.history.hello.clock) || 0;
+    }
+    fold(folded) {
+      this.folded = folded;
+      this.element.classList.toggle("folded", folded);
+      this.folder.setAttribute("aria-expanded", String(!folded));
+      format.setText(this.folder, folded ? "Show" : "Hide");
+      if (!folded) this.again();
     }
     greet(hello, alone) {
       this.history.greet(hello);
@@ -34,6 +48,7 @@
         hello.max_rows && format.counted(hello.max_rows, "row"), hello.span && format.seconds(hello.span[1] - hello.span[0]) + " long", ...(hello.notes || [])];
       format.setText(this.element.querySelector(".run-about"), about.filter(Boolean).join(" · "));
       this.element.querySelector(".run-head").hidden = alone && hello.source === "live";
+      this.folder.hidden = alone || hello.source !== "live";
       panels.settings(this.settingsPart, hello.settings || []);
       this.again();
     }
@@ -50,7 +65,7 @@
     }
     draw(time, span, now) {
       const { history } = this, { hello } = history;
-      if (!hello || !history.frames.length) return;
+      if (!hello || !history.frames.length || this.folded) return;
       const frame = history.frameAt(time);
       if (hello.members_only) {
         if (now - this.tables > TEXT_EVERY) {

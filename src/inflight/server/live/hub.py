@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from inflight.counted import counted
 from inflight.engine.event_stream import EngineStopped
 from inflight.live.engine_feed import account_of
-from inflight.live.frames import Account, Frame, Problem, encode
+from inflight.live.frames import Account, Frame, Hello, Problem, encode
 from inflight.live.views import frame_for, hello_for
 from inflight.server.errors import ApiError
 from inflight.server.live.sources import FeedSource
@@ -35,20 +35,24 @@ log = logging.getLogger("inflight.server")
 
 
 class _Kept:
-    """A frame, and what was written of it so far."""
+    """A frame, or an engine's hello, and what was written of it so far. number: rises by one, whichever engine's."""
 
-    __slots__ = ("data", "frame")
+    __slots__ = ("data", "message", "number")
 
-    def __init__(self, frame: Frame):
-        self.frame = frame
+    def __init__(self, message: Hello | Frame, number: int):
+        self.message, self.number = message, number
         self.data: dict[str | None, bytes] = {}  # tenant → its view; None: all of it
 
     def written(self, server: str, tenant: str | None) -> bytes:
         found = self.data.get(tenant)
         if found is None:
-            frame = self.frame if tenant is None else frame_for(self.frame, tenant)
-            found = self.data[tenant] = _event(encode(frame), f"{server}-{self.frame.number}")
+            message = self.message if tenant is None else _view(self.message, tenant)
+            found = self.data[tenant] = _event(encode(message), f"{server}-{self.number}")
         return found
+
+
+def _view(message: Hello | Frame, tenant: str) -> Hello | Frame:
+    return frame_for(message, tenant) if isinstance(message, Frame) else hello_for(message, tenant)
 
 
 class LiveHub:
@@ -58,6 +62,7 @@ class LiveHub:
         self._server = secrets.token_hex(4)
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
+        self._number = 0  # of the last that was kept
         self._viewers = 0
         self._left_at = 0.0
         self._news = asyncio.Event()
@@ -109,15 +114,17 @@ class LiveHub:
         place = self._latest() - 1
         if view is None:
             place = self._place_behind(last_event_id, place)
-        hello = replace(source.hello(), server=self._server)
-        yield _event(encode(hello if view is None else hello_for(hello, view)))
+        for hello in source.hellos():
+            greeting = replace(hello, server=self._server)
+            yield _event(encode(greeting if view is None else hello_for(greeting, view)))
         while True:
-            behind = [one for one in self._kept if one.frame.number > place]
-            if len(behind) > BEHIND and last_event_id is None:
-                behind = behind[-1:]
+            behind = [one for one in self._kept if one.number > place]
+            engines = len(source.hellos())
+            if len(behind) > BEHIND * engines and last_event_id is None:
+                behind = [one for one in behind[:-engines] if isinstance(one.message, Hello)] + behind[-engines:]
             for one in behind:
                 yield one.written(self._server, view)
-                place = one.frame.number
+                place = one.number
             last_event_id = None
             if self._problem is not None:
                 yield _event(encode(self._problem))
@@ -141,13 +148,14 @@ class LiveHub:
         return otherwise
 
     def _latest(self) -> int:
-        return self._kept[-1].frame.number if self._kept else -1
+        return self._kept[-1].number if self._kept else -1
 
     async def _run(self, source: FeedSource) -> None:
         try:
             while self._is_looked_at() and not self._ends():
                 began = time.monotonic()
-                self._keep(await source.frame())
+                for message in await source.news():
+                    self._keep(message)
                 self._tell()
                 await asyncio.sleep(max(0.01, source.period - (time.monotonic() - began)))
         except EngineStopped as stopped:
@@ -165,8 +173,11 @@ class LiveHub:
     def _is_looked_at(self) -> bool:
         return self._viewers > 0 or time.monotonic() - self._left_at < LINGER_SECONDS
 
-    def _keep(self, frame: Frame) -> None:
-        kept = _Kept(frame)
+    def _keep(self, message: Hello | Frame) -> None:
+        self._number += 1
+        if isinstance(message, Hello):
+            message = replace(message, server=self._server)
+        kept = _Kept(message, self._number)
         self._kept.append(kept)
         self._kept_bytes += len(kept.written(self._server, None))
         while len(self._kept) > KEPT or self._kept_bytes > KEPT_BYTES:

@@ -31,6 +31,9 @@ class EngineMetrics(Protocol):
     async def metrics(self) -> Mapping[str, bytes]:
         """Pages of the engines that work, by name."""
 
+    async def shown(self, asked: bytes) -> Mapping[str, bytes]:
+        """What the engines that answer do, by name, as `live.distant` writes it."""
+
     def collect(self) -> Iterable[Metric]:
         """What it counts itself."""
 

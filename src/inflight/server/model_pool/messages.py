@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from inflight.server.loaded_engine import Described
-from inflight.server.processes.messages import AskPage, Model, Page, typed
+from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames, typed
 
 
 class Ready(Struct, frozen=True, tag=True):
@@ -25,8 +25,9 @@ class Failed(Struct, frozen=True, tag=True):
     sentence: str
 
 
-FromModel = Model | Ready | Failed | Page
+ToModel = AskPage | AskFrames
+FromModel = Model | Ready | Failed | Page | ShownFrames
 
 _from_model: msgspec.msgpack.Decoder[FromModel] = msgspec.msgpack.Decoder(FromModel, dec_hook=typed)
-_to_model: msgspec.msgpack.Decoder[AskPage] = msgspec.msgpack.Decoder(AskPage)
+_to_model: msgspec.msgpack.Decoder[ToModel] = msgspec.msgpack.Decoder(ToModel)
 decode_from_model, decode_to_model = _from_model.decode, _to_model.decode

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from inflight.engine.event_stream import settle
 from inflight.server.model_pool.messages import Failed, FromModel, Ready, decode_from_model
 from inflight.server.processes.control import Control
-from inflight.server.processes.messages import AskPage, Model, Page
+from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames
 
 ENDING_SECONDS = 5.0  # until one that does not end is killed
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
+SHOWN_SECONDS = 1.0  # for which frames are, for which the page waits
 
 log = logging.getLogger("inflight.server")
 
@@ -43,6 +44,7 @@ class Worker:
         self._control = Control(ours, decode_from_model)
         self._questions = itertools.count()
         self._pages: dict[int, asyncio.Future[bytes | None]] = {}
+        self._frames: dict[int, asyncio.Future[bytes | None]] = {}
         self._why = ""
         self._is_ending = False
 
@@ -82,6 +84,22 @@ class Worker:
         finally:
             del self._pages[question]
 
+    async def shown(self, asked: bytes, name: str) -> bytes | None:
+        """What its engine does, as `live.distant` writes it; None where there is none, or it does not answer. name: of
+        its model."""
+        if self.ended.done():
+            return None
+        question = next(self._questions)
+        frames: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._frames[question] = frames
+        self._control.tell(AskFrames(question, asked, name))
+        try:
+            return await asyncio.wait_for(frames, SHOWN_SECONDS)
+        except TimeoutError:
+            return None
+        finally:
+            del self._frames[question]
+
     async def end(self) -> None:
         """Returns when its memory is free."""
         self._is_ending = True
@@ -120,8 +138,8 @@ class Worker:
         """Whoever waits for something is told."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
-        for page in self._pages.values():
-            settle(page, None)
+        for waiting in (*self._pages.values(), *self._frames.values()):
+            settle(waiting, None)
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
             if not future.done():
@@ -140,6 +158,9 @@ class Worker:
             case Page():
                 if (asked := self._pages.get(message.question)) is not None:
                     settle(asked, message.text)
+            case ShownFrames():
+                if (frames := self._frames.get(message.question)) is not None:
+                    settle(frames, message.data)
 
 
 class Workers:

@@ -27,7 +27,7 @@ from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.live.sources import MembersSource
+from inflight.server.live.members import MembersSource
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -40,6 +40,7 @@ from inflight.server.processes.forwarder import Forwarder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
     Answered,
+    AskFrames,
     AskPage,
     FromChild,
     JobEnded,
@@ -51,6 +52,7 @@ from inflight.server.processes.messages import (
     Page,
     Ready,
     Setup,
+    ShownFrames,
     Signal,
     ToChild,
     Up,
@@ -112,10 +114,11 @@ class _Child:
             early=setup.early,
             gives_way=counts.has_more,
         )
-        self._members = MembersSource(self._page, "", "one engine")
+        self._members = MembersSource(self._page, "", "engine", self._show)
         self._news: queue.SimpleQueue[Model | Ready | None] = queue.SimpleQueue()
         self._questions = itertools.count()
         self._pages: dict[int, asyncio.Future[tuple[bytes, str]]] = {}
+        self._frames: dict[int, asyncio.Future[bytes]] = {}
         self._client: RemoteClient | None = None
         self._is_alone = False  # the engine's process is gone
 
@@ -210,6 +213,17 @@ class _Child:
         finally:
             del self._pages[question]
 
+    async def _show(self, asked: bytes) -> Mapping[str, bytes]:
+        """What the engine does. Raises EngineStopped."""
+        question = next(self._questions)
+        shown: asyncio.Future[bytes] = self._process.loop.create_future()
+        self._frames[question] = shown
+        self._tell(AskFrames(question, asked))
+        try:
+            return {"": await shown}
+        finally:
+            del self._frames[question]
+
     def _observe(self, route: str, status: int, seconds: float) -> None:
         self._tell(Answered(route, status, seconds))
 
@@ -232,6 +246,8 @@ class _Child:
             self._client.stop(GONE)
         for page in self._pages.values():
             settle(page, EngineStopped(GONE))
+        for frames in self._frames.values():
+            settle(frames, EngineStopped(GONE))
 
     def _heard(self, message: ToChild) -> None:
         if isinstance(message, Loading):
@@ -242,6 +258,9 @@ class _Child:
         elif isinstance(message, Page):
             if (asked := self._pages.get(message.question)) is not None:
                 settle(asked, _shown(message))
+        elif isinstance(message, ShownFrames):
+            if (wanted := self._frames.get(message.question)) is not None:
+                settle(wanted, message.data)
         elif not isinstance(message, Setup):
             self._news.put(message)
 

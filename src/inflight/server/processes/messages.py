@@ -71,6 +71,13 @@ class Page(Struct, frozen=True, tag=True):
     content_type: str
 
 
+class ShownFrames(Struct, frozen=True, tag=True):
+    """What the engine does, as `live.distant` writes it, where it was asked."""
+
+    question: int
+    data: bytes
+
+
 # -- from an API process ----------------------------------------------------------------------------------------------
 
 
@@ -113,8 +120,16 @@ class AskPage(Struct, frozen=True, tag=True):
     question: int
 
 
-ToChild = Setup | Loading | Model | Ready | Signal | Page
-FromChild = Up | Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered | AskPage
+class AskFrames(Struct, frozen=True, tag=True):
+    """data: as `live.distant` writes it. name: that whoever asks has for the engine."""
+
+    question: int
+    data: bytes
+    name: str = ""
+
+
+ToChild = Setup | Loading | Model | Ready | Signal | Page | ShownFrames
+FromChild = Up | Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered | AskPage | AskFrames
 
 NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either
 

@@ -23,6 +23,7 @@ import uvloop
 from inflight.counted import counted
 from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.heap import give_back, settled
+from inflight.server.live.frame_shelf import FrameShelf
 from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.logs import Format
@@ -34,6 +35,7 @@ from inflight.server.processes.folder import JOBS, private_folder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
     Answered,
+    AskFrames,
     AskPage,
     FromChild,
     JobEnded,
@@ -45,6 +47,7 @@ from inflight.server.processes.messages import (
     Page,
     Ready,
     Setup,
+    ShownFrames,
     Signal,
     ToChild,
     Up,
@@ -108,6 +111,7 @@ class Supervisor:
         self._short_lives = [0] * settings.api_processes
         self._news: list[ToChild] = []  # that one which is started now has missed
         self._engine: LoadedEngine | None = None
+        self._shelf = FrameShelf(None)
         self._server: EngineServer | None = None
         self._serial = self._signals = self._code = 0
         self._is_ending = self._has_begun = self._has_broken = False
@@ -160,6 +164,7 @@ class Supervisor:
             return self._fail()
         address = f"ipc://{self._folder}/engine"
         self._server = self._make_server(engine.bridge, address, self._given_up)
+        self._shelf = FrameShelf(engine.shown)
         self._tell_all(Ready(address, engine.described))
         self._start(give_back())
         with settled():
@@ -186,6 +191,14 @@ class Supervisor:
             log.exception("the metrics could not be told")
             return child.tell(Page(question, None, ""))
         child.tell(Page(question, text, content_type))
+
+    async def _show(self, child: _Child, asked: AskFrames) -> None:
+        try:
+            shown = await self._shelf.answer(asked.data, asked.name)
+        except Exception:  # a mistake in drawing is no reason to stop
+            log.exception("what the engine does could not be shown")
+            shown = b""
+        child.tell(ShownFrames(asked.question, shown))
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -243,6 +256,8 @@ class Supervisor:
     def _heard(self, child: _Child, message: FromChild) -> None:
         if isinstance(message, AskPage):
             self._start(self._page(child, message.question))
+        elif isinstance(message, AskFrames):
+            self._start(self._show(child, message))
         elif isinstance(message, Up):
             child.is_up = True
             up = sum(one.is_up for one in self._children.values())

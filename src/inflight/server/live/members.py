@@ -1,0 +1,164 @@
+"""Engines of other processes: their counts, once a second, as their metrics tell them; and what each of them does, in
+frames of its own, as its process tells those.
+
+Knows names of engines and how far each is known; how processes are asked, whoever carries the questions knows. Clocks
+of engines are brought together: what an engine tells when it is first heard happened then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from inflight.live.distant import Asked, Shown, decode_shown, encode
+from inflight.live.engine_feed import Living
+from inflight.live.frames import Frame, Hello, Member, Rates
+from inflight.server.offload import offload
+
+COUNTS_PERIOD = 1.0
+FRAMES_PERIOD = 0.2
+
+Page = Callable[[], Awaitable[tuple[bytes, str]]]
+Ask = Callable[[bytes], Awaitable[Mapping[str, bytes]]]  # `Asked` → `Shown` of each engine that answers, by name
+
+
+class _Known:
+    """An engine that has told something. last: the number of its last frame."""
+
+    def __init__(self, hello: Hello, last: int):
+        self.hello, self.last = hello, last
+
+
+class MembersSource:
+    """A `FeedSource`."""
+
+    period = FRAMES_PERIOD
+
+    def __init__(self, page: Page, label: str, title: str, ask: Ask):
+        """page: the metrics, with a label that names the engine of each sample; "": there is one, which is called so
+        when it is asked, too."""
+        self._page, self._label, self._title, self._ask = page, label, title, ask
+        self._zero = time.monotonic()
+        self._counted: tuple[float, dict[str, float]] | None = None  # when, and output tokens so far
+        self._number = 0
+        self._known: dict[str, _Known] = {}
+
+    def hellos(self) -> Sequence[Hello]:
+        every = Hello("live", self._title, period=COUNTS_PERIOD, sees_all=True, members_only=True)
+        return (every, *(one.hello for one in self._known.values()))
+
+    async def news(self) -> Sequence[Hello | Frame]:
+        asked = encode(Asked({name: one.last for name, one in self._known.items()}))
+        due = self._counted is None or self._now() - self._counted[0] >= COUNTS_PERIOD
+        told, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
+        found: list[Hello | Frame] = [] if counts is None else [counts]
+        for name, data in told.items():
+            if (shown := await offload(lambda data=data: _read(data))) is not None:  # type: ignore[misc]
+                found += self._taken(name, shown)
+        for name in self._known.keys() - told.keys():
+            del self._known[name]
+        return found
+
+    async def leave(self) -> None:
+        """Their processes leave their engines when nobody asks."""
+        self._counted = None
+        self._known.clear()
+
+    async def living(self, request_id: str) -> Living | None:
+        for data in (await self._ask(encode(Asked(request_id=request_id)))).values():
+            shown = _read(data)
+            if shown is not None and shown.living is not None:
+                return shown.living
+        return None
+
+    def _taken(self, name: str, shown: Shown) -> list[Hello | Frame]:
+        engine = name or self._title
+        frames = [replace(one, engine=engine) for one in shown.frames]
+        if shown.hello is not None and frames:
+            clock = round(self._now() - frames[-1].end, 4)
+            title = shown.hello.title if not name or name == shown.hello.title else f"{shown.hello.title} · {name}"
+            hello = replace(shown.hello, engine=engine, clock=clock, title=title)
+            self._known[name] = _Known(hello, frames[-1].number)
+            return [hello, *frames]
+        known = self._known.get(name)
+        if known is None or not frames:
+            return []
+        known.last = frames[-1].number
+        every = (*known.hello.requests, *(one for frame in frames for one in frame.requests))
+        told = {one.number: one for one in every}
+        ended = {one.info.request_id for frame in frames for one in frame.ended}
+        alive = [one for one in told.values() if one.request_id not in ended]
+        known.hello = replace(known.hello, requests=alive)
+        return list(frames)
+
+    async def _counts(self) -> Frame:
+        text, _ = await self._page()
+        counted = await offload(lambda: _counted(text.decode(), self._label))
+        now, before = self._now(), self._counted
+        tokens = {name: one.output_tokens for name, one in counted.items()}
+        self._counted = now, tokens
+        start, earlier = (now, {}) if before is None else before
+        seconds = max(now - start, 1e-9)
+        members = []
+        for name, one in counted.items():
+            rate = max(0.0, one.output_tokens - earlier.get(name, one.output_tokens)) / seconds
+            counts = (one.running, one.waiting, one.blocks, one.held_blocks, round(rate, 1))
+            members.append(Member(name or self._title, one.state, *counts))
+        self._number += 1
+        rates = Rates(round(seconds, 3), output_tokens=sum(one.output_tokens_per_s for one in members))
+        return Frame(self._number, round(start, 4), round(now, 4), members=members, rates=rates)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _read(data: bytes) -> Shown | None:
+    """None: an engine of another version says what is not understood; its counts are shown all the same."""
+    try:
+        return decode_shown(data)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.state = ""
+        self.running = self.waiting = self.blocks = self.held_blocks = 0
+        self.output_tokens = 0.0
+
+
+def _counted(page: str, label: str) -> dict[str, _Counts]:
+    """By engine."""
+    found: dict[str, _Counts] = {}
+    for family in text_string_to_metric_families(page):
+        if not family.name.startswith("inflight_"):
+            continue
+        for sample in family.samples:
+            if label and label not in sample.labels:
+                continue
+            name, value = sample.labels.get(label, ""), sample.value
+            one = found.setdefault(name, _Counts())
+            match sample.name:
+                case "inflight_sequences_running":
+                    one.running += int(value)
+                case "inflight_sequences_waiting":
+                    one.waiting += int(value)
+                case "inflight_model_waiting_calls":
+                    one.waiting += int(value)
+                case "inflight_kv_blocks":
+                    one.blocks += int(value)
+                    one.held_blocks += int(value) if sample.labels.get("state") == "held" else 0
+                case "inflight_output_tokens_total":
+                    one.output_tokens += value
+                case "inflight_model_loaded":
+                    one.state = "in memory" if value else "not loaded"
+    return found
