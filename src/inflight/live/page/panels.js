@@ -43,8 +43,10 @@
       this.set("kv", format.share((blocks.held || 0) / all), `${format.count(blocks.held || 0)} of ${format.count(all)} blocks`);
       const place = ns.History.at(history.steps, time, (step) => step[1]), step = history.steps[place];
       if (step && step[1] > frame.end - 2) {
-        const said = step[3] ? `predicted ${format.seconds(step[3] / step[4])}` : "";
-        this.set("step", format.seconds(step[2] / step[4]), said);
+        const [, , seconds, predicted, steps, prompt, decode, recomputed] = step, factor = predicted ? seconds / predicted : 1;
+        const off = factor > 1.25 || factor < 0.8 ? ` (×${factor.toFixed(1)})` : "";
+        const work = `${format.counted(Math.round((prompt + decode + recomputed) / steps), "token")}`;
+        this.set("step", format.seconds(seconds / steps), `${work}${predicted ? `; predicted ${format.seconds(predicted / steps)}${off}` : ""}`);
       } else this.set("step", "–", "");
     }
   }
