@@ -51,7 +51,7 @@ def test_without_places_nothing_is_opened_nor_digested(tmp_path: Path) -> None:
     wanted = wanted_places(settings(), None, tmp_path / "nowhere", PLAIN)
     places = KVPlaces(wanted, lambda digest: DESCRIPTION, 16)
     assert wanted.digest is None and not list(places.open(None)) and not places.in_force()
-    assert not places.sources and places.sink is places.handed_over_as is places.exchange is places.abandon is None
+    assert not places.sources and places.sink is places.handed_over_as is places.exchange is places.of_loop is None
 
 
 def test_files_that_cannot_be_read_are_told_in_a_sentence(tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ def test_who_goes_on_is_known_first(way: str) -> None:
             assert tokens[:1] == prefill.tokens[f"r{seed}"]
         counts = decode.engine.exchange.counts  # type: ignore[union-attr]
         assert (counts.pulls, counts.failed_pulls) == (6, 0)
+        handed = prefill.engine.loop.snapshot().handed_over
+        assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
+        assert decode.engine.loop.snapshot().handed_over is None
         settle(prefill, decode)
 
 

@@ -277,8 +277,7 @@ def _assemble(
         depth=computing.backend.depth,
         observers=[] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)],
         grammars=computing.grammars,
-        folder=places.folder_stats,
-        abandon=places.abandon,
+        places=places.of_loop,
     )
     block_bytes = len(prepared.windows) * computing.backend.bytes_per_block(prepared.shape)
     return Engine(

@@ -20,7 +20,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.core.kv.peer_source import Identity, PeerSource
 from inflight.core.types.block_source import BlockSource
-from inflight.core.types.tier_counts import FolderStats
+from inflight.core.types.tier_counts import FolderStats, HandedOver
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
@@ -131,13 +131,19 @@ class KVPlaces:
         return None if peers is None or not peers.options.gives or self._identity is None else self._identity.identity
 
     @property
-    def folder_stats(self) -> Callable[[], FolderStats] | None:
-        return None if self._tier is None else self._tier.stats
+    def of_loop(self) -> KVPlaces | None:
+        """`engine.places.Places`; None: there are none."""
+        return None if self._tier is None and self.exchange is None else self
 
-    @property
-    def abandon(self) -> Callable[[], None] | None:
-        """Has transfers with peers end as soon as can be."""
-        return None if self.exchange is None else self.exchange.abandon
+    def folder_stats(self) -> FolderStats | None:
+        return None if self._tier is None else self._tier.stats()
+
+    def handed_over(self) -> HandedOver | None:
+        return None if self.exchange is None or not self.exchange.gives else self.exchange.handed_over
+
+    def abandon(self) -> None:
+        if self.exchange is not None:
+            self.exchange.abandon()
 
     def in_force(self) -> dict[str, Resolved]:
         told, folder, peers = {}, self._wanted.folder, self._wanted.peers

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -28,10 +28,10 @@ from inflight.core.types.events import Event
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.tier_counts import FolderStats
 from inflight.engine.clock import Clock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
+from inflight.engine.places import Places
 from inflight.records.timings import Timings
 
 POLL_SECONDS = 0.01  # for which a round waits for a transfer; who comes meanwhile waits as long
@@ -74,12 +74,11 @@ class EngineLoop:
         depth: int = 1,
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
-        folder: Callable[[], FolderStats] | None = None,
-        abandon: Callable[[], None] | None = None,
+        places: Places | None = None,
     ):
         """grammars: None: the executor binds no output to one. folder: of what lies in a folder of blocks, if there is
         one. abandon: has transfers with peers, which may take long, end as soon as can be; None: there are none."""
-        self._folder, self._abandon = folder, abandon
+        self._places = places
         self.clock = clock
         self.grammars = grammars
         self._scheduler = scheduler
@@ -102,13 +101,14 @@ class EngineLoop:
 
     def snapshot(self) -> Snapshot:
         snapshot = self._scheduler.snapshot()
-        if self._folder is not None:
-            snapshot = replace(snapshot, folder=self._folder())
+        if self._places is not None:
+            there = self._places.folder_stats(), self._places.handed_over()
+            snapshot = replace(snapshot, folder=there[0], handed_over=there[1])
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
     def census(self, whole: bool = False, blocks: bool = True) -> Census:
         census = self._scheduler.census(whole, blocks)
-        return census._replace(folder=self._folder()) if blocks and self._folder is not None else census
+        return census._replace(folder=self._places.folder_stats()) if blocks and self._places is not None else census
 
     def account(self, request_id: str) -> tuple[Request, Timings] | None:
         """See the scheduler."""
@@ -299,8 +299,8 @@ class EngineLoop:
         has no result. Broken off itself, it goes on with the next call."""
         if self._verb.broken:
             self._flights.clear()
-            if self._abandon is not None:
-                self._abandon()
+            if self._places is not None:
+                self._places.abandon()
             while self._executor.poll(POLL_SECONDS) is not None:
                 pass  # the blocks that it copies are about to be free
             now = self.clock.now()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from inflight.core.types.tier_counts import HandedOver
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.exchange import ExchangeError
 
@@ -112,6 +113,22 @@ def test_the_oldest_gives_way_where_too_much_is_held(make: Make) -> None:
     assert prefill.ended(1.0).ticket == first
     decode.take(prefill, "second", [5], [0])
     assert decode.ended().error is None
+
+
+def test_what_became_of_blocks_is_counted(make: Make) -> None:
+    prefill, decode = make(options(hold=0.3)), make()
+    prefill.give("taken", [1, 2, 3], [1, 2, 3])
+    decode.take(prefill, "taken", [2, 3], [2, 3])
+    assert decode.ended().error is None
+    prefill.give("dropped", range(4), range(4))
+    prefill.exchange.withdraw("dropped")
+    prefill.exchange.withdraw("never there")
+    prefill.give("old", range(20), range(20))
+    assert prefill.exchange.handed_over.held == 20
+    prefill.give("new", range(15), range(20, 35))
+    for _ in range(4):
+        assert prefill.ended(5.0).error is None
+    assert prefill.exchange.handed_over == HandedOver(held=0, taken=2, cached=1, expired=15, displaced=20, withdrawn=4)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.grammar_stats import GrammarStats
-from inflight.core.types.tier_counts import FolderStats, TierCounts
+from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
 from inflight.records.timings import ADAPTER, KV
 
 
@@ -62,8 +62,8 @@ class Snapshot:
 
     speculation: what it did since the engine began; None where there is none, or none that counts. grammars: what they
     took, which the engine's loop adds; None where nothing is bound to any. adapters: None where there are no slots.
-    tiers: None where there are neither tiers nor peers. folder: what lies there, which the engine's loop adds; None
-    where there is none.
+    tiers: None where there are neither tiers nor peers. folder: what lies there, and handed_over: to peers, which the
+    engine's loop adds; None where there is none.
     """
 
     step: int
@@ -91,6 +91,7 @@ class Snapshot:
     adapters: AdapterCounts | None = None
     tiers: TierCounts | None = None
     folder: FolderStats | None = None
+    handed_over: HandedOver | None = None
 
     @property
     def compiling(self) -> int:

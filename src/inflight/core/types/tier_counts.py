@@ -22,6 +22,21 @@ class TierCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Blocks of computed prompts for other engines. held: now, until a peer has them. What became of those that are
+    held no more: taken by a peer; cached, which the peer that took the rest had itself; expired, since nobody came in
+    time; displaced by later ones, since too much was held; withdrawn, since nobody wants them any more or the engine
+    lost its accounts."""
+
+    held: int = 0
+    taken: int = 0
+    cached: int = 0
+    expired: int = 0
+    displaced: int = 0
+    withdrawn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FolderStats:
     """What lies in a folder: bytes of all models, of at most most_bytes, and blocks of this one, each of block_bytes
     (0: not known). Since the engine began: bytes read and written, files that gave way to others, files that were

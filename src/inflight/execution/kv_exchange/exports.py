@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from inflight.core.types.tier_counts import HandedOver
+
 _REMEMBERED = 4096  # exports that are over, so that who comes late is told at once
 
 
@@ -66,6 +68,7 @@ class Exports:
         self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
         self._over: OrderedDict[str, None] = OrderedDict()
         self._ended: list[int] = []  # tickets
+        self._counts = dict.fromkeys(("taken", "cached", "expired", "displaced", "withdrawn"), 0)  # blocks
         self._is_closed = False
 
     # -- the engine's side ----------------------------------------------------------------------------------------
@@ -92,7 +95,7 @@ class Exports:
                 if other is export:
                     continue
                 held -= len(other.blocks)
-                self._end(other_id, other)
+                self._end(other_id, other, "displaced")
             self._changed.notify_all()
 
     def computing(self, sends: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
@@ -125,7 +128,7 @@ class Exports:
             now = self._clock()
             for export_id, export in tuple(self._exports.items()):
                 if export.expires <= now and not export.readers:
-                    self._end(export_id, export)
+                    self._end(export_id, export, "expired")
             if not self._ended and not any(one.tickets for one in self._exports.values()):
                 return None
             ended, self._ended = tuple(self._ended), []
@@ -134,15 +137,20 @@ class Exports:
     def withdraw(self, export_id: str) -> None:
         """It ends, or will not begin. In any thread."""
         with self._changed:
-            self._end(export_id, self._exports.get(export_id))
+            self._end(export_id, self._exports.get(export_id), "withdrawn")
             self._changed.notify_all()
 
     def abandon(self) -> None:
         """Nobody holds these blocks any more: everything ends, once nobody reads any more."""
         with self._changed:
             for export_id, export in tuple(self._exports.items()):
-                self._end(export_id, export)
+                self._end(export_id, export, "withdrawn")
             self._changed.notify_all()
+
+    def handed_over(self) -> HandedOver:
+        with self._changed:
+            held = sum(len(one.blocks) for one in self._exports.values() if not one.is_over)
+            return HandedOver(held=held, **self._counts)
 
     def close(self) -> None:
         """Everything ends, once nobody reads any more."""
@@ -171,7 +179,7 @@ class Exports:
             with self._changed:
                 export.readers -= 1
                 if export.is_over and not export.readers:
-                    self._end(export_id, export)
+                    self._free(export_id, export)
                 self._changed.notify_all()
 
     def _may_not_come(self, export_id: str) -> bool:
@@ -182,14 +190,21 @@ class Exports:
             return f"The blocks of {export_id!r} are held no more: they were taken, or nobody came for them in time."
         return f"Nothing is held for {export_id!r}."
 
-    def _end(self, export_id: str, export: _Export | None) -> None:
-        """At once, or when its last reader has left. None: it has not begun."""
+    def _end(self, export_id: str, export: _Export | None, outcome: str, read: int = 0) -> None:
+        """At once, or when its last reader has left. None: it has not begun. outcome: of its blocks, but for those that
+        were read by whoever has taken it."""
         self._over[export_id] = None
         while len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
         if export is None:
             return
+        if not export.is_over:
+            self._counts["taken"] += read
+            self._counts[outcome] += len(export.blocks) - read
         export.is_over = True
+        self._free(export_id, export)
+
+    def _free(self, export_id: str, export: _Export) -> None:
         if not export.readers and self._exports.pop(export_id, None) is not None:
             self._ended += export.tickets
 
@@ -248,10 +263,10 @@ class Reading:
         if export.is_over:
             raise NotHeld(exports._absence(self._id))
 
-    def taken(self) -> bool:
-        """The peer has what it wants; whether all of it was held until now."""
+    def taken(self, blocks: int) -> bool:
+        """The peer has what it wants, so many blocks; whether all of it was held until now."""
         exports = self._exports
         with exports._changed:
             held = not self._export.is_over
-            exports._end(self._id, self._export)
+            exports._end(self._id, self._export, "cached", blocks)
             return held

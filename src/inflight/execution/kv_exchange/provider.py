@@ -170,15 +170,16 @@ class Provider:
                     sender.copied(message)
                 if not isinstance(message, Taken):
                     raise PeerError(f"{channel.peer} did not say that it has the blocks.")
-                done = reading.taken()
-            channel.send(Released(done), SECONDS)
+                done = reading.taken(len(pull.names))
+            answer: Released | Refused = Released(done)
         except NotHeld as error:
-            channel.send(Refused(str(error)), SECONDS)
+            answer = Refused(str(error))
         finally:
             with self._lock:
                 self.counts.pulls += 1
                 self.counts.failed += not done
                 self.counts.blocks += len(pull.names) if done else 0
+        channel.send(answer, SECONDS)
 
     def _send_all(self, sender: Sender, reading: Reading, pull: Pull, deadline: float) -> None:
         """As they are computed, layer by layer, and until all of that counts."""

@@ -30,6 +30,8 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
         yield from tiers.collect(snapshot.tiers)
     if snapshot.folder is not None:
         yield from tiers.collect_folder(snapshot.folder)
+    if snapshot.handed_over is not None:
+        yield from tiers.collect_handed_over(snapshot.handed_over)
 
 
 def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:

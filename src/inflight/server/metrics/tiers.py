@@ -1,4 +1,5 @@
-"""Tiers and peers: what was brought instead of being computed, what was kept, and what lies in the folder."""
+"""Tiers and peers: what was brought instead of being computed, what was kept, what was handed over, and what lies in
+the folder."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from inflight.core.types.tier_counts import FolderStats, TierCounts
+from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
 from inflight.server.metrics.families import labelled
 
 
@@ -27,6 +28,21 @@ def collect(counts: TierCounts) -> Iterator[Metric]:
         "Blocks that were to be kept in a tier: stored, failed, or given away before their turn came (missed).",
         ["outcome"],
         stored,
+    )
+
+
+def collect_handed_over(handed: HandedOver) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "inflight_tier_held_for_peers_blocks", "Blocks of computed prompts that wait for the peers.", handed.held
+    )
+    names = ("taken", "cached", "expired", "displaced", "withdrawn")
+    yield labelled(
+        CounterMetricFamily,
+        "inflight_tier_handed_over_blocks",
+        "Blocks of computed prompts that are held for peers no more: taken, cached by the peer that took the rest, "
+        "expired since nobody came in time, displaced by later ones, or withdrawn.",
+        ["outcome"],
+        {(name,): getattr(handed, name) for name in names},
     )
 
 
