@@ -116,7 +116,7 @@
       if (about.target) series.push({ label: "target", stroke: of.bad, width: 1.2, dash: [2, 3], points: { show: false } });
       const axis = { stroke: of.soft, grid: { stroke: of.grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       return {
-        width, height: 130, cursor: { show: false }, legend: { show: false }, padding: [8, 8, 0, 0],
+        width, height: 130, cursor: { show: false }, legend: { show: false }, padding: [8, 16, 0, 0],
         scales: { x: { time: false }, y: { range: (plot, low, high) => [0, Math.max((high || 0) * 1.12, 1e-3)] } },
         series: [{}, ...series],
         axes: [

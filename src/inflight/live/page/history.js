@@ -14,7 +14,7 @@
       this.frames = []; // {number, start, end, lanes, blocks, rates, …}, rising
       this.events = []; // {at, gone, came}: who lost its row, and who took one within the same frame
       this.maps = []; // {end, map, perCell, holders}, rising
-      this.requests = new Map(); // number → {info, first, decoded, preempted: [], ended, at}
+      this.requests = new Map(); // number → {info, first, decoded, preempted: [], back: [], ended}; back: when it ran again
       this.dirtyFrom = Infinity; // earliest time that was drawn and has changed since
       this.trimmed = 0;
       this.accepted = [];
@@ -40,7 +40,7 @@
         known.info = info;
         return known;
       }
-      const fresh = { info, first: null, decoded: null, seen: info.arrival || 0, preempted: [], ended: null };
+      const fresh = { info, first: null, decoded: null, seen: info.arrival || 0, preempted: [], back: [], ended: null };
       this.requests.set(info.number, fresh);
       return fresh;
     }
@@ -86,6 +86,7 @@
       const isFirst = work < 3 && known.first === null;
       known.seen = end;
       if (isFirst) known.first = start;
+      if (work < 3 && known.back.length < known.preempted.length && end > known.preempted[known.back.length]) known.back.push(start);
       if (work === 1 && known.decoded === null) known.decoded = start;
       return isFirst;
     }

@@ -41,7 +41,7 @@
         this.colours.read();
         this.again();
       });
-      addEventListener("resize", () => this.again());
+      addEventListener("resize", () => this.runs.forEach((run) => run.resize()));
     }
     onKey(event) {
       const typing = /^(INPUT|SELECT|TEXTAREA|BUTTON|A|SUMMARY)$/.test(event.target.tagName);

@@ -17,10 +17,11 @@
     const end = ended ? ended.at : time, first = seen(known.first), decoded = seen(known.decoded);
     const came = Math.min(known.info.arrival || first || end, end);
     const ms = (from, to) => Math.max(0, (to - from) * 1e3);
-    return {
-      queue: ms(came, first ?? end), prefill: first === null ? 0 : ms(first, decoded ?? end), decode: decoded === null ? 0 : ms(decoded, end),
-      preempted: 0, other: 0, total: ms(came, end), exact: false,
-    };
+    const away = known.preempted.map((at, place) => [at, Math.min(known.back[place] ?? end, end)]).filter(([at]) => at <= end);
+    const out = (from, to) => away.reduce((sum, [at, back]) => sum + ms(Math.max(at, from), Math.min(back, to)), 0);
+    const prefill = first === null ? 0 : ms(first, decoded ?? end) - out(first, decoded ?? end);
+    const decode = decoded === null ? 0 : ms(decoded, end) - out(decoded, end);
+    return { queue: ms(came, first ?? end), prefill, decode, preempted: first === null ? 0 : out(first, end), other: 0, total: ms(came, end), exact: false };
   }
 
   function stateOf(known, holder, time) {
@@ -52,7 +53,7 @@
       ["answer", ended ? format.counted(ended.output_tokens || 0, "token") : holder ? format.counted(Math.max(0, holder[2] - (info.prompt_tokens || 0)), "token") + " so far" : ""],
       ["first token", parts.ttft !== null && parts.ttft !== undefined ? format.seconds(parts.ttft / 1e3) : ""],
       ["from the cache", parts.cached_tokens ? format.counted(parts.cached_tokens, "token") : ""],
-      ["computed again", parts.recomputed_tokens ? format.counted(parts.recomputed_tokens, "token") : ""],
+      ["computed again", parts.recomputed_tokens ? format.counted(parts.recomputed_tokens, "token") : whole && whole.recomputed_tokens ? `${format.counted(whole.recomputed_tokens, "token")} by its end` : ""],
       ["came", info.arrival ? `at ${format.seconds(info.arrival - history.zero)}` : ""],
       ["preempted", lost.length ? `${format.counted(lost.length, "time")}: at ${lost.slice(0, 6).map((at) => format.seconds(at - history.zero)).join(", ")}` : ""],
       ["KV blocks", holder ? `${holder[4]}${holder[5] ? `, ${holder[5]} of them shared` : ""}` : ended ? "given up" : ""],

@@ -56,9 +56,13 @@
       this.batch.select(number);
       this.memory.select(number);
     }
-    again() {
+    // Charts see for themselves how wide they are.
+    resize() {
       this.batch.again();
       this.memory.again();
+    }
+    again() {
+      this.resize();
       this.charts.again();
       this.texts = this.tables = this.queued = 0;
       this.batch.showLegend();
