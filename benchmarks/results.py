@@ -62,6 +62,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "kill_loop",
             "replica_kills",
             "peer_kills",
+            "tier_faults",
             "http_cost",
             "live_viewers",
             "live_page",

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -59,12 +60,12 @@ class Server:
     seconds_to_ready: from starting the command to its line that says so.
     """
 
-    def __init__(self, *arguments: str, python: str = sys.executable):
-        """python: the interpreter that runs it."""
+    def __init__(self, *arguments: str, python: str = sys.executable, program: Sequence[str] = ("-m", "inflight.cli")):
+        """python: the interpreter that runs it. program: what it runs, as its arguments."""
         started = time.perf_counter()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop()
         self.process = subprocess.Popen(
-            [python, "-m", "inflight.cli", "serve", "--port", "0", *arguments],
+            [python, *program, "serve", "--port", "0", *arguments],
             stdout=subprocess.DEVNULL,
             stderr=self.log,
         )

@@ -1,15 +1,17 @@
 """Sessions of agents: how much of their prompts the prefix cache has, by what is evicted first, at three memory sizes.
 
 The pattern is that of agents as published (median 43 turns, prompts that grow to 142 thousand tokens), with a sixteenth
-of the tokens: a system prompt that all share, a task, and turns that each add an answer and what a tool said. Most gaps
-are a tool's, some a person's. Sessions come as they like (Poisson), and each sends its next turn a gap after its last
-answer. The shape below was fixed before the first run. `--gaps regular` has the same sessions in steady turns, as those
-of an orchestrator that asks its agents one after the other.
+of the tokens: a system prompt that all share, a task, and turns that each add an answer and what a tool said. A turn
+whose answer calls a tool is followed by the next one in a tool's time, any other in a person's, or by none. Sessions
+come as they like (Poisson), and each sends its next turn a gap after its last answer. The shape below was fixed before
+the first run. `--gaps regular` has the same sessions in steady turns, as those of an orchestrator that asks its agents
+one after the other.
 
-The engine's own scheduler and memory run on virtual time, with the step times of a GPU, once with the least recently
-released blocks evicted first (LRU), once with those whose session is worth least, with the sessions named by the
-client, and at a quarter of the memory with nothing but growing prefixes. Memory is counted in what the sessions
-that are open at a time hold together.
+The engine's own scheduler and memory run on virtual time, with the step times of a GPU: once with the least recently
+released blocks evicted first (LRU), once with those whose session is worth least, as it is told by names and gaps
+alone, and once with requests that offer tools, so that the engine sees which answers call one. `foresight` tells what
+an order of eviction could reach that knows when each session comes back. Memory is counted in what the sessions that
+are open at a time hold together. Seeds below 100 are for reports, those from 100 on for trying.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ import argparse
 import heapq
 import random
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Literal
 
 from benchmarks.comparison import publish, tell
+from benchmarks.foresight import ServedTurn, foreseen
 from benchmarks.results import table
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
@@ -44,13 +49,17 @@ REGULAR_GAP = (40.0, 60.0)
 RATE, SESSIONS = 1 / 40, 60  # sessions a second, and in all
 QUARTER = 0.25
 SHARES = (1 / 6, QUARTER, 0.5)
+SAID = 0  # what every simulated token is
 
 
 @dataclass(slots=True)
 class Turn:
+    """gap: before it, from the last answer's end. calls: its answer ends in a tool call."""
+
     added: tuple[int, ...]
     answer: int
-    gap: float  # before it, from the last answer's end
+    gap: float
+    calls: bool = False
 
 
 @dataclass(slots=True)
@@ -91,51 +100,55 @@ def talks(seed: int, regular: bool) -> list[Talk]:
             if tokens > WINDOW:
                 break
             added = tuple(rng.randrange(30_000) for _ in range(length))
-            median, p99 = PERSON_GAP if rng.random() < PERSONS else TOOL_GAP
-            if regular:
-                median, p99 = REGULAR_GAP
+            a_person = rng.random() < PERSONS
+            median, p99 = REGULAR_GAP if regular else PERSON_GAP if a_person else TOOL_GAP
             gap = Lognormal(median * 1000, p99 * 1000, 10**8).draw(rng) / 1000
+            if turns:
+                turns[-1].calls = not a_person or regular
             turns.append(Turn((*system, *added) if at == 0 else added, answer, gap))
         found.append(Talk(f"s{number}", now, turns))
     return found
 
 
-@dataclass(frozen=True, slots=True)
+Eviction = Literal["lru", "gaps", "tools"]  # the last two by worth, without and with what answers tell
+
+
+@dataclass(slots=True)
 class Served:
-    """hits: share of prompt tokens that were cached. seconds: mean to the first token."""
+    """hits: share of prompt tokens that were cached. seconds: to the first tokens. turns: as they came."""
 
-    hits: float
-    seconds: float
+    cached: int = 0
+    tokens: int = 0
+    seconds: list[float] = field(default_factory=list)
+    turns: list[ServedTurn] = field(default_factory=list)
+
+    @property
+    def hits(self) -> float:
+        return self.cached / self.tokens
 
 
-def serve(all_talks: list[Talk], blocks: int, sessions: bool, named: bool) -> Served:
+def serve(all_talks: list[Talk], blocks: int, eviction: Eviction, named: bool = True) -> Served:
     capacity = Capacity(blocks, BLOCK, ROWS, WINDOW + BLOCK, 32_000)
     scheduler = Scheduler(
-        capacity, Chunked(BUDGET), Fcfs(), token_budget=BUDGET, longest_chunk=BUDGET, session_eviction=sessions
+        capacity,
+        Chunked(BUDGET),
+        Fcfs(),
+        token_budget=BUDGET,
+        longest_chunk=BUDGET,
+        session_eviction=eviction != "lru",
     )
     clock = VirtualClock()
     loop = EngineLoop(scheduler, SimulatedExecutor(capacity, Steps()), clock)
     due = [(one.begins, number, Talk(one.name, one.begins, one.turns)) for number, one in enumerate(all_talks)]
     heapq.heapify(due)
-    open_: dict[str, tuple[int, Talk]] = {}
-    firsts: list[float] = []
-    prompts = [0, 0]  # tokens that were cached, and all
+    open_: dict[str, tuple[float, int, Talk]] = {}
+    served = Served()
     while due or open_:
         while due and due[0][0] <= clock.now():
             _, number, talk = heapq.heappop(due)
-            turn = talk.turns[talk.at]
-            talk.tokens += turn.added
-            params = SamplingParams(temperature=0, max_tokens=turn.answer, ignore_eos=True)
-            loop.add(
-                Request(
-                    request_id=talk.name,
-                    prompt_token_ids=tuple(talk.tokens),
-                    params=params,
-                    arrival=clock.now(),
-                    session=talk.name if named else "",
-                )
-            )
-            open_[talk.name] = number, talk
+            talk.tokens += talk.turns[talk.at].added
+            loop.add(_request(talk, clock.now(), eviction, named))
+            open_[talk.name] = clock.now(), number, talk
         if loop.idle:
             clock.wait_until(due[0][0])
             continue
@@ -143,15 +156,30 @@ def serve(all_talks: list[Talk], blocks: int, sessions: bool, named: bool) -> Se
         for event in outcome if isinstance(outcome, list) else ():
             if not isinstance(event, FinishedEvent):
                 continue
-            number, talk = open_.pop(event.request_id)
-            prompts[0] += event.timings.cached_tokens
-            prompts[1] += len(talk.tokens)
-            firsts.append((event.timings.ttft_ms or 0.0) / 1e3)
-            talk.tokens += [0] * talk.turns[talk.at].answer  # what every simulated token is
+            came, number, talk = open_.pop(event.request_id)
+            served.cached += event.timings.cached_tokens
+            served.tokens += len(talk.tokens)
+            served.seconds.append((event.timings.ttft_ms or 0.0) / 1e3)
+            turn = talk.turns[talk.at]
+            served.turns.append(ServedTurn(talk.name, came, clock.now(), len(talk.tokens), turn.answer))
+            talk.tokens += [SAID] * turn.answer
             talk.at += 1
             if talk.at < len(talk.turns):
                 heapq.heappush(due, (clock.now() + talk.turns[talk.at].gap, number, talk))
-    return Served(prompts[0] / prompts[1], sum(firsts) / len(firsts))
+    return served
+
+
+def _request(talk: Talk, now: float, eviction: Eviction, named: bool) -> Request:
+    turn = talk.turns[talk.at]
+    marks = () if eviction != "tools" else ((SAID if turn.calls else SAID + 1,),)
+    return Request(
+        request_id=talk.name,
+        prompt_token_ids=tuple(talk.tokens),
+        params=SamplingParams(temperature=0, max_tokens=turn.answer, ignore_eos=True),
+        arrival=now,
+        session=talk.name if named else "",
+        call_marks=marks,
+    )
 
 
 def working_set(all_talks: list[Talk]) -> int:
@@ -167,33 +195,68 @@ def working_set(all_talks: list[Talk]) -> int:
     return int(area / last / BLOCK)
 
 
+@dataclass(slots=True)
+class Runs:
+    """Of one order of eviction, of several seeds. known: of the tokens, those that would be cached were next turns known."""
+
+    cached: float = 0.0
+    tokens: int = 0
+    seconds: list[float] = field(default_factory=list)
+    known: float = 0.0
+
+    def add(self, one: Served) -> None:
+        self.cached += one.cached
+        self.tokens += one.tokens
+        self.seconds += one.seconds
+
+    @property
+    def hits(self) -> float:
+        return self.cached / self.tokens
+
+
+def row(of_seeds: list[list[Talk]], share: float) -> list[str]:
+    lru, gaps, tools, grown = Runs(), Runs(), Runs(), Runs()
+    for all_talks in of_seeds:
+        blocks = int(working_set(all_talks) * share)
+        first = serve(all_talks, blocks, "lru")
+        lru.add(first)
+        lru.known += foreseen(first.turns, blocks, BLOCK, SYSTEM) * first.tokens
+        gaps.add(serve(all_talks, blocks, "gaps"))
+        tools.add(serve(all_talks, blocks, "tools"))
+        if share == QUARTER:
+            grown.add(serve(all_talks, blocks, "tools", named=False))
+        tell(f"{share:g}: {blocks} blocks, so far LRU {lru.hits}, gaps {gaps.hits}, tools {tools.hits}")
+    known = lru.known / lru.tokens
+    return [
+        f"{share:.1%}",
+        f"{lru.hits:.1%}",
+        f"{gaps.hits:.1%}",
+        f"{tools.hits:.1%}",
+        f"{grown.hits:.1%}" if grown.tokens else "",
+        f"{known:.1%}",
+        f"{tools.hits / lru.hits:.2f} ×",
+        f"{known / lru.hits:.2f} ×",
+        f"{(tools.hits - lru.hits) / (known - lru.hits):.0%}",
+        f"{fmean(lru.seconds):.3f} s → {fmean(tools.seconds):.3f} s",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first one (default 0)")
+    parser.add_argument("--seeds", type=int, default=3, help="so many (default 3)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     parser.add_argument("--gaps", choices=["agents", "regular"], default="agents")
     arguments = parser.parse_args()
-    all_talks = talks(arguments.seed, arguments.gaps == "regular")
-    whole, rows = working_set(all_talks), []
-    tell(f"{whole:,} blocks of {BLOCK} tokens are open at a time")
-    for share in SHARES:
-        blocks = int(whole * share)
-        lru, named = serve(all_talks, blocks, False, False), serve(all_talks, blocks, True, True)
-        grown = serve(all_talks, blocks, True, False) if share == QUARTER else None
-        tell(f"{share:g}: {blocks} blocks, LRU {lru}, named {named}, grown {grown}")
-        rows.append(
-            [
-                f"{share:.1%} ({blocks:,} blocks)",
-                f"{lru.hits:.1%}",
-                f"{named.hits:.1%}",
-                "" if grown is None else f"{grown.hits:.1%}",
-                f"{named.hits / lru.hits:.2f} ×",
-                f"{lru.seconds:.3f} s → {named.seconds:.3f} s",
-            ]
-        )
-    heads = ["memory", "hits, LRU", "by worth, named", "by worth, growing prefixes", "named / LRU", "mean TTFT"]
-    title = "Sessions of agents" + (", in steady turns" if arguments.gaps == "regular" else "")
-    variant = "regular" if arguments.gaps == "regular" else ""
+    regular = arguments.gaps == "regular"
+    of_seeds = [talks(seed, regular) for seed in range(arguments.seed, arguments.seed + arguments.seeds)]
+    tell(f"{[working_set(one) for one in of_seeds]} blocks of {BLOCK} tokens are open at a time")
+    rows = [row(of_seeds, share) for share in SHARES]
+    heads = [
+        *("memory", "hits, LRU", "by worth, of gaps alone", "by worth, tools offered", "the same, unnamed"),
+        *("next turn known", "worth / LRU", "known / LRU", "of what knowing gains", "mean TTFT"),
+    ]
+    title, variant = ("Sessions of agents, in steady turns", "regular") if regular else ("Sessions of agents", "")
     publish("sessions", title, table(heads, rows), arguments.write, variant)
 
 

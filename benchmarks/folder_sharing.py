@@ -1,0 +1,168 @@
+"""Servers that share a folder of blocks on a faulty disk, and clients that compare what they answer.
+
+Knows how such servers are started, ended and asked what they hold, and what an answer should have been. What is done to
+them, `tier_faults` knows.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peer_kills import post
+from benchmarks.served import Server
+
+CLIENTS, FAMILIES, MEMBERS, TOKENS = 4, 24, 2, 12  # prompts come in families that share most of their tokens
+BLOCKS, DISK, HOST = 160, 0.012, 0.0005  # of a server; GiB
+REST, PATIENCE = 90.0, 180.0  # seconds in which servers come to rest, and a request has its answer
+Answer = tuple[list[int], list[float]]
+
+
+def body(number: int) -> dict[str, Any]:
+    family, member = divmod(number, MEMBERS)
+    shared = (
+        f"Family {family}. " + f"Blocks of keys and values number {family} are kept for those who come later. " * 40
+    )
+    text = f"{shared} Question {member}: what is kept?"
+    own = {"temperature": 0.8, "seed": number, "max_tokens": TOKENS}
+    return {"prompt": text, "logprobs": 0, "return_token_ids": True, "session_id": f"s{number % 5}", **own}
+
+
+def answer_of(told: dict[str, Any]) -> Answer:
+    choice = told["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+@dataclass(eq=False)
+class Replica:
+    """One of the servers, as it is now; life: a number for each process, None while there is none. Written by the
+    thread that does harm."""
+
+    name: str
+    folder: Path
+    state: Path
+    options: tuple[str, ...]
+    server: Server | None = None
+    life: int | None = None
+    lives: int = 0
+    totals: Counter[str] = field(default_factory=Counter)  # of ended lives, by metric
+    tracebacks: int = 0
+
+    def start(self) -> None:
+        program = ("-m", "benchmarks.faulty_disk", str(self.state), str(self.folder))
+        kept = ("--kv-cache-dir", str(self.folder), "--kv-cache-disk", str(DISK), "--num-blocks", str(BLOCKS))
+        self.server = Server("--threads", "1", *kept, *self.options, program=program)
+        self.lives += 1
+        self.life = self.lives
+
+    def end(self, how: int) -> None:
+        assert self.server is not None
+        if how == signal.SIGTERM:
+            self.keep_totals()
+        self.life = None
+        self.server.process.send_signal(how)
+        self.server.process.wait()
+        self.tracebacks += self.server.lines().count("Traceback")
+        self.server.stop()
+
+    def metrics(self) -> dict[str, float]:
+        assert self.server is not None
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}/metrics", timeout=30) as page:
+            found = re.findall(r"^(inflight_(?:kv_blocks|tier_)\S*) (\S+)$", page.read().decode(), re.MULTILINE)
+        return {re.sub(r'model="[^"]*",?|,?engine="[^"]*"', "", name): float(value) for name, value in found}
+
+    def keep_totals(self) -> None:
+        self.totals.update({name: int(value) for name, value in self.metrics().items() if "_total" in name})
+
+    def at_rest(self) -> str:
+        """What is wrong with it, though nobody asks anything; "" where nothing is."""
+        assert self.server is not None
+        last, held, blocks = time.monotonic() + REST, -1.0, -1.0
+        while time.monotonic() < last:
+            post(self.server, {"prompt": "end", "max_tokens": 1}, 60)
+            found = {name: value for name, value in self.metrics().items() if name.startswith("inflight_kv_blocks")}
+            blocks, held = sum(found.values()), sum(value for name, value in found.items() if '"held"' in name)
+            if not held and blocks == BLOCKS:
+                return ""
+            time.sleep(0.5)
+        return f"server {self.name} holds {held:g} of {blocks:g} blocks (of {BLOCKS}) for nobody"
+
+
+class Clients:
+    def __init__(self, replicas: list[Replica], expected: list[Answer]):
+        self._replicas, self._expected = replicas, expected
+        self.counts: Counter[str] = Counter()
+        self.sentences: Counter[str] = Counter()
+        self._lock, self._idle = threading.Lock(), threading.Semaphore(0)
+        self._go, self._over = threading.Event(), threading.Event()
+        self._threads = [threading.Thread(target=self._main, args=(seed,), daemon=True) for seed in range(CLIENTS)]
+        for one in self._threads:
+            one.start()
+
+    def ask_while(self, harm: Callable[[], None]) -> None:
+        """Until it has been done; returns once all have their answers."""
+        self._go.set()
+        try:
+            harm()
+        finally:
+            self._go.clear()
+            for _ in self._threads:
+                self._idle.acquire()
+
+    def close(self) -> None:
+        self._over.set()
+        self._go.set()
+        for one in self._threads:
+            one.join()
+
+    def _main(self, seed: int) -> None:
+        drawn = random.Random(seed)
+        while True:
+            self._go.wait()
+            while self._go.is_set() and not self._over.is_set():
+                self._ask(drawn)
+            if self._over.is_set():
+                return
+            self._idle.release()
+
+    def _ask(self, drawn: random.Random) -> None:
+        number, last = drawn.randrange(FAMILIES * MEMBERS), time.monotonic() + PATIENCE
+        while time.monotonic() < last:
+            replica = drawn.choice(self._replicas)
+            if replica.life is None:
+                time.sleep(0.05)
+            elif self._answered(replica, number):
+                return
+        self._count("lost")
+
+    def _answered(self, replica: Replica, number: int) -> bool:
+        life, server = replica.life, replica.server
+        assert server is not None
+        try:
+            told = post(server, body(number), PATIENCE)
+        except urllib.error.HTTPError as error:
+            sentence = re.search(r'"message": ?"([^"]*)"', error.read().decode(errors="replace"))
+            self._count("refused with a sentence" if sentence else "errors without a sentence")
+            self._count(sentence[1] if sentence else str(error), self.sentences)
+            return False
+        except (OSError, ValueError):
+            time.sleep(0.2)  # whoever ends a server may tell of it a moment later
+            is_known = replica.life != life
+            self._count("asked again, since the server had ended" if is_known else "broken off by a living server")
+            return False
+        self._count("right" if answer_of(told) == self._expected[number] else "wrong")
+        return True
+
+    def _count(self, name: str, counts: Counter[str] | None = None) -> None:
+        with self._lock:
+            (self.counts if counts is None else counts)[name] += 1
