@@ -197,7 +197,7 @@ def working_set(all_talks: list[Talk]) -> int:
 
 @dataclass(slots=True)
 class Runs:
-    """Of one order of eviction, of several seeds. known: of the tokens, those that would be cached were next turns known."""
+    """Of one order of eviction, over seeds. known: tokens that would be cached, were next turns known."""
 
     cached: float = 0.0
     tokens: int = 0
