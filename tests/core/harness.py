@@ -53,6 +53,7 @@ from inflight.core.types.adapter import Adapter
 from inflight.core.types.block_source import BlockSource
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.peers import giving_place
 from inflight.core.types.plan import (
     HOST,
     AdapterLoad,
@@ -719,6 +720,18 @@ class Harness:
             assert not sequence.num_drafts or drafts == sequence.num_drafts
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
+        self._check_early_sends(plan, by_number)
+
+    def _check_early_sends(self, plan: BatchPlan, by_number: dict[int, Sequence]) -> None:
+        """What peers may have of a step while it is computed is what it makes whole of prompts that are for them."""
+        whole: list[tuple[str, set[int]]] = []
+        for chunk in plan.chunks:
+            handover = by_number[chunk.sequence_id].request.handover
+            table = self._rows[chunk.row].tables[0][: (chunk.start + chunk.length) // self.setup.block_size]
+            whole.append(("" if handover is None else handover.give, set(table)))
+        for one in plan.early_sends:
+            assert one.blocks and len(one.blocks) == len(one.remote_blocks)
+            assert any(giving_place(give) == one.place and {*one.blocks} <= blocks for give, blocks in whole if give)
 
     def _check_adapter_loads(self, plan: BatchPlan) -> None:
         """A slot takes another adapter when nobody computes with it, nor is about to."""
