@@ -14,11 +14,12 @@ import msgspec
 from inflight import __version__
 from inflight.cli.engine_loading import Doing
 from inflight.cli.replica_options import Replicas
-from inflight.cli.replicas.replica_setup import ReplicaSetup
+from inflight.cli.replicas.replica_setup import ReplicaSetup, pool_setups
 from inflight.cli.serving import with_weights
 from inflight.cli.serving_pool import serve_pool
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
 from inflight.server.loading import make_prompts, make_served
@@ -66,14 +67,21 @@ def serve_replicas(
 def _started(setup: ReplicaSetup, replicas: Replicas) -> ReplicaHandle:
     """Raises SettingsError, ModelError."""
     from inflight.build import model_folder
-    from inflight.cli.replicas.deployment import OwnRay, engines, sharing_this_machine
 
     model_folder(setup.engine)  # what is wrong with it is told before Ray is started
-    scale = replicas.scale
-    if replicas.address is None:
-        setup = sharing_this_machine(setup, scale)
-    own_ray = OwnRay(replicas.address, scale.most or scale.replicas)
-    return own_ray.run(engines(setup, replicas.router, scale))
+    try:
+        from inflight.cli.replicas.deployment import pools, sharing_this_machine
+        from inflight.cli.replicas.own_ray import OwnRay
+    except ImportError as error:
+        raise SettingsError(
+            f"--replicas needs Ray Serve, and what is installed of Ray cannot be used ({error}); pip install -U "
+            "'inflight[ray]', or serve one engine."
+        ) from None
+    is_local = replicas.address is None
+    if is_local:
+        setup = sharing_this_machine(setup, replicas)
+    setups = pool_setups(setup, replicas.prefill is not None, is_local)
+    return OwnRay(replicas.address, replicas.places).run(pools(setups, replicas))
 
 
 async def served_by(handle: ReplicaHandle, setup: ReplicaSetup, preprocessing: PreprocessingPool) -> OneModel:

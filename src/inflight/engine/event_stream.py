@@ -63,9 +63,9 @@ class EventStream:
     def _piece(self) -> list[Event]:
         events: list[Event] = []
         size = 0
-        while self._events and (not events or size + _size(self._events[0]) <= PIECE):
+        while self._events and (not events or size + event_size(self._events[0]) <= PIECE):
             events.append(self._events.popleft())
-            size += _size(events[-1])
+            size += event_size(events[-1])
         self.held -= size
         self.taken += size
         return events
@@ -97,7 +97,7 @@ class EventStream:
     def put(self, events: list[Event]) -> None:
         self._events += events
         for event in events:
-            self.held += _size(event)
+            self.held += event_size(event)
             if isinstance(event, FinishedEvent):
                 self._alive.discard(event.request_id)
         self._tell()
@@ -117,7 +117,7 @@ class EventStream:
             settle(self._waiter, None)
 
 
-def _size(event: Event) -> int:
+def event_size(event: Event) -> int:
     """Tokens, and log-probabilities with all their alternatives; numbers of a vector; how each sample ended."""
     if isinstance(event, FinishedEvent):
         return len(event.finishes)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 from core.builders import request
 
-from inflight.cli.replicas import replicated_engine
-from inflight.cli.replicas.replicated_engine import TRIES, ReplicaLost, ReplicatedEngine
+from inflight.cli.replicas import replica_links, replicated_engine
+from inflight.cli.replicas.replica_links import Links, ReplicaLost
+from inflight.cli.replicas.replicated_engine import TRIES, ReplicatedEngine
 from inflight.cli.replicas.routed_frame import RoutedFrame
 from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.event_stream import EngineStopped
+from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
 from inflight.records.timings import Timings
 
@@ -23,57 +25,92 @@ TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 
 
 class Replica:
-    """Answers with the prompt, token by token. dies_after: so many messages. refuses: everybody."""
+    """Answers with the prompt, token by token. dies_after: so many messages, of them all together. refuses: everybody.
+    says: in place of an answer."""
 
     def __init__(self, dies_after: int | None = None, refuses: bool = False, says: bytes | None = None):
         self.dies_after, self.refuses, self.says = dies_after, refuses, says
         self.asked: list[Request] = []
-        self.cancelled = 0
+        self.left: list[str] = []
+        self.followed = 0
+        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+        self.is_dead = False
 
-    async def answer(self, data: bytes) -> AsyncIterator[bytes]:
+    def open(self, data: bytes) -> bytes:
+        if self.is_dead or self.dies_after == 0:
+            self.is_dead = True
+            raise ReplicaLost("it was killed")
         message = decode_to_engine(data)
         assert isinstance(message, Open)
         (asked,) = message.requests
-        self.asked.append(asked)
-        for number, one in enumerate(self._messages(asked)):
-            if number == self.dies_after:
-                raise ReplicaLost("it was killed")
-            await asyncio.sleep(0)
-            yield one
-
-    def _messages(self, asked: Request) -> list[bytes]:
         if self.says is not None:
-            return [self.says]
+            self.is_dead = True
+            return self.says
         if self.refuses:
-            return [encode(Refused(0, "The queue is full.", 3.0, None, "queue_full"))]
-        tokens = [TokensEvent(asked.request_id, 0, (token,), None, None) for token in asked.prompt_token_ids]
-        events: list[Event] = [*tokens, FinishedEvent(asked.request_id, (Finish("stop"),), TIMINGS)]
-        return [encode(Accepted(0)), *(encode(Happened.of([event])) for event in events)]
+            return encode(Refused(0, "The queue is full.", 3.0, None, "queue_full"))
+        self.asked.append(asked)
+        events: list[Event] = [
+            TokensEvent(asked.request_id, 0, (token,), None, None) for token in asked.prompt_token_ids
+        ]
+        for event in (*events, FinishedEvent(asked.request_id, (Finish("stop"),), TIMINGS)):
+            self.told.put_nowait(encode(Happened.of([event])))
+        return encode(Accepted(0))
 
 
-class Answer:
-    def __init__(self, replica: Replica, data: bytes):
-        self._replica, self._data = replica, data
+class Followed:
+    def __init__(self, replica: Replica):
+        self._replica, self._ended = replica, asyncio.Event()
+        replica.followed += 1
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._replica.answer(self._data)
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        replica = self._replica
+        for number in itertools.count(1):
+            if replica.is_dead or number == replica.dies_after:
+                replica.is_dead = True
+                raise ReplicaLost("it was killed")
+            told, ended = asyncio.ensure_future(replica.told.get()), asyncio.ensure_future(self._ended.wait())
+            await asyncio.wait((told, ended), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if not told.done():
+                told.cancel()
+                raise ReplicaLost("it was cancelled")
+            yield told.result()
 
     def cancel(self) -> None:
-        self._replica.cancelled += 1
+        self._ended.set()
 
 
-def run(replicas: dict[str, Replica], use: Callable[[ReplicatedEngine], object], board: RoutingBoard | None = None):  # type: ignore[no-untyped-def]
-    """What `use`, a coroutine function, returns of an engine of these; they leave the board when they die."""
+class Transport:
+    def __init__(self, replicas: dict[str, Replica], board: RoutingBoard):
+        self._replicas, self._board = replicas, board
+
+    async def open(self, frame: RoutedFrame) -> bytes:
+        name = self._board.choose(frame.routed, {name: {} for name in self._replicas})
+        frame.goes_to(name)
+        data, link = frame.__reduce__()[1][0]
+        assert link
+        return self._replicas[name].open(data)
+
+    def follow(self, replica: str, link: str) -> Followed:
+        return Followed(self._replicas[replica])
+
+    async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
+        self._replicas[replica].left += request_ids
+
+    def is_there(self, replica: str) -> bool:
+        return not self._replicas[replica].is_dead
+
+
+def run(make: Callable[[], dict[str, Replica]], use: Callable[..., object], board: RoutingBoard | None = None):  # type: ignore[no-untyped-def]
+    """What `use`, a coroutine function, returns of an engine of these."""
     board = board or RoutingBoard()
     board.use("round-robin")
-    board.replicas(list(replicas))
-
-    def ask(frame: RoutedFrame) -> Answer:
-        name = board.choose(frame.routed, {name: {} for name in replicas})
-        return Answer(replicas[name], frame.__reduce__()[1][0])
 
     async def main() -> object:
-        return await use(ReplicatedEngine(ask, board, time.monotonic() - 5.0, lambda: None))  # type: ignore[misc]
+        replicas = make()
+        board.replicas(list(replicas))
+        links = Links(Transport(replicas, board))
+        return await use(ReplicatedEngine(links, board, time.monotonic() - 5.0, lambda: None), replicas)  # type: ignore[misc]
 
     return asyncio.run(main())
 
@@ -81,6 +118,7 @@ def run(replicas: dict[str, Replica], use: Callable[[ReplicatedEngine], object],
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicated_engine, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(replica_links, "LATE_SECONDS", 0.0)
 
 
 async def tokens_of(engine: ReplicatedEngine, *requests: Request) -> list[int]:
@@ -91,94 +129,150 @@ async def tokens_of(engine: ReplicatedEngine, *requests: Request) -> list[int]:
 
 
 def test_requests_are_spread_and_answered() -> None:
-    replicas = {"a": Replica(), "b": Replica()}
     asked = [request(str(number), prompt=[number, 7], arrival=2.0) for number in range(4)]
-    assert sorted(run(replicas, lambda engine: tokens_of(engine, *asked))) == [0, 1, 2, 3, 7, 7, 7, 7]
-    assert [len(one.asked) for one in replicas.values()] == [2, 2]
-    arrival = replicas["a"].asked[0].arrival
-    assert -3.5 < arrival <= -3.0, "arrivals are told as seconds before now"
+
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        assert sorted(await tokens_of(engine, *asked)) == [0, 1, 2, 3, 7, 7, 7, 7]
+        assert [len(one.asked) for one in replicas.values()] == [2, 2]
+        assert [one.followed for one in replicas.values()] == [1, 1], "one stream a replica"
+        arrival = replicas["a"].asked[0].arrival
+        assert -3.5 < arrival <= -3.0, "arrivals are told as seconds before now"
+
+    run(lambda: {"a": Replica(), "b": Replica()}, use)
+
+
+def test_one_stream_brings_what_happens_to_all() -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        streams = [await engine.open(request(str(number), prompt=range(number + 1, 60))) for number in range(8)]
+        got = [[token async for token in _tokens(stream)] for stream in streams]
+        assert got == [list(range(number + 1, 60)) for number in range(8)]
+        assert replicas["a"].followed == 1
+
+    run(lambda: {"a": Replica()}, use)
+
+
+async def _tokens(stream: EventStream) -> AsyncIterator[int]:
+    async for events in stream:
+        for one in events:
+            for token in one.token_ids if isinstance(one, TokensEvent) else ():
+                yield token
 
 
 def test_what_had_no_token_goes_to_another_replica() -> None:
     board = RoutingBoard()
+
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        assert await tokens_of(engine, request(prompt=[5, 6])) == [5, 6]
+        assert replicas["b"].asked, "it took the other's place"
+
     for after in (0, 1):
-        replicas = {"a": Replica(dies_after=after), "b": Replica()}
-        assert run(replicas, lambda engine: tokens_of(engine, request(prompt=[5, 6])), board) == [5, 6]
-        assert replicas["a"].asked == [] or replicas["b"].asked, "one took the other's place"
+        run(lambda after=after: {"a": Replica(dies_after=after), "b": Replica()}, use, board)  # type: ignore[misc]
     assert board.queued() == {"a": 0, "b": 0}
 
 
-def test_what_was_begun_ends_with_a_sentence() -> None:
-    replicas = {"a": Replica(dies_after=2)}
-
-    async def use(engine: ReplicatedEngine) -> list[int]:
-        stream, tokens = await engine.open(request(prompt=[5, 6, 8])), []
-        with pytest.raises(EngineStopped, match=r"lost while it answered \(it was killed\); ask again"):
-            async for events in stream:
-                tokens += [token for one in events if isinstance(one, TokensEvent) for token in one.token_ids]
+def test_what_was_begun_ends_with_a_sentence_and_so_does_all_that_was_there() -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        streams = [await engine.open(request(str(number), prompt=[5 + number])) for number in range(3)]
+        assert [[token async for token in _tokens(streams[0])]] == [[5]]
+        for stream in streams[1:]:
+            with pytest.raises(EngineStopped, match=r"A replica was lost .*\(it was killed\); ask again"):
+                async for _ in stream:
+                    pass
         assert engine.stopped is None, "the others are there"
-        return tokens
 
-    assert run(replicas, use) == [5] and len(replicas["a"].asked) == 1
+    run(lambda: {"a": Replica(dies_after=4)}, use)
 
 
 def test_tries_have_an_end() -> None:
-    replicas = {"a": Replica(dies_after=0)}
-
-    async def use(engine: ReplicatedEngine) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         with pytest.raises(EngineStopped, match=f"{TRIES} times before a token"):
             await engine.open(request())
 
-    run(replicas, use)
-    assert len(replicas["a"].asked) == TRIES
+    run(lambda: {"a": Replica(dies_after=0)}, use)
 
 
-@pytest.mark.parametrize("says", [b"nonsense", encode(Stopped("It broke down.")), encode(Accepted(0))])
+@pytest.mark.parametrize("says", [b"nonsense", encode(Stopped("It broke down.")), encode(Happened([], [], [], []))])
 def test_a_replica_that_says_nonsense_or_stops_is_lost(says: bytes) -> None:
-    replicas = {"a": Replica(says=says), "b": Replica()}
-    for _ in range(2):
-        assert run(replicas, lambda engine: tokens_of(engine, request(prompt=[9]))) == [9]
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        for _ in range(2):
+            assert await tokens_of(engine, request(prompt=[9])) == [9]
+
+    run(lambda: {"a": Replica(says=says), "b": Replica()}, use)
 
 
 def test_a_mistake_on_the_way_is_told_too() -> None:
-    async def use(engine: ReplicatedEngine) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         with pytest.raises(EngineStopped, match="No replica is there"):
             await engine.open(request())
 
-    run({}, use)
+    run(dict, use)
 
 
 def test_a_refusal_is_told_and_nothing_goes_on() -> None:
-    replicas = {"a": Replica(refuses=True), "b": Replica()}
+    board = RoutingBoard()
 
-    async def use(engine: ReplicatedEngine) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         with pytest.raises(RequestRefused, match="The queue is full") as refused:
-            await engine.open(request("1"), request("2"))
+            await engine.open(request("1", prompt=range(500)), request("2", prompt=range(500)))
         assert refused.value.retry_after == 3.0 and refused.value.code == "queue_full"
         await asyncio.sleep(0.05)
-        assert not engine._tasks
+        assert len(replicas["b"].left) == 1 and board.queued() == {"a": 0, "b": 0}
 
+    run(lambda: {"a": Replica(refuses=True), "b": Replica()}, use, board)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_what_was_lost_waits_for_room_at_the_others(monkeypatch: pytest.MonkeyPatch, for_good: bool) -> None:
+    monkeypatch.setattr(replicated_engine, "FULL_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(replicated_engine, "FULL_SECONDS", 0.1)
+
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        first, other = replicas["a"], replicas["b"]
+        engine.board.replicas(["a"])
+        stream = await engine.open(request(prompt=[5, 6]))
+        engine.board.replicas(["b"])
+        first.is_dead, other.refuses = True, True
+        if for_good:
+            with pytest.raises(EngineStopped, match=r"lost before it answered, .* takes the request in: The queue is"):
+                await stream.take()
+        else:
+            asyncio.get_running_loop().call_later(0.05, setattr, other, "refuses", False)
+            assert [token async for token in _tokens(stream)] == [5, 6]
+
+    run(lambda: {"a": Replica(dies_after=1), "b": Replica()}, use)
+
+
+def test_who_leaves_ends_the_replicas_work_and_nobody_elses() -> None:
     board = RoutingBoard()
-    run(replicas, use, board)
-    assert board.queued() == {"a": 0, "b": 0}
 
-
-def test_who_leaves_ends_the_replicas_work() -> None:
-    replicas, board = {"a": Replica()}, RoutingBoard()
-
-    async def use(engine: ReplicatedEngine) -> None:
-        stream = await engine.open(request(prompt=range(500)))
-        await stream.take()
-        await stream.aclose()
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        left = [await engine.open(request(str(number), prompt=range(500))) for number in range(3)]
+        stays = await engine.open(request("stays", prompt=range(500)))
+        for stream in left:
+            await stream.take()
+            await stream.aclose()
         await asyncio.sleep(0.05)
-        assert not engine._tasks and replicas["a"].cancelled == 1
+        assert sorted(replicas["a"].left) == ["0", "1", "2"]
+        assert [token async for token in _tokens(stays)] == list(range(500))
 
-    run(replicas, use, board)
+    run(lambda: {"a": Replica()}, use, board)
     assert board.queued() == {"a": 0}
 
 
+def test_the_last_one_that_leaves_a_replica_which_is_drained_ends_its_stream() -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        stream = await engine.open(request(prompt=range(500)))
+        await stream.take()
+        replicas["a"].is_dead = True  # to whom Ray sends nothing
+        await stream.aclose()
+        await asyncio.sleep(0.05)
+        assert not engine.links._links and not replicas["a"].left
+
+    run(lambda: {"a": Replica()}, use)
+
+
 def test_a_closed_engine_tells_those_that_wait() -> None:
-    async def use(engine: ReplicatedEngine) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         stream = await engine.open(request(prompt=range(500)))
         await stream.take()
         engine.close()
@@ -188,11 +282,11 @@ def test_a_closed_engine_tells_those_that_wait() -> None:
         with pytest.raises(EngineStopped):
             await engine.open(request())
 
-    run({"a": Replica()}, use)
+    run(lambda: {"a": Replica()}, use)
 
 
 def test_an_engine_that_lost_everything_says_why() -> None:
-    async def use(engine: ReplicatedEngine) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         stream = await engine.open(request(prompt=range(500)))
         await stream.take()
         engine.stop("The head is gone.")
@@ -205,18 +299,18 @@ def test_an_engine_that_lost_everything_says_why() -> None:
         engine.close()
         assert engine.stopped == "The head is gone.", "the first reason is the cause"
 
-    run({"a": Replica()}, use)
+    run(lambda: {"a": Replica()}, use)
 
 
 def test_a_board_is_busy_while_something_is_under_way() -> None:
     board = RoutingBoard()
     assert not board.is_busy()
 
-    async def use(engine: ReplicatedEngine) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         stream = await engine.open(request(prompt=[1, 2]))
         assert board.is_busy()
         async for _ in stream:
             pass
 
-    run({"a": Replica()}, use, board)
+    run(lambda: {"a": Replica()}, use, board)
     assert not board.is_busy()

@@ -18,9 +18,9 @@ from ray.serve.handle import DeploymentHandle
 
 from inflight import __version__
 from inflight.cli.replica_options import Replicas
-from inflight.cli.replicas.deployment import MOST_ONGOING, engines
+from inflight.cli.replicas.deployment import MOST_ONGOING, pools
 from inflight.cli.replicas.replica_handle import ReplicaHandle
-from inflight.cli.replicas.replica_setup import ReplicaSetup
+from inflight.cli.replicas.replica_setup import ReplicaSetup, pool_setups
 from inflight.cli.serve import command, settings_of
 from inflight.cli.serving import with_weights
 from inflight.cli.serving_replicas import served_by
@@ -39,8 +39,14 @@ class HttpReplica:
 
     app: FastAPI
 
-    def __init__(self, handle: DeploymentHandle[Any], setup: ReplicaSetup, tenants: Tenants):
-        self._handle, self._setup = handle, setup
+    def __init__(
+        self,
+        handle: DeploymentHandle[Any],
+        prefill: DeploymentHandle[Any] | None,
+        setup: ReplicaSetup,
+        tenants: Tenants,
+    ):
+        self._handle, self._prefill, self._setup = handle, prefill, setup
         self._metrics = PoolMetrics(version=__version__, label="replica")
         self._service = Service(setup.server, lambda ended: log_call(ended, self._metrics.refused))
         self._jobs = make_jobs(self._service, tenants)
@@ -56,7 +62,7 @@ class HttpReplica:
         """Ray asks nothing before it has ended."""
         if self._jobs is not None:
             self._jobs.open()
-        handle = ReplicaHandle(self._handle, lambda: None)
+        handle = ReplicaHandle(self._handle, lambda: None, prefill=self._prefill)
         self._metrics.pool = handle
         self._service.ready(await served_by(handle, self._setup, self._preprocessing))
         if self._jobs is not None:
@@ -96,4 +102,6 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         max_ongoing_requests=MOST_ONGOING,
         ray_actor_options={"num_cpus": 0},  # the places are the engines'
     )
-    return http.bind(engines(setup, asked.replicas.router, asked.replicas.scale), setup, tenants)
+    setups = pool_setups(setup, asked.replicas.prefill is not None, is_local=False)
+    run = pools(setups, asked.replicas)
+    return http.bind(run.engine, run.prefill, setups.engine, tenants)

@@ -8,76 +8,116 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from inflight.cli.engine_loading import load_engine
 from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
-from inflight.cli.replicas.replica_setup import ReplicaSetup
-from inflight.cli.replicas.routing_board import ReplicaStats
+from inflight.cli.replicas.prefilling import Prefilling
+from inflight.cli.replicas.replica_handle import RayCalls
+from inflight.cli.replicas.replica_links import Links
+from inflight.cli.replicas.replica_load import ReplicaLoad
+from inflight.cli.replicas.replica_outbox import Outboxes
+from inflight.cli.replicas.replica_setup import PeerSetup, ReplicaSetup
+from inflight.cli.replicas.routing_board import ReplicaStats, board_of
 from inflight.cli.replicas.service_exchange import decode_given, encode_given
+from inflight.cli.replicas.wanted_prompts import WantedPrompts
 from inflight.core.tenants.service import elsewhere
-from inflight.core.types.events import Event, FinishedEvent, TokensEvent
-from inflight.core.types.request import RequestRefused
-from inflight.engine.event_stream import EngineStopped
-from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
-from inflight.routing.replica_queue import ReplicaQueue
+from inflight.core.types.request import Request
+from inflight.engine.remote.messages import Open, Refused, Stopped, decode_to_engine, encode
 from inflight.routing.serving_costs import ServingCosts
 from inflight.server.heap import share_one_heap
 from inflight.server.live.frame_shelf import FrameShelf
 
+if TYPE_CHECKING:
+    from ray.serve.handle import DeploymentHandle
+
+    from inflight.build import PeersWanted
+
 
 class EngineReplica:
-    def __init__(self, setup: ReplicaSetup):
-        """Raises what loading a model raises; Ray tells it and tries again."""
+    def __init__(self, setup: ReplicaSetup, prefill: DeploymentHandle[Any] | None = None):
+        """prefill: replicas that compute prompts for this one; None: it computes its own. Raises what loading a model
+        raises; Ray tells it and tries again."""
         share_one_heap()
         self._fair = setup.scheduling.policy == "fair"
-        self._queue = ReplicaQueue(setup.scheduling)
+        self._hold = 0.0 if setup.peers is None else setup.peers.options.hold
+        self._load = ReplicaLoad(setup.scheduling, self._begun, self._gone)
         self._engine, self._loaded = load_engine(
-            setup.server, setup.engine, setup.scheduling, None, setup.verbose, lambda doing: None, lambda folder: None
+            setup.server,
+            setup.engine,
+            setup.scheduling,
+            None,
+            setup.verbose,
+            lambda doing: None,
+            lambda folder: None,
+            peers=None if setup.peers is None else _peers(setup.peers),
         )
         self._shelf = FrameShelf(self._loaded.shown)
+        self._outboxes = Outboxes(self._loaded.bridge, self._load)
+        self._prefill = prefill
+        self._prefilling: Prefilling | None = None  # these two are made in the event loop
+        self._wanted: WantedPrompts | None = None
 
-    async def generate(self, data: bytes) -> AsyncIterator[bytes]:
-        """data: `Open`, its requests' arrivals as seconds before now, since clocks of machines differ. Yields
-        `Accepted` and then what happens, or `Refused`; `Stopped` where the engine works no more."""
+    async def open(self, frame: tuple[bytes, str]) -> bytes:
+        """frame: `Open`, its requests' arrivals as seconds before now, since clocks of machines differ, and the link on
+        which what happens is to be told. `Accepted`, `Refused`, or `Stopped` where the engine works no more."""
+        data, link = frame
         message = decode_to_engine(data)
         assert isinstance(message, Open), "nothing else is sent"
         now = self._engine.loop.clock.now()
-        requests = [replace(one, arrival=now + one.arrival) for one in message.requests]
-        try:
-            stream = await self._loaded.bridge.open(*requests)
-        except RequestRefused as refusal:
-            told = Refused(message.stream, str(refusal), refusal.retry_after, refusal.field, refusal.code)
-            yield encode(told)
-            return
-        except EngineStopped as fault:
-            yield encode(Stopped(str(fault)))
-            return
-        tokens = dict.fromkeys((one.request_id for one in requests), 0)
-        for one in requests:
-            self._queue.came(one)
-        try:
-            yield encode(Accepted(message.stream))
-            async for events in stream:
-                self._count(events, tokens)
-                yield encode(Happened.of(events))
-        except EngineStopped as fault:
-            yield encode(Stopped(str(fault)))
-        finally:
-            for request_id in tokens:  # that came to no end
-                self._queue.ended(request_id, None)
-            await stream.aclose()
+        requests = [replace(await self._prepared(one), arrival=now + one.arrival) for one in message.requests]
+        if not all([await self._is_wanted(one) for one in requests]):
+            return encode(Refused(0, "Nobody has asked for the prompt's blocks.", None, None, None))
+        return encode(await self._outboxes.open(link, tuple(requests)))
 
-    def _count(self, events: list[Event], tokens: dict[str, int]) -> None:
-        """tokens: that each request has had, until it ends."""
-        for event in events:
-            self._queue.first_token(event.request_id)
-            if isinstance(event, TokensEvent):
-                tokens[event.request_id] += len(event.token_ids)
-            elif isinstance(event, FinishedEvent):
-                self._queue.ended(event.request_id, tokens.pop(event.request_id))
+    async def follow(self, replica: str, link: str) -> AsyncIterator[bytes]:
+        """What happens on this link; `Stopped` where the engine works no more, or that replica is gone."""
+        if replica != _own_name():
+            yield encode(Stopped(f"{replica} is gone."))
+            return
+        async for item in self._outboxes.follow(link):
+            yield item
+
+    async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
+        """Nobody reads these any more; ids of links are no other replica's."""
+        self._outboxes.leave(link, request_ids)
+        if self._wanted is not None and replica == _own_name():
+            for request_id in request_ids:
+                self._wanted.left(request_id)
+
+    async def _prepared(self, request: Request) -> Request:
+        """Its prompt is being computed elsewhere, where that is to be."""
+        if self._prefill is None:
+            return request
+        if self._prefilling is None:
+            board, links = board_of(self._prefill.deployment_name), Links(RayCalls(self._prefill))
+            self._prefilling = Prefilling(links, board, self._engine.capacity.block_size)
+        return await self._prefilling.taken_over(request, -request.arrival)
+
+    async def _is_wanted(self, request: Request) -> bool:
+        """What is computed for others is once these ask for it."""
+        exchange = self._engine.exchange
+        if exchange is None or request.handover is None or not request.handover.give:
+            return True
+        if self._wanted is None:
+            self._wanted = WantedPrompts(exchange)
+        if await self._wanted.is_wanted(request.handover.give, self._hold):
+            return True
+        exchange.withdraw(request.handover.give)
+        return False
+
+    def _begun(self, request_id: str) -> None:
+        if self._prefilling is not None:
+            self._prefilling.begun(request_id)
+
+    def _gone(self, request: Request) -> None:
+        """It was refused, or is left: nobody waits for its blocks, or need wait."""
+        if self._prefilling is not None:
+            self._prefilling.left(request.request_id)
+        if request.handover is not None and request.handover.give and self._engine.exchange is not None:
+            self._engine.exchange.withdraw(request.handover.give)
 
     async def describe(self) -> bytes:
         """`Described`."""
@@ -108,13 +148,15 @@ class EngineReplica:
     def record_routing_stats(self) -> dict[str, Any]:
         """What Ray carries to the routers."""
         capacity = self._engine.capacity
-        stats = ReplicaStats(capacity.num_blocks * capacity.block_size, self._fair, self._costs())
+        exchange = self._engine.exchange
+        peer = None if exchange is None or not exchange.address[1] else exchange.address
+        stats = ReplicaStats(capacity.num_blocks * capacity.block_size, self._fair, self._costs(), peer)
         told: dict[str, Any] = msgspec.to_builtins(stats)
         return told
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray scales by (`autoscaling`). A coroutine, so that it runs where requests come and go."""
-        return {QUEUED_SECONDS: self._queue.seconds(self._costs())}
+        return {QUEUED_SECONDS: self._load.seconds(self._costs())}
 
     def _costs(self) -> ServingCosts | None:
         """By the engine's own model of its steps, once it has seen enough of them."""
@@ -125,6 +167,15 @@ class EngineReplica:
         """Ray calls it when what was under way has ended."""
         if (loaded := getattr(self, "_loaded", None)) is not None:
             await asyncio.to_thread(loaded.bridge.close)
+
+
+def _peers(peers: PeerSetup) -> PeersWanted:
+    import ray.util
+
+    from inflight.build import PeersWanted
+
+    host = "127.0.0.1" if peers.is_local else ray.util.get_node_ip_address()
+    return PeersWanted(replace(peers.options, host=host), peers.secret, "--prefill-replicas")
 
 
 def _own_name() -> str:

@@ -1,6 +1,8 @@
 """The replicas, as whoever has HTTP asks them: through Ray's handle.
 
-Knows Ray's handle and its errors, which are all one here; requests and events, `replicated_engine` knows.
+Knows Ray's handle and its errors, which are all one here; what is asked and told, `replica_links` and
+`replicated_engine` know. Requests and what comes of them go by value, over Serve's gRPC between replicas, and not
+through Ray's object store, which takes longer for each message.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
+import grpc
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from ray.exceptions import RayError
@@ -16,22 +19,32 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from inflight.cli.replicas.head_watch import HeadWatch
-from inflight.cli.replicas.replicated_engine import ReplicaLost, ReplicatedEngine
-from inflight.cli.replicas.routed_frame import RoutedFrame
-from inflight.cli.replicas.routing_board import BOARD
+from inflight.cli.replicas.replica_links import Links, ReplicaLost
+from inflight.cli.replicas.replicated_engine import ReplicatedEngine
+from inflight.cli.replicas.routed_frame import NamedFrame, RoutedFrame
+from inflight.cli.replicas.routing_board import board_of
 from inflight.cli.replicas.service_exchange import decode_given, encode_given, exchange_for_ever
 from inflight.core.tenants.service import Service
 from inflight.server.loaded_engine import Described
 from inflight.server.metrics.families import labelled
 
 ANSWER_SECONDS = 5.0  # for which all replicas' answers are waited for
-_LOST = (RayError, RayServeException)
+_LOST = (RayError, RayServeException, grpc.RpcError)
 
 
 class ReplicaHandle:
-    def __init__(self, handle: DeploymentHandle[Any], closed: Callable[[], None], head: HeadWatch | None = None):
-        """closed: told that nobody asks any more. head: whose loss ends everything; None: Ray sees to that itself."""
+    def __init__(
+        self,
+        handle: DeploymentHandle[Any],
+        closed: Callable[[], None],
+        head: HeadWatch | None = None,
+        prefill: DeploymentHandle[Any] | None = None,
+    ):
+        """closed: told that nobody asks any more. head: whose loss ends everything; None: Ray sees to that itself.
+        prefill: replicas that compute prompts for the others, if there are any; they are asked what they count."""
         self._handle, self._closed, self._head = handle, closed, head
+        self._pools = [handle] if prefill is None else [handle, prefill]
+        self._board = board_of(handle.deployment_name)
 
     async def describe(self) -> Described:
         """What each of them is."""
@@ -48,9 +61,9 @@ class ReplicaHandle:
                     loop.call_soon_threadsafe(one.cancel)
             self._closed()
 
-        engine = ReplicatedEngine(self._ask, BOARD, clock_zero, closed)
+        engine = ReplicatedEngine(Links(RayCalls(self._handle)), self._board, clock_zero, closed)
         if shares_service:
-            tasks.append(loop.create_task(exchange_for_ever(self._exchange_service, BOARD.is_busy)))
+            tasks.append(loop.create_task(exchange_for_ever(self._exchange_service, self._board.is_busy)))
         if self._head is not None:
             tasks.append(loop.create_task(_stop_without(self._head, engine)))
         return engine
@@ -69,7 +82,13 @@ class ReplicaHandle:
 
     async def _answers(self, question: str, *arguments: bytes) -> list[tuple[str, bytes]]:
         """Of all replicas that answer: their names, and what they say."""
-        answers = self._handle.broadcast(question, *arguments)
+        said = await asyncio.gather(*(self._answers_of(pool, question, *arguments) for pool in self._pools))
+        return [one for of_pool in said for one in of_pool]
+
+    async def _answers_of(
+        self, pool: DeploymentHandle[Any], question: str, *arguments: bytes
+    ) -> list[tuple[str, bytes]]:
+        answers = pool.broadcast(question, *arguments)
         try:
             said = await answers.results_async(timeout_s=ANSWER_SECONDS, return_exceptions=True)
         except (*_LOST, TimeoutError):
@@ -78,22 +97,48 @@ class ReplicaHandle:
 
     def collect(self) -> Iterable[Metric]:
         about = "Requests sent to a replica and not ended, as the router sees them."
-        by_replica = {(name,): float(number) for name, number in BOARD.queued().items()}
+        by_replica = {(name,): float(number) for name, number in self._board.queued().items()}
         yield labelled(GaugeMetricFamily, "inflight_replica_requests", about, ["replica"], by_replica)
-
-    def _ask(self, frame: RoutedFrame) -> _RayAnswer:
-        """Raises ReplicaLost."""
-        try:
-            return _RayAnswer(self._handle.options(stream=True).generate.remote(frame))
-        except _LOST as error:
-            raise ReplicaLost(first_sentence(str(error))) from None
 
 
 async def _stop_without(head: HeadWatch, engine: ReplicatedEngine) -> None:
     engine.stop(await head.until_lost())
 
 
-class _RayAnswer:
+class RayCalls:
+    """A `Transport`."""
+
+    def __init__(self, handle: DeploymentHandle[Any]):
+        self._board = board_of(handle.deployment_name)
+        by_value = handle.options(_by_reference=False, request_serialization="pickle", response_serialization="pickle")
+        self._open, self._leave = by_value.open, by_value.leave
+        self._follow = by_value.options(stream=True).follow
+
+    async def open(self, frame: RoutedFrame) -> bytes:
+        try:
+            answer: bytes = await self._open.remote(frame)
+        except _LOST as error:
+            raise ReplicaLost(first_sentence(str(error))) from None
+        return answer
+
+    def follow(self, replica: str, link: str) -> _Followed:
+        """Raises ReplicaLost."""
+        try:
+            return _Followed(self._follow.remote(NamedFrame(replica), link))
+        except _LOST as error:
+            raise ReplicaLost(first_sentence(str(error))) from None
+
+    async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
+        try:
+            await self._leave.remote(NamedFrame(replica), link, request_ids)
+        except _LOST as error:
+            raise ReplicaLost(first_sentence(str(error))) from None
+
+    def is_there(self, replica: str) -> bool:
+        return self._board.knows(replica)
+
+
+class _Followed:
     """A stream of Ray's, whose ends of all kinds are one."""
 
     def __init__(self, generator: DeploymentResponseGenerator[bytes]):

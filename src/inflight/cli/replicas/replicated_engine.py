@@ -7,59 +7,43 @@ token yet goes to another one, which computes the same tokens. Lives in one even
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
-from inflight.cli.replicas.routed_frame import RoutedFrame
+from inflight.cli.replicas.replica_links import Links
 from inflight.cli.replicas.routing_board import RoutingBoard
-from inflight.core.types.events import TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.event_stream import EngineStopped, EventStream
-from inflight.engine.remote.messages import Accepted, Happened, MessageError, Open, Refused, decode_from_engine, encode
+from inflight.engine.remote.messages import Refused
 from inflight.routing.routed_request import RoutedRequest
 
 TRIES = 5  # of a request that no replica has begun to answer
 PAUSE_SECONDS = 0.2  # between two of them, in which Ray may notice who is gone
-
-log = logging.getLogger("inflight.server")
-
-
-class ReplicaLost(RuntimeError):
-    """It answers no more; the sentence says why."""
-
-
-class Answer(Protocol):
-    """The bytes of one request's messages; a replica that is lost raises ReplicaLost."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-    def cancel(self) -> None:
-        """Nobody reads it any more."""
-
-
-Ask = Callable[[RoutedFrame], Answer]
+FULL_SECONDS = 60.0  # for which a request that was lost waits for room at the others
+FULL_PAUSE_SECONDS = 1.0  # after which it asks them again, at most
 
 
 class ReplicatedEngine:
     """An `inflight.engine.client.EngineClient`."""
 
-    def __init__(self, ask: Ask, board: RoutingBoard, clock_zero: float, closed: Callable[[], None]):
+    def __init__(self, links: Links, board: RoutingBoard, clock_zero: float, closed: Callable[[], None]):
         """clock_zero: where the clock began by which requests' arrivals are told, on this machine's monotonic clock.
         closed: told that nothing is asked any more."""
-        self._ask, self._board, self._zero, self._closed = ask, board, clock_zero, closed
-        self._tasks: dict[EventStream, list[asyncio.Task[None]]] = {}
+        self.links, self.board, self._zero, self._closed = links, board, clock_zero, closed
+        self._following: dict[EventStream, list[_Following]] = {}
         self._stopped: str | None = None
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def open(self, *requests: Request) -> EventStream:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
         stream = EventStream(requests, self._left)
         accepted = _Accepted(stream, len(requests))
-        self._tasks[stream] = [self._loop.create_task(self._follow(stream, accepted, one)) for one in requests]
+        following = self._following[stream] = [_Following(self, stream, accepted, one) for one in requests]
+        for one in following:
+            one.ask()
         try:
             await stream.accepted
         except BaseException:
@@ -73,63 +57,34 @@ class ReplicatedEngine:
         return self._stopped
 
     def close(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.stop, "The server was closed.")
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._close)
         self._stopped = self._stopped or "The server was closed."
         self._closed()
 
     def stop(self, why: str) -> None:
         """No replica can be reached any more, and none will be: a sentence. In the event loop."""
         self._stopped = self._stopped or why
-        for stream in tuple(self._tasks):
+        for stream in tuple(self._following):
             stream.break_off(EngineStopped(self._stopped))
             self._left(stream)
 
+    def age(self, request: Request) -> float:
+        """Seconds since it arrived."""
+        return time.monotonic() - self._zero - request.arrival
+
+    def ended(self, stream: EventStream) -> None:
+        """One of its requests has. Where one was refused, all are left."""
+        if not stream.alive:
+            self._left(stream)
+
+    def _close(self) -> None:
+        self.stop("The server was closed.")
+        self.links.close()
+
     def _left(self, stream: EventStream) -> None:
-        for task in self._tasks.pop(stream, ()):
-            task.cancel()
-
-    async def _follow(self, stream: EventStream, accepted: _Accepted, request: Request) -> None:
-        """One request, from replica to replica, until it has ended."""
-        following = _Following(stream, accepted, request)
-        try:
-            for left in reversed(range(TRIES)):
-                try:
-                    return await self._ask_once(following)
-                except (ReplicaLost, MessageError) as fault:
-                    if following.begun or not left:
-                        return following.lost(fault)
-                    await asyncio.sleep(PAUSE_SECONDS)
-        except Exception as fault:  # a mistake here; nobody may wait for ever
-            log.exception("a request could not be followed")
-            following.lost(fault)
-        finally:
-            self._board.ended(request.request_id, following.tokens or None)
-            if not stream.alive:
-                self._tasks.pop(stream, None)
-
-    async def _ask_once(self, following: _Following) -> None:
-        """Raises ReplicaLost, MessageError."""
-        request = following.request
-        age = time.monotonic() - self._zero - request.arrival
-        data = encode(Open(0, (replace(request, arrival=-age),)))
-        answer = self._ask(RoutedFrame(data, RoutedRequest.of(request)))
-        try:
-            async for frame in answer:
-                message = decode_from_engine(frame)
-                if isinstance(message, Happened):
-                    following.happened(message)
-                    self._board.first_token(request.request_id)
-                elif isinstance(message, Accepted):
-                    following.taken_in()
-                elif isinstance(message, Refused):
-                    return following.refused(message)
-                else:
-                    raise ReplicaLost(message.sentence)
-        finally:
-            answer.cancel()
-        if not following.ended:
-            raise ReplicaLost("It ended its answer before the request had ended.")
+        for one in self._following.pop(stream, ()):
+            one.leave()
 
 
 class _Accepted:
@@ -145,37 +100,74 @@ class _Accepted:
 
 
 class _Following:
-    """How far a request is. tokens: that have come. begun: something was told, which must not be told again."""
+    """One request, from replica to replica, until it has ended. A `Told` of its link."""
 
-    def __init__(self, stream: EventStream, accepted: _Accepted, request: Request):
-        self.stream, self.request = stream, request
-        self.tokens = 0
-        self.begun = self.ended = False
+    def __init__(self, engine: ReplicatedEngine, stream: EventStream, accepted: _Accepted, request: Request):
+        self._engine, self._stream, self._request = engine, stream, request
+        self._routed = RoutedRequest.of(request)
+        self._tokens = 0  # that have come
+        self._begun = False  # something was told, which must not be told again
+        self._tries, self._over = TRIES, False
         self._accepted: _Accepted | None = accepted
+        self._lost_at: float | None = None
 
-    def taken_in(self) -> None:
+    def ask(self) -> None:
+        """Another time, where it was lost."""
+        if not self._over:
+            self._tries -= 1
+            request = replace(self._request, arrival=-self._engine.age(self._request))
+            self._engine.links.ask(request, self._routed, self)
+
+    def leave(self) -> None:
+        if not self._over:
+            self._engine.links.leave(self._request.request_id)
+            self._end()
+
+    def chosen(self, replica: str) -> None:
+        """The router has counted it."""
+
+    def accepted(self) -> None:
         """By the first replica, or by another one in its place."""
         accepted, self._accepted = self._accepted, None
         if accepted is not None:
             accepted.one_more()
 
-    def happened(self, message: Happened) -> None:
-        events = message.events()
-        self.begun = self.begun or bool(events)
-        self.tokens += sum(len(one.token_ids) for one in events if isinstance(one, TokensEvent))
-        self.ended = self.ended or bool(message.finished)
-        self.stream.put(events)
+    def happened(self, events: list[Event]) -> None:
+        if not self._begun:
+            self._begun = True
+            self._engine.board.first_token(self._request.request_id)
+        self._tokens += sum(len(one.token_ids) for one in events if isinstance(one, TokensEvent))
+        self._stream.put(events)
+        if isinstance(events[-1], FinishedEvent):
+            self._end()
 
-    def refused(self, message: Refused) -> None:
-        self.ended = True
-        self._fail(RequestRefused(message.sentence, message.retry_after, field=message.field, code=message.code))
+    def refused(self, refusal: Refused) -> None:
+        if self._lost_at is None:
+            fault = RequestRefused(refusal.sentence, refusal.retry_after, field=refusal.field, code=refusal.code)
+            return self._fail(fault)
+        # It was taken in already, by a replica that was lost.
+        if refusal.retry_after is None or self._engine.loop.time() - self._lost_at > FULL_SECONDS:
+            why = f"A replica was lost before it answered, and no other one takes the request in: {refusal.sentence}"
+            return self._fail(EngineStopped(why))
+        self._tries += 1
+        self._engine.loop.call_later(min(refusal.retry_after, FULL_PAUSE_SECONDS), self.ask)
 
-    def lost(self, fault: Exception) -> None:
-        begun = "while it answered" if self.begun else f"{TRIES} times before a token had come"
-        self._fail(EngineStopped(f"A replica was lost {begun} ({fault}); ask again, others are there."))
+    def lost(self, why: str) -> None:
+        self._lost_at = self._lost_at or self._engine.loop.time()
+        if not (self._begun or not self._tries):
+            self._engine.loop.call_later(PAUSE_SECONDS, self.ask)
+            return
+        when = "while it answered" if self._begun else f"{TRIES} times before a token had come"
+        self._fail(EngineStopped(f"A replica was lost {when} ({why}); ask again, others are there."))
 
     def _fail(self, fault: Exception) -> None:
-        if self.stream.accepted.done():
-            self.stream.break_off(fault)
+        if self._stream.accepted.done():
+            self._stream.break_off(fault)
         else:
-            self.stream.accept(fault)
+            self._stream.accept(fault)
+        self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._engine.board.ended(self._request.request_id, self._tokens or None)
+        self._engine.ended(self._stream)

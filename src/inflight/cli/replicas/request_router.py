@@ -7,31 +7,33 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from inflight.cli.replicas import routing_board  # not what is in it: Ray hands this module around by value
-from inflight.cli.replicas.routed_frame import RoutedFrame
+from inflight.cli.replicas.routed_frame import NamedFrame, RoutedFrame
 from inflight.routing.router import NoReplica
 
 
 class RoutedRequestRouter(RequestRouter):  # type: ignore[misc]  # Ray is not there where types are checked
     """What is no request (a question to some replica) goes to any."""
 
-    def initialize_state(self, policy: str = "prefix-aware", **more: Any) -> None:
-        routing_board.BOARD.use(policy)
+    def initialize_state(self, policy: str = "prefix-aware", deployment: str = "", **more: Any) -> None:
+        self._board = routing_board.board_of(deployment)
+        self._board.use(policy)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
         frame = pending_request.args[0] if pending_request is not None and pending_request.args else None
+        by_name = {one.replica_id.unique_id: one for one in candidate_replicas}
+        if isinstance(frame, NamedFrame) and frame.replica in by_name:
+            return [[by_name[frame.replica]]]
         if not isinstance(frame, RoutedFrame):
             return [list(candidate_replicas)]
-        by_name = {one.replica_id.unique_id: one for one in candidate_replicas}
         try:
-            chosen = routing_board.BOARD.choose(
-                frame.routed, {name: one.routing_stats for name, one in by_name.items()}
-            )
+            chosen = self._board.choose(frame.routed, {name: one.routing_stats for name, one in by_name.items()})
         except NoReplica:
             return []
+        frame.goes_to(chosen)
         return [[by_name[chosen]]]
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)
-        routing_board.BOARD.replicas([one.replica_id.unique_id for one in replicas])
+        self._board.replicas([one.replica_id.unique_id for one in replicas])

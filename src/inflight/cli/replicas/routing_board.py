@@ -1,5 +1,5 @@
-"""The router of this process, for those who ask it in two threads: Ray's, where replicas come and go and requests are
-sent, and the server's, where events come back.
+"""The router of a deployment's replicas, for those who ask it in two threads: Ray's, where replicas come and go and
+requests are sent, and the server's, where events come back.
 
 Knows replicas by Ray's names for them, and what each tells of itself (`ReplicaStats`).
 """
@@ -18,11 +18,13 @@ from inflight.routing.serving_costs import ServingCosts
 
 
 class ReplicaStats(Struct, frozen=True):
-    """What a replica tells of itself, as Ray carries it. costs: None before its engine has seen enough steps."""
+    """What a replica tells of itself, as Ray carries it. costs: None before its engine has seen enough steps. peer:
+    host and port at which it gives blocks to others; None: it does not."""
 
     kv_tokens: int
     fair: bool
     costs: ServingCosts | None
+    peer: tuple[str, int] | None = None
 
 
 class RoutingBoard:
@@ -30,6 +32,7 @@ class RoutingBoard:
         self._lock = threading.Lock()
         self._router = make_router("round-robin")
         self._known: set[str] = set()
+        self._peers: dict[str, tuple[str, int]] = {}
 
     def use(self, policy: str) -> None:
         """From now on, as if nothing were under way. Raises SettingsError."""
@@ -43,6 +46,7 @@ class RoutingBoard:
         with self._lock:
             for gone in self._known.difference(names):
                 self._router.leave(gone)
+                self._peers.pop(gone, None)
             for new in set(names) - self._known:
                 self._router.join(new)
             self._known = set(names)
@@ -64,6 +68,22 @@ class RoutingBoard:
         with self._lock:
             self._router.ended(request_id, output_tokens)
 
+    def knows(self, name: str) -> bool:
+        """Whether it is sent requests."""
+        with self._lock:
+            return name in self._known
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether anybody is sent requests."""
+        with self._lock:
+            return bool(self._known)
+
+    def peer_of(self, name: str) -> tuple[str, int] | None:
+        """Host and port at which it gives blocks; None: that is not known, or it does not."""
+        with self._lock:
+            return self._peers.get(name)
+
     def queued(self) -> dict[str, int]:
         """Requests under way, by replica."""
         with self._lock:
@@ -76,8 +96,15 @@ class RoutingBoard:
     def _reckon(self, name: str, stats: Mapping[str, Any]) -> None:
         if name in self._known and stats:
             told = convert(stats, ReplicaStats)
+            if told.peer is not None:
+                self._peers[name] = told.peer
             if told.costs is not None:
                 self._router.reckon(name, told.costs, told.kv_tokens, told.fair)
 
 
-BOARD = RoutingBoard()  # of this process: Ray makes its request router itself, and hands nothing to it but names
+_boards: dict[str, RoutingBoard] = {}  # of this process: Ray makes its request routers itself, and hands them names
+
+
+def board_of(deployment: str) -> RoutingBoard:
+    """Of the replicas of this deployment."""
+    return _boards.setdefault(deployment, RoutingBoard())

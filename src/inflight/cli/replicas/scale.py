@@ -11,3 +11,8 @@ class Scale:
 
     replicas: int
     most: int | None = None
+
+    @property
+    def places(self) -> int:
+        """Replicas that there may be."""
+        return self.most or self.replicas

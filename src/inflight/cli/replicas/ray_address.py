@@ -1,0 +1,47 @@
+"""Whether a Ray can be what replicas need, as far as that is known before it is started: its version, and that somebody
+listens where its head is to be. Knows numbers and sockets; loads nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from inflight.config.setting import SettingsError
+
+LEAST_VERSION = (2, 55)
+CONNECT_SECONDS = 5.0
+
+
+def check_version(version: str) -> None:
+    """Raises SettingsError."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise SettingsError(
+            f"--replicas needs Ray {least} or later, and {version} is installed; pip install -U 'inflight[ray]'."
+        )
+
+
+def check_address(address: str) -> None:
+    """Whether somebody listens there: Ray itself would try for minutes. Raises SettingsError."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise SettingsError(
+            f"--ray-address is {address!r}; give HOST:PORT of a head, as `ray start --head` tells it (6379), or "
+            "auto for the cluster that this machine belongs to."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        cause = "no answer within 5 s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        raise SettingsError(f"--ray-address {address} cannot be reached ({cause}). {advice(address)}") from None
+
+
+def advice(address: str | None) -> str:
+    if address is None:
+        return "Ray's logs below /tmp/ray/session_latest/logs say more; or serve one engine, without --replicas."
+    return (
+        "Start a head with `ray start --head` and give its address, or leave the option out for a Ray of this machine."
+    )

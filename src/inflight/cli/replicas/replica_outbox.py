@@ -1,0 +1,210 @@
+"""The replica's side of its links: what its engine brings for all requests of one front end goes out in one stream, an
+item for what has come since the last.
+
+Knows links by the ids that front ends give them, and the engine by its bridge. A link that nobody follows for a while,
+or whose stream is broken off, takes its requests along. Lives in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
+
+from inflight.cli.replicas.replica_load import ReplicaLoad
+from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.request import Request, RequestRefused
+from inflight.engine.bridge import Consumer
+from inflight.engine.event_stream import EngineStopped, event_size, settle
+from inflight.engine.remote.messages import Accepted, FromEngine, Happened, Refused, Stopped, encode
+
+GAP_SECONDS = 0.004  # between two items: what one costs on its way is a small part of it; longer steps wait for nothing
+IDLE_SECONDS = 5.0  # after the last request, for which a stream stays open: it is not drained meanwhile
+BEAT_SECONDS = 2.0  # after which it is said that there is nothing to say
+UNFOLLOWED_SECONDS = 30.0  # after which nobody will
+ITEM = 16_000  # tokens and log-probabilities in an item; more only where one event has more
+
+
+class Engine(Protocol):
+    """A bridge."""
+
+    def hand_in(self, consumer: Consumer) -> None: ...
+
+    def leave(self, consumer: Consumer) -> None: ...
+
+
+class Outboxes:
+    def __init__(self, engine: Engine, load: ReplicaLoad):
+        """load: told what is asked, and what becomes of it."""
+        self._engine, self._load = engine, load
+        self._boxes: dict[str, _Outbox] = {}
+
+    async def open(self, link: str, requests: tuple[Request, ...]) -> FromEngine:
+        """Hand them in; `Accepted`, `Refused` or `Stopped`."""
+        box = self._boxes.get(link)
+        if box is None:
+            box = self._boxes[link] = _Outbox(self._load)
+            self._unfollowed(link, box)
+        consumer = _Opened(box, requests)
+        box.opening += 1
+        self._engine.hand_in(consumer)
+        try:
+            await consumer.accepted
+        except RequestRefused as refusal:
+            box.left(consumer)
+            return Refused(0, str(refusal), refusal.retry_after, refusal.field, refusal.code)
+        except EngineStopped as fault:
+            return Stopped(str(fault))
+        except asyncio.CancelledError:
+            self._leave(box, consumer)
+            raise
+        finally:
+            box.opening -= 1
+        if self._boxes.get(link) is not box:
+            self._leave(box, consumer)
+            return Stopped("The link was broken off meanwhile.")
+        return Accepted(0)
+
+    async def follow(self, link: str) -> AsyncIterator[bytes]:
+        """Until nothing is under way for a while."""
+        box = self._boxes.setdefault(link, _Outbox(self._load))
+        box.is_followed = True
+        try:
+            async for item in box.items():
+                yield item
+        finally:
+            if self._boxes.get(link) is box:
+                del self._boxes[link]
+            self._end(box)
+
+    def leave(self, link: str, request_ids: Iterable[str]) -> None:
+        box = self._boxes.get(link)
+        if box is None:
+            return
+        for request_id in request_ids:
+            consumer = box.open.get(request_id)
+            if consumer is not None:
+                self._leave(box, consumer)
+
+    def _unfollowed(self, link: str, box: _Outbox) -> None:
+        """Its front end may be gone."""
+
+        def look() -> None:
+            if not box.is_followed and self._boxes.get(link) is box:
+                del self._boxes[link]
+                self._end(box)
+
+        asyncio.get_running_loop().call_later(UNFOLLOWED_SECONDS, look)
+
+    def _end(self, box: _Outbox) -> None:
+        for consumer in set(box.open.values()):
+            self._leave(box, consumer)
+
+    def _leave(self, box: _Outbox, consumer: _Opened) -> None:
+        box.left(consumer)
+        self._engine.leave(consumer)
+
+
+class _Outbox:
+    """What is to be told on one link."""
+
+    def __init__(self, load: ReplicaLoad):
+        self.open: dict[str, _Opened] = {}  # by request
+        self.opening = 0  # that are about to be
+        self.is_followed = False
+        self._load = load
+        self._events: deque[Event] = deque()
+        self._fault: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def came(self, consumer: _Opened) -> None:
+        for one in consumer.requests:
+            self.open[one.request_id] = consumer
+            self._load.came(one)
+
+    def put(self, events: list[Event]) -> None:
+        self._load.happened(events)
+        for event in events:
+            if isinstance(event, FinishedEvent):
+                self.open.pop(event.request_id, None)
+        self._events += events
+        self._wake()
+
+    def left(self, consumer: _Opened) -> None:
+        """Those of its requests that have not ended."""
+        for one in consumer.unended:
+            if self.open.get(one.request_id) is consumer:
+                del self.open[one.request_id]
+            self._load.left(one)
+        self._wake()
+
+    def break_off(self, fault: Exception) -> None:
+        self._fault = self._fault or fault
+        self._wake()
+
+    async def items(self) -> AsyncIterator[bytes]:
+        sent = self._loop.time() - GAP_SECONDS
+        while True:
+            if self._events:
+                if (early := sent + GAP_SECONDS - self._loop.time()) > 0:
+                    await asyncio.sleep(early)
+                yield encode(Happened.of(self._item()))
+            elif self._fault is not None:
+                yield encode(Stopped(str(self._fault)))
+                return
+            elif not await self._wait(BEAT_SECONDS):
+                if not (self.open or self.opening) and self._loop.time() - sent >= IDLE_SECONDS:
+                    return
+                yield encode(Happened([], [], [], []))
+                continue
+            sent = self._loop.time()
+
+    def _item(self) -> list[Event]:
+        item, size = [self._events.popleft()], 0
+        while self._events and size < ITEM:
+            size += event_size(item[-1])
+            item.append(self._events.popleft())
+        return item
+
+    async def _wait(self, seconds: float) -> bool:
+        """Whether something has come."""
+        waiter = self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(seconds, settle, waiter, None)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            timer.cancel()
+        return bool(self._events or self._fault)
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            settle(self._waiter, None)
+
+
+class _Opened:
+    """A consumer of the bridge: requests that came together."""
+
+    def __init__(self, box: _Outbox, requests: tuple[Request, ...]):
+        self.loop, self.requests = asyncio.get_running_loop(), requests
+        self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self._box = box
+        self._ended: set[str] = set()
+
+    @property
+    def unended(self) -> list[Request]:
+        return [one for one in self.requests if one.request_id not in self._ended]
+
+    def accept(self, refusal: Exception | None) -> None:
+        if refusal is None:
+            self._box.came(self)
+        settle(self.accepted, refusal)
+
+    def put(self, events: list[Event]) -> None:
+        self._ended |= {one.request_id for one in events if isinstance(one, FinishedEvent)}
+        self._box.put(events)
+
+    def break_off(self, fault: Exception) -> None:
+        self._box.break_off(fault)

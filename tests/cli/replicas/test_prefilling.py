@@ -1,0 +1,177 @@
+"""What a decode replica hands to prefill replicas, and that whatever fails there leaves it to itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from core.builders import request
+
+from inflight.cli.replicas import prefilling, replica_links
+from inflight.cli.replicas.prefilling import Prefilling
+from inflight.cli.replicas.replica_links import Links, ReplicaLost
+from inflight.cli.replicas.routed_frame import RoutedFrame
+from inflight.cli.replicas.routing_board import RoutingBoard
+from inflight.core.types.events import Finish, FinishedEvent
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import PoolingParams
+from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, decode_to_engine, encode
+from inflight.records.timings import Timings
+
+TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
+STATS = {"kv_tokens": 1600, "fair": False, "costs": None}
+PROMPT = range(50)
+
+
+class Prefill:
+    """One prefill replica. answer: to whatever it is asked; None: it is lost. computes: all that it takes in."""
+
+    def __init__(self, peer: tuple[str, int] | None = ("host", 7), answer: object = Accepted(0), computes: bool = True):
+        self.board = RoutingBoard()
+        self.board.use("least-work")
+        self.board.replicas(["p"])
+        self.stats = {**STATS, "peer": peer}
+        self.answer, self.computes = answer, computes
+        self.asked: list[Request] = []
+        self.left: list[str] = []
+        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+        self.hangs = False
+
+    async def open(self, frame: RoutedFrame) -> bytes:
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.board.choose(frame.routed, {"p": self.stats})
+        frame.goes_to("p")
+        if self.answer is None:
+            raise ReplicaLost("it was killed")
+        message = decode_to_engine(frame.data)
+        assert isinstance(message, Open)
+        self.asked += message.requests
+        if self.answer == Accepted(0) and self.computes:
+            ended = FinishedEvent(message.requests[0].request_id, (Finish("length"),), TIMINGS)
+            self.told.put_nowait(encode(Happened.of([ended])))
+        return encode(self.answer)  # type: ignore[arg-type]
+
+    def follow(self, replica: str, link: str) -> Prefill:
+        return self
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self.told.get()
+
+    def cancel(self) -> None: ...
+
+    async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
+        self.left += request_ids
+
+    def is_there(self, replica: str) -> bool:
+        return True
+
+
+def run(make: Callable[[], Prefill], use: Any) -> None:
+    async def main() -> None:
+        prefill = make()
+        links = Links(prefill)
+        try:
+            await asyncio.wait_for(use(Prefilling(links, prefill.board, block_size=16), prefill), 20)
+            assert prefill.board.queued() == {"p": 0}, "nothing counts there any more"
+        finally:
+            links.close()
+
+    asyncio.run(main())
+
+
+def test_a_prompt_is_computed_by_the_replica_that_is_chosen() -> None:
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        asked = request("r", PROMPT, cache_salt="tenant", tenant="t", seed=3)
+        taken = await here.taken_over(asked, age=1.5)
+        await asyncio.sleep(0.01)
+        (prompt,) = prefill.asked
+        assert taken.handover is not None and taken.handover.take is not None
+        assert taken.handover.take == ("host", 7, prompt.request_id) and prompt.handover is not None
+        assert prompt.handover.give == prompt.request_id != "r"
+        assert (prompt.prompt_token_ids, prompt.cache_salt, prompt.tenant) == (tuple(PROMPT), "tenant", "t")
+        assert (prompt.params.max_tokens, prompt.arrival) == (0, -1.5)
+        assert (taken.params, taken.prompt_token_ids) == (asked.params, asked.prompt_token_ids)
+        here.begun("r")
+        await asyncio.sleep(0.01)
+        assert not prefill.left, "it had ended"
+
+    run(Prefill, use)
+
+
+def test_ids_are_of_each_replica_alone() -> None:
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        there = Prefilling(Links(prefill), prefill.board, 16)
+        for one in (here, there, here):
+            await one.taken_over(request("r", PROMPT), 0.0)
+            await asyncio.sleep(0.01)
+            one.begun("r")
+        assert len({one.request_id for one in prefill.asked}) == 3
+
+    run(Prefill, use)
+
+
+def test_what_cannot_be_handed_over_stays() -> None:
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        for asked in (
+            request("short", range(16)),
+            request("scored", PROMPT, prompt_logprobs=0),
+            request("pooled", PROMPT, pooling=PoolingParams()),
+        ):
+            assert await here.taken_over(asked, 0.0) is asked
+        prefill.board.replicas([])
+        asked = request("alone", PROMPT)
+        assert await here.taken_over(asked, 0.0) is asked
+        prefill.board.replicas(["p"])
+        assert not prefill.asked
+
+    run(Prefill, use)
+
+
+@pytest.mark.parametrize("make", [lambda: Prefill(peer=None), lambda: Prefill(computes=False, peer=None)])
+def test_a_replica_that_gives_no_blocks_is_asked_no_more(make: Callable[[], Prefill]) -> None:
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        asked = request("r", PROMPT)
+        assert await here.taken_over(asked, 0.0) is asked
+        await asyncio.sleep(0.05)
+
+    run(make, use)
+
+
+def test_who_is_refused_or_lost_there_is_counted_no_more() -> None:
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        await here.taken_over(request("r", PROMPT), 0.0)
+        await asyncio.sleep(0.01)
+        assert prefill.board.queued() == {"p": 0}
+        here.begun("r")
+
+    for answer in (Refused(0, "The queue is full.", 3.0, None, "queue_full"), None):
+        run(lambda answer=answer: Prefill(answer=answer), use)  # type: ignore[misc]
+
+
+def test_a_choice_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefilling, "CHOICE_SECONDS", 0.02)
+
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        prefill.hangs = True
+        asked = request("r", PROMPT)
+        assert await here.taken_over(asked, 0.0) is asked
+
+    run(Prefill, use)
+
+
+def test_who_leaves_ends_the_work_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_links, "LATE_SECONDS", 0.0)
+
+    async def use(here: Prefilling, prefill: Prefill) -> None:
+        await here.taken_over(request("r", PROMPT), 0.0)
+        await asyncio.sleep(0.01)
+        here.left("r")
+        here.left("r")
+        await asyncio.sleep(0.01)
+        assert prefill.left == [one.request_id for one in prefill.asked]
+
+    run(lambda: Prefill(computes=False), use)
