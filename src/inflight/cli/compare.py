@@ -173,14 +173,18 @@ def _targets(
         return Runner(prepared, send, warmup, values["seed"], interrupt=stop), model.max_model_len
 
     for served in started:
-        with started_server(served.name, served.words) as address:  # what is wrong with it is told before any run
+        with started_server(served.name, served.words, _say) as address:  # what is wrong is told before any run
             longest = min(longest, runner(address)[1] or longest)
-        found.append(StartedTarget(served, lambda address: runner(address)[0]))
+        found.append(StartedTarget(served, lambda address: runner(address)[0], _say))
     for name, url in servers:
         asked, length = runner(url)
         longest = min(longest, length or longest)
         found.append(ServerTarget(name, asked))
     return found, longest
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:

@@ -104,10 +104,11 @@ class ServerTarget:
 @dataclass(slots=True)
 class StartedTarget:
     """A server of its own for every run, as `inflight serve` starts it. served: as much of it as options say. runner:
-    of a server at this address; each run has one, so that all have the same prompts."""
+    of a server at this address; each run has one, so that all have the same prompts. tell: told of the start."""
 
     served: ServedVariant
     runner: Callable[[str], Runner]
+    tell: Callable[[str], None]
     options: dict[str, Option] = field(default_factory=dict)
 
     @property
@@ -116,7 +117,7 @@ class StartedTarget:
 
     def run(self, workload: Workload, load: str, progress: Progress) -> Run:
         self.options = {"serve": Option(" ".join(self.served.words), "as given")}
-        with started(self.name, self.served.words) as address:
+        with started(self.name, self.served.words, self.tell) as address:
             return ServerTarget(self.name, self.runner(address)).run(workload, load, progress)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from inflight.bench.client_types import BenchError
 
@@ -22,23 +22,27 @@ _READY = re.compile(rb"Ready at (http\S+)")
 _START_SECONDS = 600.0  # a large model, Ray, and a machine that does other things, too
 _END_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
+_TELL_SECONDS = 10.0
+
+Tell = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def started(name: str, options: Sequence[str]) -> Iterator[str]:
-    """Its address, on a free port. Raises BenchError with its own last words where it does not start."""
+def started(name: str, options: Sequence[str], tell: Tell = lambda sentence: None) -> Iterator[str]:
+    """Its address, on a free port. tell: told every few seconds that it starts, and what it said last. Raises
+    BenchError with its own last words where it does not start."""
     with tempfile.TemporaryFile() as said:
         words = [sys.executable, "-m", "inflight.cli", "serve", *options, "--host", "127.0.0.1", "--port", "0"]
         # A session of its own: Ctrl-C is ours, and whatever it started ends with it.
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
         try:
-            yield _address(name, process, said.fileno())
+            yield _address(name, process, said.fileno(), tell)
         finally:
             _end(process)
 
 
-def _address(name: str, process: subprocess.Popen[bytes], said: int) -> str:
-    until = time.monotonic() + _START_SECONDS
+def _address(name: str, process: subprocess.Popen[bytes], said: int, tell: Tell) -> str:
+    began = last = time.monotonic()
     while True:
         ended = process.poll() is not None  # asked before its words are read, so that none is missed
         words = os.pread(said, os.fstat(said).st_size, 0)
@@ -46,14 +50,18 @@ def _address(name: str, process: subprocess.Popen[bytes], said: int) -> str:
             return found[1].decode()
         if ended:
             raise BenchError(f"The server of --serve {name!r} ended with {process.returncode}: {_last(words)}")
-        if time.monotonic() > until:
+        now = time.monotonic()
+        if now - last >= _TELL_SECONDS:
+            last = now
+            tell(f"The server of --serve {name!r} has been starting for {now - began:.0f} s: {_last(words)}")
+        if now - began > _START_SECONDS:
             raise BenchError(f"The server of --serve {name!r} was not ready in {_START_SECONDS:,.0f} s: {_last(words)}")
         time.sleep(_LOOK_SECONDS)
 
 
 def _last(words: bytes) -> str:
     """What it said last: the message, where that is a line of its log."""
-    lines = words.decode(errors="replace").strip().splitlines() or ["it said nothing."]
+    lines = words.decode(errors="replace").strip().splitlines() or ["it has said nothing."]
     with contextlib.suppress(ValueError):
         told = json.loads(lines[-1])
         if isinstance(told, dict) and isinstance(told.get("message"), str):
