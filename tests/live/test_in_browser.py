@@ -223,14 +223,14 @@ def traffic() -> Iterator[Callable[[str], None]]:
     ending = threading.Event()
     threads: list[threading.Thread] = []
 
-    def ask(url: str, key: str) -> None:
-        body = {"prompt": "one two three", "max_tokens": 300, "ignore_eos": True}
+    def ask(url: str, key: str, tokens: int) -> None:
+        body = {"prompt": "one two three", "max_tokens": tokens, "ignore_eos": True}
         while not ending.is_set():
             with suppress(httpx.HTTPError):
                 httpx.post(f"{url}/v1/completions", json=body, timeout=30, headers={"Authorization": f"Bearer {key}"})
 
-    def begin(url: str, key: str = "none") -> None:
-        threads.append(threading.Thread(target=ask, args=(url, key), daemon=True))
+    def begin(url: str, key: str = "none", tokens: int = 300) -> None:
+        threads.append(threading.Thread(target=ask, args=(url, key, tokens), daemon=True))
         threads[-1].start()
 
     yield begin
@@ -295,6 +295,91 @@ def keys_of_two(tmp_path: Path) -> Path:
     path = tmp_path / "keys.toml"
     path.write_text('[acme]\nkey = "sk-acme"\n[umbrella]\nkey = "sk-umbrella"\n', encoding="utf-8")
     return path
+
+
+ENGINES = """(() => {
+  const page = inflight.page, hello = page.runs[0].history.hello;
+  window.greet = (engine, clock) => page.greetLive({ type: "hello", source: "live", title: "m · " + engine, engine,
+    clock, server: page.server, num_blocks: 40, block_size: 16, max_rows: 4, sees_all: true });
+  window.tell = (engine, number, start) => page.engines.get(engine).history.add({ number, start, end: start + 1,
+    runs: [[0, 1, 0, start, start + 0.5, 9], [0, 1, 1, start + 0.5, start + 1, 4]],
+    requests: [{ number: 1, request_id: "r" }],
+    lanes: [{ name: "interactive", waiting: 2, running: 1, apart: { kv: 2 } }], holders: [[1, 0, 13, 13, 3, 0]],
+    blocks: { held: 5, moving: 2, free: 35, map: [1, 3, -5, 2, -3, 35],
+      host: { blocks: 20, kept: 4, wanted: 6, map: [7, 6, -2, 4, -3, 10] },
+      disk: { blocks: 900, kept: 30, others: 60, map: [-2, 3, -4, 6, -3, 81], per_cell: 10 } } });
+  return Boolean(hello);
+})()"""
+ENGINE = "inflight.page.engines.get"
+
+
+def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: Callable[..., Server]) -> None:
+    """With its host and its folder."""
+    server = start()
+
+    async def look() -> None:
+        async with opened_page() as page:
+            await page.open(server.url)
+            await page.until("window.inflight && inflight.page.runs[0]?.history.hello")
+            await page.eval("inflight.feeds.LiveFeed.prototype.take = () => {}")
+            assert await page.eval(ENGINES)
+            for number, name in enumerate("abcdef"):
+                await page.eval(f"greet('{name}', {-1000 * number}); tell('{name}', 0, {1000 * number} + 5)")
+            await page.until(f"{ENGINE}('b').batch.shown && {ENGINE}('a').batch.shown")
+            ends = await page.eval(
+                f"['a', 'b'].map((one) => {ENGINE}(one).batch.shown.end - {ENGINE}(one).history.end)"
+            )
+            assert abs(ends[0] - ends[1]) < 0.1, "both are drawn to the same moment"
+            folded = await page.eval("[...inflight.page.engines.values()].map((one) => Boolean(one.folded))")
+            assert folded == [False] * 5 + [True] * 2, "four are open, and what is there of all"
+            text = await page.until(
+                f"((said) => said.includes('In the folder') && said)({ENGINE}('b').element.innerText)"
+            )
+            for part in (
+                "4 kept · 6 for preempted requests · 10 free",
+                "30 kept · 60 of other models · 810 free; a cell is 10 blocks",
+                "moving 2",
+                "2 apart: keys and values are on their way",
+            ):
+                assert part in text, part
+            tiers = f"[...{ENGINE}('b').element.querySelectorAll('.tier canvas')]"
+            colours = f"""{tiers}.map((one) => new Set([3, 9, 15].map((cell) => {{
+              const map = {ENGINE}('b').memory[one === {tiers}[0] ? 'host' : 'disk'].cells, side = map.side;
+              const x = (cell % map.columns + 0.3) * side, y = (Math.floor(cell / map.columns) + 0.3) * side;
+              return one.getContext('2d').getImageData(x, y, 1, 1).data.join(); }})).size)"""
+            assert min(await page.eval(colours)) >= 2, "cells differ"
+            await page.eval("greet('b', -7); tell('b', 0, 3)")
+            assert await page.eval(f"{ENGINE}('b').history.frames.length") == 1, "it has begun anew"
+            await page.eval("inflight.page.keepEngines([{ name: 'a' }, { name: 'b', state: 'not loaded' }])")
+            assert await page.eval("[...inflight.page.engines.keys()]") == ["", "a"]
+            assert await page.eval("document.querySelectorAll('.run').length") == 2 and faults(page) == []
+
+    run(look())
+
+
+def test_a_living_request_tells_what_it_waits_for_as_the_engine_counts_it(
+    start: Callable[..., Server], traffic: Callable[..., None]
+) -> None:
+    server = start("--max-num-seqs", "1")
+    for _ in range(6):
+        traffic(server.url, tokens=900)
+
+    async def look() -> None:
+        async with opened_page() as page:
+            await page.open(server.url)
+            await page.until("window.inflight && inflight.page.runs[0]?.history.frames.length")
+            chip = f"{FIRST}.element.querySelector('.queues .chip')"
+            for _ in range(40):  # who waits is soon served
+                if await page.eval(f"{chip} ? ({chip}.click(), true) : false"):
+                    await asyncio.sleep(0.7)
+                if "as the engine counts it" in await page.eval("document.getElementById('drawer').innerText"):
+                    break
+                await asyncio.sleep(0.1)
+            text = await page.eval("document.getElementById('drawer').innerText")
+            assert "until now, as the engine counts it" in text and "waiting" in text, text
+            assert any("/live/account?id=" in one for one in page.asked) and faults(page) == []
+
+    run(look())
 
 
 def test_the_first_paint_comes_soon(compared: Path) -> None:

@@ -27,6 +27,15 @@
       format.setText(value, text);
       format.setText(small, about);
     }
+    // Of several engines together: their sums.
+    showMembers(members) {
+      const sum = (key) => members.reduce((all, one) => all + (one[key] || 0), 0);
+      for (const [key, value] of Object.entries(this.values)) value.parentElement.hidden = !["output", "running", "waiting", "kv"].includes(key);
+      this.set("output", format.count(sum("output_tokens_per_s")), "of all engines");
+      this.set("running", format.count(sum("running")), `in ${format.counted(members.length, "engine")}`);
+      this.set("waiting", format.count(sum("waiting")), "");
+      this.set("kv", format.share(sum("held_blocks") / Math.max(1, sum("blocks"))), `${format.count(sum("held_blocks"))} of ${format.count(sum("blocks"))} blocks`);
+    }
     show(history, frame, time) {
       const hello = history.hello, rates = frame.rates, blocks = frame.blocks || {};
       this.set("output", format.count(rates.output_tokens || 0), `${(rates.requests || 0).toFixed(2)} requests / s`);

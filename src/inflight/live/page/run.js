@@ -75,7 +75,7 @@
         if (now - this.tables > TEXT_EVERY) {
           this.tables = now;
           panels.members(this.members, frame.members);
-          this.tiles.show(history, frame, time);
+          this.tiles.showMembers(frame.members);
         }
         return;
       }
