@@ -4,7 +4,11 @@ these."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -183,3 +187,21 @@ def test_settings_tell_of_them_and_cores_are_shared(tiny: Path) -> None:
         assert "shared by 2 engines" in pair.settings["threads"].reason
         loops = [pair._engine.loop, *(one._loop for one in pair._prefill._engines)]
     assert all(isinstance(one, EngineLoop) and one.idle for one in loops)
+
+
+def test_nothing_is_left_of_one_that_nobody_closes(tiny: Path) -> None:
+    """At the end of a program, too: a thread that held a model would have its kernels complain."""
+    program = (
+        "from inflight import LLM, SamplingParams\n"
+        f"llm = LLM({str(tiny)!r}, prefill_engines=1, threads=1, num_blocks=64)\n"
+        "print(len(llm.generate([[7] * 40], SamplingParams(max_tokens=4, ignore_eos=True))[0].outputs[0].token_ids))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (0, "4", "")
+    before = set(threading.enumerate())
+    dropped = LLM(str(tiny), prefill_engines=1, **SHAPE)
+    dropped.generate([[7] * 40], PARAMS)
+    assert {one.name for one in set(threading.enumerate()) - before} >= {"inflight-prefill", "inflight-kv-pull"}
+    del dropped
+    gc.collect()
+    assert not set(threading.enumerate()) - before

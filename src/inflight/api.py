@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeVar, cast
@@ -23,6 +24,7 @@ from inflight.core.types.sampling import PoolingParams
 from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
+from inflight.engine.loop import EngineLoop
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import (
     ClassificationOutput,
@@ -34,6 +36,7 @@ from inflight.frontend.outputs import (
     RequestOutput,
     ScoringOutput,
 )
+from inflight.frontend.prefill_engines import PrefillEngines
 from inflight.frontend.prompts import Prompt, PromptError
 from inflight.frontend.structured_outputs import SamplingParams, StructuredOutputsParams, split
 from inflight.frontend.text_tasks import TextTasks, classified, pairs_of
@@ -70,7 +73,8 @@ class LLM:
         self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
         self._offline = Offline(self._engine.loop, self._engine.tokenizer, self._prefill)
         self._numbers = itertools.count()
-        self._closed = False
+        # Whoever closes nothing leaves no thread behind that holds a model.
+        self._close = weakref.finalize(self, _close_both, self._engine.loop, self._prefill)
         self._tasks = TextTasks(self._engine.model.pooler, self._engine.text_prompts)
 
     @property
@@ -180,9 +184,7 @@ class LLM:
 
     def close(self) -> None:
         """Closes the record file, if there is one; the model's memory goes with the object."""
-        self._closed = True
-        self._engine.loop.close()
-        self._prefill.close()
+        self._close()
 
     def __enter__(self) -> LLM:
         return self
@@ -228,7 +230,7 @@ class LLM:
         return found
 
     def _answers(self, requests: Iterable[tuple[Request, str | None]]) -> list[RequestOutput]:
-        if self._closed:
+        if not self._close.alive:
             raise EngineStopped("The engine was closed; make a new LLM.")
         collectors: list[OutputCollector] = []
         self._offline.abort_all()  # that a call left which was interrupted twice
@@ -321,6 +323,13 @@ class AsyncEngine:
 
     async def __aexit__(self, *exception: object) -> None:
         self.close()
+
+
+def _close_both(loop: EngineLoop, prefill: PrefillEngines) -> None:
+    try:
+        loop.close()
+    finally:
+        prefill.close()
 
 
 def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings, SchedulingSettings]:

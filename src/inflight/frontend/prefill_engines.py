@@ -112,7 +112,8 @@ class PrefillEngine:
         with self._changed:
             self._stops = True
             self._changed.notify_all()
-        self._thread.join(_CLOSING)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSING)
 
     def _is_wanted(self, export_id: str) -> None:
         with self._changed:

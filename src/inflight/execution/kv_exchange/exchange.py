@@ -120,6 +120,7 @@ class KVExchange:
     def close(self) -> None:
         self._provider.close()
         self._exports.close()
+        self._provider.join()
         self._pulls.close()
 
 

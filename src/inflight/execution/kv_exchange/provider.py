@@ -41,6 +41,7 @@ from inflight.peer_secret import PeerSecret
 MOST_CONNECTIONS = 64
 _IDLE = 300.0  # seconds after which a connection that asks nothing is closed
 _LONGEST_PATIENCE = 600.0
+_CLOSING = 5.0  # seconds for a thread to hear that it is over
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Provider:
     _local: str = ""
     _listeners: list[socket.socket] = field(default_factory=list)
     _channels: set[Channel] = field(default_factory=set)
+    _threads: set[threading.Thread] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_closed: bool = False
 
@@ -81,7 +83,7 @@ class Provider:
         if hasattr(socket, "AF_UNIX") and hasattr(os, "memfd_create"):
             self._listen_here()
         for listener in self._listeners:
-            threading.Thread(target=self._accept, args=(listener,), name="inflight-kv-listen", daemon=True).start()
+            self._start(threading.Thread(target=self._accept, args=(listener,), name="inflight-kv-listen", daemon=True))
 
     def close(self) -> None:
         with self._lock:
@@ -91,6 +93,18 @@ class Provider:
             _shut(listener)
         for channel in channels:
             channel.close()
+
+    def join(self) -> None:
+        """Its threads, once it is closed and its exports are: they hold the engine's memory."""
+        with self._lock:
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(_CLOSING)
+
+    def _start(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
 
     def _listen_here(self) -> None:
         """For peers on this host: by a name that is in no folder, and goes with the process."""
@@ -125,7 +139,7 @@ class Provider:
             if is_full:
                 channel.close()
                 continue
-            threading.Thread(target=self._serve, args=(channel,), name="inflight-kv-give", daemon=True).start()
+            self._start(threading.Thread(target=self._serve, args=(channel,), name="inflight-kv-give", daemon=True))
 
     def _serve(self, channel: Channel) -> None:
         sender: Sender | None = None
@@ -142,6 +156,7 @@ class Provider:
                 sender.close()
             with self._lock:
                 self._channels.discard(channel)
+                self._threads.discard(threading.current_thread())
             channel.close()
 
     def _introduced(self, channel: Channel) -> Sender:
