@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeVar, cast
+from typing import Any, TypeVar
 
 from inflight.build import Engine, build_engines
 from inflight.config.engine import EngineSettings
@@ -38,6 +38,7 @@ from inflight.frontend.outputs import (
 )
 from inflight.frontend.prefill_engines import PrefillEngines
 from inflight.frontend.prompts import Prompt, PromptError
+from inflight.frontend.several import for_each, prompt_text, several
 from inflight.frontend.structured_outputs import SamplingParams, StructuredOutputsParams, split
 from inflight.frontend.text_tasks import TextTasks, classified, pairs_of
 from inflight.text import Conversation
@@ -57,7 +58,6 @@ __all__ = [
 ]
 
 Outputs = TypeVar("Outputs")
-Given = TypeVar("Given")
 
 
 class LLM:
@@ -100,9 +100,9 @@ class LLM:
         each prompt. Raises PromptError or RequestRefused, before anything is computed, if one
         of them cannot be served, and AdapterNameError.
         """
-        many = _several(prompts)
+        many = several(prompts)
         encoded = [self._engine.prompts.tokens(prompt) for prompt in many]
-        return self._run(encoded, [_prompt_text(prompt) for prompt in many], sampling_params, adapter, session_id)
+        return self._run(encoded, [prompt_text(prompt) for prompt in many], sampling_params, adapter, session_id)
 
     def chat(
         self,
@@ -148,7 +148,7 @@ class LLM:
             self._tasks.before(prompt_name),
             self._tasks.params("vectors", dimensions=dimensions, normalize=normalize),
         )
-        texts = [self._text_tokens(one, before, truncate) for one in _several(prompts)]
+        texts = [self._text_tokens(one, before, truncate) for one in several(prompts)]
         found = self._pool([(tokens, None) for tokens in texts], params, adapter)
         return [_pooled(one, EmbeddingOutput(list(one.embedding or ()))) for one in found]
 
@@ -178,7 +178,7 @@ class LLM:
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
         """The label of each text, with the probabilities of all. Errors as in `embed`."""
         self._tasks.check("classes")
-        texts = [self._text_tokens(one, "", truncate) for one in _several(prompts)]
+        texts = [self._text_tokens(one, "", truncate) for one in several(prompts)]
         found = self._pool([(tokens, None) for tokens in texts], self._tasks.params("classes"))
         return [_pooled(one, classified(one.embedding or (), self._tasks.labels)) for one in found]
 
@@ -201,8 +201,8 @@ class LLM:
         session_id: str | Sequence[str] | None,
     ) -> list[RequestOutput]:
         changed = self._engine.adapters.known(adapter)
-        params = _for_each(len(prompts), sampling_params or SamplingParams(), EngineParams, "sampling_params")
-        sessions = _for_each(len(prompts), session_id or "", str, "session_id")
+        params = for_each(len(prompts), sampling_params or SamplingParams(), EngineParams, "sampling_params")
+        sessions = for_each(len(prompts), session_id or "", str, "session_id")
         now = self._engine.loop.clock.now()
 
         def requests() -> Iterator[tuple[Request, str | None]]:
@@ -246,7 +246,7 @@ class LLM:
     def _text_tokens(self, prompt: Prompt, before: str, truncate: bool) -> tuple[int, ...]:
         """Of a whole text."""
         prompts, most = self._engine.prompts, self._engine.capacity.max_model_len if truncate else None
-        if (text := _prompt_text(prompt)) is None:
+        if (text := prompt_text(prompt)) is None:
             return prompts.tokens(prompt)[:most]
         return prompts.text(before + text, most=most)
 
@@ -290,9 +290,9 @@ class AsyncEngine:
         plain, grammar = split(sampling_params or SamplingParams())
         now = self._engine.loop.clock.now()
         make = self._engine.prompts.request
-        (session,) = _for_each(1, session_id or "", str, "session_id")
+        (session,) = for_each(1, session_id or "", str, "session_id")
         request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed, session=session)
-        collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
+        collector = OutputCollector(request, self._engine.tokenizer, prompt_text(prompt))
         try:
             stream = await self._bridge.open(self._prefill.taken_over(request))
             self._prefill.begin(request)
@@ -335,29 +335,6 @@ def _close_both(loop: EngineLoop, prefill: PrefillEngines) -> None:
 def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings, SchedulingSettings]:
     scheduling = {name: given.pop(name) for name in tuple(given) if name in SCHEDULING_NAMES}
     return EngineSettings(model=model, **given), SchedulingSettings.of(**scheduling)
-
-
-def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single prompt is a list of one; a list of whole numbers is one prompt of token ids."""
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], SupportsIndex)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
-
-
-def _for_each(count: int, given: Given | Sequence[Given], kind: type[Given], name: str) -> list[Given]:
-    """What is given once is for every prompt."""
-    many: list[Any] = [given] * count if isinstance(given, kind) else list(cast(Sequence[Any], given))
-    if len(many) != count:
-        raise PromptError(f"There are {count} prompts, but {len(many)} {name}; give one, or one per prompt.")
-    if other := [one for one in many if not isinstance(one, kind)]:
-        raise PromptError(f"Among {name} is {other[0]!r}; each must be a {kind.__name__}.")
-    return many
-
-
-def _prompt_text(prompt: Prompt) -> str | None:
-    if isinstance(prompt, Mapping):
-        prompt = prompt.get("prompt", ())
-    return prompt if isinstance(prompt, str) else None
 
 
 def _pooled(told: RequestOutput, outputs: Outputs) -> PoolingRequestOutput[Outputs]:
