@@ -238,8 +238,11 @@ def _check_host(scheduler: Scheduler) -> None:
     wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
     assert all(len(numbers) == wanted[node] for node, numbers in swap._wanted.items()), "wanted by nobody"
     on_host = {place.node for place in nodes if place.host_block is not None}
-    assert on_host == {node for node in on_host if node in swap._wanted} | set(swap._kept), "kept for nobody"
-    assert not set(swap._kept) & set(swap._wanted), "what is wanted may give way"
+    kept = {place.node for place in swap._kept.values()}
+    assert on_host == {node for node in on_host if node in swap._wanted} | kept, "kept for nobody"
+    assert not kept & set(swap._wanted), "what is wanted may give way"
+    assert all(place.host_block == at for at, place in swap._kept.items())
+    assert sorted(swap._order) == sorted(swap._kept) and len(swap._order) == swap.kept, "what is kept gives way"
     assert all(not sequence.offloaded or sequence.row is None for sequence in alive(scheduler))
     snapshot = scheduler.snapshot()
     assert snapshot.held_host_blocks == len(used) + len(moving)

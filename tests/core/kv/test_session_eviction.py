@@ -201,3 +201,56 @@ def test_of_an_answer_that_was_broken_off_nothing_is_told() -> None:
     one.finish = Finish("abort")
     turns.ends(one)
     assert isinstance(one.session, Session) and one.session.awaits == ""
+
+
+def test_what_nobody_has_had_is_claimed_by_the_first_who_has_it_and_released_by_nobody_stays_whose_it_was() -> None:
+    kept = Kept(3)
+    (mine, brought) = kept.pool.allocate(2)
+    session = kept.table.named("a", "")
+    kept.pool.release([mine], keeps, session)
+    kept.pool.release([brought], keeps)
+    assert (kept.order.owner(mine), kept.order.owner(brought)) == (session, None)
+    for owner in (None, session):  # as a transfer's end gives it up, and then a sequence
+        for block in (mine, brought):
+            kept.pool.acquire(block)
+        kept.pool.release([brought, mine], keeps, owner)
+    assert kept.order.owner(mine) is kept.order.owner(brought) is session
+    assert list(kept.order) == [brought, mine] and kept.order.resting(session) == {brought, mine}
+
+
+HOST = Setup(num_blocks=6, token_budget=20, host_blocks=4, host_is_tier=True, session_eviction=True)
+OTHER = (1, 1, 0, 0, 0, 1, 1, 1, 0)
+
+
+def turn(harness: Harness, session: str, prompt: tuple[int, ...], salt: str = "") -> int:
+    """Cached tokens."""
+    name = f"{session} {len(harness.clients)}"
+    harness.add(request(name, prompt, output=2, session=session, cache_salt=salt))
+    harness.drain()
+    ended = harness.clients[-1].ended
+    assert ended is not None
+    cached: int = ended.timings.cached_tokens
+    return cached
+
+
+def test_of_sessions_in_turn_some_stay_on_the_host() -> None:
+    """Six of five blocks take turns, and there is room for three and a half in both memories together."""
+
+    def hits(by_worth: bool) -> int:
+        harness = Harness(replace(HOST, host_blocks=12, session_eviction=by_worth))
+        return sum(turn(harness, f"s{at}", A, salt=f"{at}") for _ in range(20) for at in range(6))
+
+    assert hits(by_worth=False) == 0
+    assert hits(by_worth=True) > 0.2 * 20 * 6 * 8
+
+
+def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None:
+    harness = Harness(replace(HOST, num_blocks=8, host_blocks=20))
+    turn(harness, "", A)
+    text = (*A, *harness.clients[-1].tokens[0])
+    order = harness.scheduler._memory.turns.order
+    first = order.owner(next(iter(order)))
+    turn(harness, "", OTHER)
+    turn(harness, "", (0,) * 9)
+    assert inside.kept_on_host(harness.scheduler) > 0 and first.turns == 1
+    assert turn(harness, "", (*text, 0, 1)) == 10 and first.turns == 2

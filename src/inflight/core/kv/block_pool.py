@@ -55,6 +55,10 @@ class BlockPool:
     def is_evictable(self, block: int) -> bool:
         return block in self._evictable
 
+    def owner(self, block: int) -> object:
+        """Whose its content is, as far as the order of eviction knows."""
+        return self._evictable.owner(block)
+
     def next_evicted(self, count: int, spared: Iterable[int | None]) -> list[int]:
         """Those of the evictable blocks that `allocate` would take for so many, if these were held."""
         held = set(spared)
@@ -73,10 +77,10 @@ class BlockPool:
         for _ in range(count):
             if free:
                 block = free.pop()
-                self._evictable.forget(block)
             else:
                 block = self._evictable.pop()
                 self._on_evict(block)
+            self._evictable.forget(block)
             ref_counts[block] = 1
             taken.append(block)
         return tuple(taken)

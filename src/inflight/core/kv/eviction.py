@@ -1,4 +1,4 @@
-"""The order of eviction: which of the blocks that nobody holds loses its content first.
+"""The order of eviction: which of the blocks that nobody holds loses its content first, on the device or on the host.
 
 Knows block ids and the order in which they were released; `sessions.session_eviction` has another order.
 """
@@ -20,7 +20,10 @@ class EvictionOrder(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
     def add(self, block: int, owner: object) -> None:
-        """Nobody holds it any more; owner: for whom it was held last, None: for nobody in particular."""
+        """Nobody holds it any more; owner: for whom it was held last, None: that is no news."""
+
+    def owner(self, block: int) -> object:
+        """Whose its content is; None: nobody's in particular, or it makes no difference."""
 
     def discard(self, block: int) -> None:
         """It is held again, or its content is forgotten; harmless where it is not among them."""
@@ -29,7 +32,7 @@ class EvictionOrder(Protocol):
         """Its content is to be another one."""
 
     def pop(self) -> int:
-        """The next one goes."""
+        """The next one goes; whose it was is known until it is forgotten."""
 
     def clear(self) -> None: ...
 
@@ -51,6 +54,9 @@ class LeastRecentlyReleased:
 
     def add(self, block: int, owner: object) -> None:
         self._blocks[block] = None
+
+    def owner(self, block: int) -> object:
+        return None
 
     def discard(self, block: int) -> None:
         self._blocks.pop(block, None)

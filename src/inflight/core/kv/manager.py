@@ -97,7 +97,8 @@ class KVCacheManager:
         self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), order)
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
         parts = (self.prefix, self.pool, self.transfers)
-        self.swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier)
+        host_order = None if self.turns is None else self.turns.host_order
+        self.swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier, host_order)
         self.tables = BlockTables(self.layout, self.pool, self.prefix, self.swap)
         states = self.states if self.has_state else None
         sink, sources = self._tiers.sink, self._tiers.sources
@@ -129,7 +130,7 @@ class KVCacheManager:
             return None
         self._waits_no_longer(sequence)
         if self.turns is not None:
-            self.turns.begins(sequence, [place.block for place in hits])
+            self.turns.begins(sequence, [(place.block, place.host_block) for place in hits])
         sequence.num_computed = max(len(hits) * self.block_size, self.layout.handed(sequence))
         if self.has_state:  # before blocks are evicted, which may be those that it is beside
             self.states.admit(sequence, lookup.chain.places, len(hits))
@@ -181,7 +182,7 @@ class KVCacheManager:
         self._waits_no_longer(sequence)
         if self.turns is not None:
             self.turns.ends(sequence)
-        self.swap.give_up(sequence.offloaded, sequence.number)
+        self.swap.give_up(sequence.offloaded, sequence.number, sequence.session)
         sequence.offloaded = ()
         self._release(sequence)
 
@@ -246,7 +247,7 @@ class KVCacheManager:
             self.swap.hold(offloaded)
             sequence.timings.swapped_blocks += len(offloaded)
             self.swap.load(offloaded, self.pool.allocate(len(offloaded)))
-        self.swap.give_up(sequence.offloaded, sequence.number)
+        self.swap.give_up(sequence.offloaded, sequence.number, sequence.session)
         sequence.offloaded = ()
         sequence.waiting_for_kv = {place.loading for place in places if place.loading}
 

@@ -7,7 +7,8 @@ what is needed and no more. Content that finds no room, or whose transfer failed
 asynchronous, the device block stays held, and its content findable, until it is stored (`store`); else it may be given
 away in the plan that stores it (`evicted`).
 
-Content that nobody wants is kept only in a tier, gives way to what is wanted, and what was kept longest ago goes first.
+Content that nobody wants is kept only in a tier, and gives way to what is wanted and to what comes later: first kept,
+first to go, or by what its session is worth, where that is how blocks of the device are evicted.
 Nobody ever waits for it to be stored: where transfers are asynchronous, blocks that are about to be taken are stored
 before that (`store_ahead`), and what was not is forgotten.
 (vLLM, arXiv 2309.06180, swaps a victim whole; here the prefix cache spans both memories.)
@@ -15,11 +16,11 @@ before that (`store_ahead`), and what was not is forgotten.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 
 from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.eviction import EvictionOrder, LeastRecentlyReleased
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.transfers import Transfers
 from inflight.core.types.plan import HOST
@@ -32,11 +33,19 @@ Blocks = tuple[int, ...]
 
 class SwapSpace:
     def __init__(
-        self, host_blocks: int, prefix: PrefixCache, pool: BlockPool, transfers: Transfers, is_tier: bool = False
+        self,
+        host_blocks: int,
+        prefix: PrefixCache,
+        pool: BlockPool,
+        transfers: Transfers,
+        is_tier: bool = False,
+        order: EvictionOrder | None = None,
     ):
-        """is_tier: whether what nobody wants is kept, too."""
+        """is_tier: whether what nobody wants is kept, too. order: of host blocks, in which they give way; None: first
+        kept, first to go."""
         self._is_tier = is_tier
-        self._kept: OrderedDict[int, CachedBlock] = OrderedDict()  # by node: on the host, and wanted by nobody
+        self._kept: dict[int, CachedBlock] = {}  # by host block: what is wanted by nobody
+        self._order: EvictionOrder = LeastRecentlyReleased() if order is None else order  # of these
         self._stored_ahead = 0  # blocks that are being stored before they are taken
         self._prefix = prefix
         self._pool = pool
@@ -71,15 +80,16 @@ class SwapSpace:
     def want(self, places: Iterable[CachedBlock], number: int) -> tuple[int, ...]:
         """The preempted sequence of this number will come back for these; returns their nodes, to be given up
         later."""
-        nodes = tuple(place.node for place in places)
+        wanted = tuple(places)
+        nodes = tuple(place.node for place in wanted)
         for node in nodes:
             self._wanted.setdefault(node, []).append(number)
-            self._kept.pop(node, None)
+        self.hold(wanted)
         self.sequences += bool(nodes)
         return nodes
 
-    def give_up(self, nodes: tuple[int, ...], number: int) -> None:
-        """It came back or ended: what only it wanted need not be kept on the host."""
+    def give_up(self, nodes: tuple[int, ...], number: int, owner: object = None) -> None:
+        """It came back or ended: what only it wanted need not be kept on the host. owner: whose content that is."""
         self.sequences -= bool(nodes)
         for node in nodes:
             numbers = self._wanted.get(node)
@@ -91,10 +101,10 @@ class SwapSpace:
             place = self._prefix.block_of(node)
             if place is not None and place.host_block is not None:
                 if self._is_tier:
-                    self._kept[node] = place
+                    self._keep(place, owner)
                 else:
                     self._prefix.drop(place)
-                    self._free.append(place.host_block)
+                    self._set_free(place.host_block)
 
     def evicted(self, block: int) -> None:
         """A device block with findable content is about to be reused, and what it holds is stored or forgotten."""
@@ -103,9 +113,10 @@ class SwapSpace:
         if not self._transfers.asynchronous and (is_wanted or self._is_tier) and self._room():
             host_block = self._free.pop()
             self._transfers.begin("store", HOST, (block,), (host_block,), lambda done: None)
+            owner = self._pool.owner(block)
             self._prefix.move(place, None, host_block)
             if not is_wanted:
-                self._kept[place.node] = place
+                self._keep(place, owner)
         else:
             self._prefix.drop(place)
 
@@ -129,7 +140,8 @@ class SwapSpace:
     def hold(self, places: Iterable[CachedBlock]) -> None:
         """They are about to be loaded: none of them gives way to what is stored before that."""
         for place in places:
-            self._kept.pop(place.node, None)
+            if place.host_block is not None and self._kept.pop(place.host_block, None) is not None:
+                self._order.discard(place.host_block)
 
     def store_ahead(self) -> None:
         """Where nobody may wait for it: what is about to be taken, and nobody wants, begins to be stored, a few blocks
@@ -166,6 +178,7 @@ class SwapSpace:
         self._free = [host_block for host_block in range(self.host_blocks - 1, -1, -1) if host_block not in busy]
         self._wanted.clear()
         self._kept.clear()
+        self._order.clear()
 
     def _stored(self, places: Places, host_blocks: Blocks, done: bool) -> None:
         """What nobody holds meanwhile, and somebody still wants, is on the host now, or lost."""
@@ -175,7 +188,7 @@ class SwapSpace:
             if done and is_alone and place.node in self._wanted:
                 self._prefix.move(place, None, host_block)
                 continue
-            self._free.append(host_block)
+            self._set_free(host_block)
             if is_alone and not done:
                 self._prefix.drop(place)
 
@@ -186,21 +199,31 @@ class SwapSpace:
         for place, host_block in zip(places, host_blocks, strict=True):
             is_alone = not place.lost and place.block is not None and self._pool.ref_count(place.block) == 1
             if not done or not is_alone:
-                self._free.append(host_block)
+                self._set_free(host_block)
                 if is_alone:
                     self._prefix.drop(place)
                 continue
+            owner = None if place.block is None else self._pool.owner(place.block)
             self._prefix.move(place, None, host_block)
             if place.node not in self._wanted:
-                self._kept[place.node] = place
+                self._keep(place, owner)
+
+    def _keep(self, place: CachedBlock, owner: object) -> None:
+        """It is on the host, and nobody wants it."""
+        assert place.host_block is not None, "what is kept is on the host"
+        self._kept[place.host_block] = place
+        self._order.add(place.host_block, owner)
+
+    def _set_free(self, host_block: int) -> None:
+        self._order.forget(host_block)
+        self._free.append(host_block)
 
     def _room(self) -> bool:
-        """Whether there is a free host block, if need be since what was kept longest ago gives way."""
+        """Whether there is a free host block, if need be since something that is kept gives way."""
         if not self._free and self._kept:
-            _, place = self._kept.popitem(last=False)
-            assert place.host_block is not None, "what is kept is on the host"
-            self._free.append(place.host_block)
-            self._prefix.drop(place)
+            host_block = self._order.pop()
+            self._prefix.drop(self._kept.pop(host_block))
+            self._set_free(host_block)
         return bool(self._free)
 
     def _take(self, count: int) -> Blocks:
@@ -212,7 +235,8 @@ class SwapSpace:
         return tuple(taken)
 
     def _loaded(self, places: Places, host_blocks: Blocks, done: bool) -> None:
-        self._free += host_blocks
+        for host_block in host_blocks:
+            self._set_free(host_block)
         for place in places:
             place.loading = 0
             if not done and not place.lost:

@@ -1,8 +1,9 @@
 """Eviction by what sessions are worth: blocks of the session that is worth least go first, ends of texts before roots.
 
-Knows whose each block is that nobody holds. One that two sessions have had is everybody's (a system prompt), and goes
-after all others, least recently released first. A tenant whose resting sessions hold more than its share of the blocks
-is worth less by as much, so that one tenant's sessions do not push out another's.
+Knows whose each block is that nobody holds, of the device or of the host. One that two sessions have had is everybody's
+(a system prompt), and goes after all others, least recently released first; so does one that no session has had yet.
+A tenant whose resting sessions hold more than its share of the blocks is worth less by as much, so that one tenant's
+sessions do not push out another's.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class SessionEviction:
         return self._count
 
     def __contains__(self, block: object) -> bool:
-        if not isinstance(block, int) or block not in self._of:
+        if not isinstance(block, int):
             return False
-        owner = self._of[block]
+        owner = self._of.get(block)
         return block in (self._shared if owner is None else self._blocks.get(owner, ()))
 
     def __iter__(self) -> Iterator[int]:
@@ -41,11 +42,9 @@ class SessionEviction:
         yield from self._shared
 
     def add(self, block: int, owner: object) -> None:
-        mine = owner if isinstance(owner, Session) else None
-        before = self._of.get(block, mine)
-        if before is not mine:
-            mine = None
-        self._of[block] = mine
+        if isinstance(owner, Session):
+            self._of[block] = owner if self._of.get(block, owner) is owner else None
+        mine = self._of.get(block)
         self._count += 1
         if mine is None:
             self._shared[block] = None
@@ -66,7 +65,6 @@ class SessionEviction:
         session = self._least()
         block = next(iter(self._shared if session is None else self._blocks[session]))
         self._take(block)
-        self.forget(block)
         return block
 
     def clear(self) -> None:
@@ -85,7 +83,7 @@ class SessionEviction:
         return set(self._blocks.get(session, ()))
 
     def _take(self, block: int) -> None:
-        owner = self._of[block]
+        owner = self._of.get(block)
         self._count -= 1
         if owner is None:
             del self._shared[block]

@@ -12,14 +12,16 @@ from inflight.core.sequence import Sequence
 from inflight.core.sessions.session_eviction import SessionEviction
 from inflight.core.sessions.session_table import Awaits, Session, SessionTable
 
+Places = Sequences[tuple[int | None, int | None]]  # blocks of the device, or of the host
+
 
 class SessionTurns:
     def __init__(self, table: SessionTable):
-        self.order = SessionEviction(table)
+        self.order, self.host_order = SessionEviction(table), SessionEviction(table)
         self._table = table
 
-    def begins(self, sequence: Sequence, found: Sequences[int | None]) -> None:
-        """It is admitted behind these cached blocks (None: one that is not on the device)."""
+    def begins(self, sequence: Sequence, found: Places) -> None:
+        """It is admitted behind what these have."""
         if sequence.session is None:
             session = self._named(sequence) or self._followed(sequence, found) or Session(sequence.request.tenant)
             sequence.session = session
@@ -36,13 +38,20 @@ class SessionTurns:
             return None
         return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
 
-    def _followed(self, sequence: Sequence, found: Sequences[int | None]) -> Session | None:
+    def _followed(self, sequence: Sequence, found: Places) -> Session | None:
         """Whose text it goes on with, if it does so behind all that is left of it."""
-        last = found[-1] if found else None
-        owner = None if last is None else self.order.owner(last)
+        owner = self._owner(found[-1]) if found else None
         if owner is None or owner.running or sequence.num_tokens < owner.tokens:
             return None
-        return owner if self.order.resting(owner) <= set(found) else None
+        blocks, host_blocks = (set(numbers) for numbers in zip(*found, strict=True))
+        is_all = self.order.resting(owner) <= blocks and self.host_order.resting(owner) <= host_blocks
+        return owner if is_all else None
+
+    def _owner(self, place: tuple[int | None, int | None]) -> Session | None:
+        block, host_block = place
+        if block is not None:
+            return self.order.owner(block)
+        return None if host_block is None else self.host_order.owner(host_block)
 
 
 def _awaits(sequence: Sequence) -> Awaits:
