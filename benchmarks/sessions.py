@@ -20,6 +20,7 @@ import argparse
 import heapq
 import random
 from dataclasses import dataclass, field
+from itertools import count, islice
 from statistics import fmean
 from typing import Literal
 
@@ -214,6 +215,12 @@ class Runs:
         return self.cached / self.tokens
 
 
+def fits(all_talks: list[Talk]) -> bool:
+    """Whether the smallest memory holds the longest of their texts; otherwise the seed is passed over."""
+    longest = max(sum(len(turn.added) + turn.answer for turn in one.turns) for one in all_talks)
+    return longest // BLOCK + 1 < working_set(all_talks) * min(SHARES)
+
+
 def row(of_seeds: list[list[Talk]], share: float) -> list[str]:
     lru, gaps, tools, grown = Runs(), Runs(), Runs(), Runs()
     for all_talks in of_seeds:
@@ -249,7 +256,7 @@ def main() -> None:
     parser.add_argument("--gaps", choices=["agents", "regular"], default="agents")
     arguments = parser.parse_args()
     regular = arguments.gaps == "regular"
-    of_seeds = [talks(seed, regular) for seed in range(arguments.seed, arguments.seed + arguments.seeds)]
+    of_seeds = list(islice(filter(fits, (talks(seed, regular) for seed in count(arguments.seed))), arguments.seeds))
     tell(f"{[working_set(one) for one in of_seeds]} blocks of {BLOCK} tokens are open at a time")
     rows = [row(of_seeds, share) for share in SHARES]
     heads = [
