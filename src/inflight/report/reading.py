@@ -8,6 +8,7 @@ is read up to there and marked; what is no record at all is refused with what wa
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -112,7 +113,7 @@ def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun
         # What was drawn ahead after its end was dropped.
         drawn = timeline.token_times[: len(sample["token_ids"])] if timeline is not None else ()
         samples.append([request.ended] * len(drawn) if together else drawn)
-    times = sorted(chain.from_iterable(samples))
+    times = array("d", sorted(chain.from_iterable(samples)))
     details = [sample["detail"] for sample in record["samples"] if "detail" in sample]
     outcome = _OUTCOMES[request.reason]
     return Observation(

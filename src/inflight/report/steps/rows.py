@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from inflight.records.block_owners import BlockOwners, Moved
@@ -153,8 +153,14 @@ class SequenceHistory:
 
 class BlockHistory:
     def __init__(self, owners: BlockOwners):
-        self.changes: list[tuple[float, int, int]] = []  # time, owner, blocks more (or fewer)
+        # Of each change: when, whose, and how many blocks more or fewer. There may be millions.
+        self._times, self._owned_by, self._blocks = array("d"), array("q"), array("q")
         self._owners = owners
+
+    @property
+    def changes(self) -> Iterator[tuple[float, int, int]]:
+        """Time, owner, blocks more (or fewer)."""
+        return zip(self._times, self._owned_by, self._blocks, strict=True)
 
     @property
     def allocated(self) -> int:
@@ -178,4 +184,8 @@ class BlockHistory:
         self._note(time, moved)
 
     def _note(self, time: float, moved: Moved) -> None:
-        self.changes += [(time, owner, change) for owner, change in moved.items() if change]
+        for owner, change in moved.items():
+            if change:
+                self._times.append(time)
+                self._owned_by.append(owner)
+                self._blocks.append(change)
