@@ -42,6 +42,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "kv_transfer",
             "several_models",
             "routing",
+            "disaggregation",
             "suffix_index",
             "light",
             "start",

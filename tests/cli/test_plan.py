@@ -43,7 +43,9 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     assert "simulated: an engine on cuda with 2 steps in flight" in told.out
     assert "TTFT p99 ≤ 1,000 ms gives way first" in told.out
     assert "with all that is uncertain of step times at its fast and at its slow end" in told.out
-    assert "not looked at: replicas that span nodes" in told.out and "disaggregation" in told.out
+    assert (
+        "not looked at: replicas that span nodes" in told.out and "on GPUs of their own (--compare-layouts)" in told.out
+    )
     assert "What binds:" in told.out and "What would change it:" in told.out
     assert "$ per million output tokens" in told.out
     settings = tomllib.loads(config.read_text())
@@ -131,6 +133,11 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
         ((*LLAMA, *CHAT, "--rate", 5, "--strategy", "magic"), "--strategy is 'magic'"),
         ((*SMALL, "--max-num-seqs", 0), "--max-num-seqs is 0"),
+        ((*SMALL, "--transfer-gbps", 100), "--transfer-gbps is about layouts, which are not asked about"),
+        ((*SMALL, "--decode-asks", "first"), "--decode-asks is about layouts"),
+        ((*SMALL, "--compare-layouts", "--transfer-gbps", 0), "--transfer-gbps is 0; give gigabits per second"),
+        ((*SMALL, "--compare-layouts", "--kv-cache-host", -1), "--kv-cache-host is -1; give GiB"),
+        ((*SMALL, "--compare-layouts", "--kv-cache-disk", 9), "--kv-disk-write-gb-per-s go together"),
         ((*SMALL, "--max-num-seqs", -1), "--max-num-seqs is -1"),
         ((*SMALL, "--max-num-batched-tokens", 0), "--max-num-batched-tokens is 0"),
         (

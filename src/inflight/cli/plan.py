@@ -10,6 +10,7 @@ import click
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.drafts import draft_options, drafts_asked_about
 from inflight.cli.files import check_writable
+from inflight.cli.layouts import layout_options, layouts_of
 from inflight.cli.machines import longest_of, machine_options, machines_of, refuse, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
@@ -35,6 +36,7 @@ from inflight.records.json_text import json_text
     click.option("--max-num-batched-tokens", type=int, help="Fix it instead of having it chosen."),
     click.option("--compare-strategies", is_flag=True, help="Also find what each batching strategy would need."),
 )
+@layout_options
 @draft_options
 @click.option("--write-config", type=click.Path(dir_okay=False, path_type=Path), help="Write the settings here (TOML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
@@ -55,10 +57,17 @@ def command(**values: Any) -> int:
         max_num_seqs=values["max_num_seqs"],
         max_num_batched_tokens=values["max_num_batched_tokens"],
     )
+    layouts = layouts_of(values)
     machines = machines_of(values, demand)
     drafts = drafts_asked_about(values, values["seed"])
     question = Question(
-        machines=machines, demand=demand, slos=slos, overrides=overrides, seed=values["seed"], drafts=drafts
+        machines=machines,
+        demand=demand,
+        slos=slos,
+        overrides=overrides,
+        seed=values["seed"],
+        drafts=drafts,
+        layouts=layouts,
     )
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
     print(json_text(as_data(answer)) if values["as_json"] else as_text(answer))

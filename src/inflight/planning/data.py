@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from inflight.metrics.slo import METRICS
+from inflight.planning.layout_verdict import layout_data
 from inflight.planning.outlook import Strategies
 from inflight.planning.plan import Cost, Infeasible, Plan
 from inflight.planning.simulation import Trial
@@ -59,6 +60,7 @@ def as_data(answer: Plan | Infeasible) -> dict[str, Any]:
         "routers": [
             {"router": one.router, "replicas": one.replicas, "cached_share": one.cached} for one in answer.routers
         ],
+        "layouts": None if answer.layouts is None else layout_data(answer.layouts),
         "speculation": None if answer.speculation is None else _speculation(answer.speculation),
         "mistakes": list(answer.warnings),
         "notes": list(answer.traffic.notes),

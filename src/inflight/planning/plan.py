@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.layout_verdict import LayoutOutlook
+from inflight.planning.layouts import layout_needs
 from inflight.planning.outlook import Change, Strategies, compare, outlook
-from inflight.planning.routers import RouterNeed, router_needs
+from inflight.planning.routers import WORTH_ASKING, RouterNeed, router_needs
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import (
     SIMULATED,
@@ -64,7 +66,8 @@ class Plan:
     trial: at the planned load. spans: latency → (low, high) for p50, p95, p99 in seconds, over seeds and over both ends
     of what is uncertain. utilisation: planned load over the highest one that keeps the SLOs. others: machines that
     were looked at, with the rates they keep (0: none does); unfit: why others were not. speculation: what it would
-    bring, where that was asked. routers: what it takes behind each, where prompts share their beginnings.
+    bring, where that was asked. routers: what it takes behind each, where prompts share their beginnings. layouts: what
+    each layout takes, where that was asked.
     """
 
     question: Question
@@ -85,6 +88,7 @@ class Plan:
     cost: Cost | None
     speculation: SpeculationOutlook | None = None
     routers: Sequence[RouterNeed] = ()
+    layouts: LayoutOutlook | None = None
 
     @property
     def gpus(self) -> int:
@@ -194,7 +198,23 @@ def _answer(
         cost=_cost(best, replicas, question, traffic),
         speculation=_speculation(runner, best, replicas, progress),
         routers=router_needs(runner, best, progress),
+        layouts=_layouts(runner, best, progress),
     )
+
+
+def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> LayoutOutlook | None:
+    """None where nobody asked."""
+    asked, demand = runner.question.layouts, runner.question.demand
+    if asked is None:
+        return None
+    link, tiers = asked.link(best.machine), asked.tiers(best.machine)
+    no_tiers = ""
+    if tiers and runner.traffic.shared < WORTH_ASKING:
+        tiers, no_tiers = (), "tiers were not tried: prompts share no beginnings, which is all that they keep"
+    if best.machine.windows != (0,) or best.machine.state_snapshots:
+        tiers, link = (), None
+    needs = layout_needs(runner, best, link, asked.handovers, tiers, progress)
+    return LayoutOutlook(needs, demand, runner.traffic, link, no_tiers)
 
 
 def _speculation(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> SpeculationOutlook | None:

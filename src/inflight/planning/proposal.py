@@ -60,10 +60,9 @@ class Proposal:
 
 def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides) -> Proposal:
     """Settings for a machine, with reasons."""
-    kv_rows = max(1, int(KV_SHARE * machine.sequences(traffic.mean_context)))
+    kv_rows = rows_in_memory(machine, traffic)
     limit = step_limit(slos)
-    most = min(MOST_ROWS, machine.state_rows or MOST_ROWS)
-    rows_limit = min(kv_rows, most, _rows_within(machine, traffic, mean_limit(slos)))
+    rows_limit = rows_for_decodes(machine, traffic, slos)
     budget = max(_budget(machine, traffic, rows_limit, limit, overrides), overrides.max_num_seqs or 1)
     steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, budget)
     spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
@@ -75,6 +74,16 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
         reasons=_reasons(machine, traffic, overrides, rows, budget, kv_rows, rows_limit, limit, steady),
     )
     return Proposal(config, steady, kv_rows)
+
+
+def rows_in_memory(machine: Machine, traffic: Traffic) -> int:
+    return max(1, int(KV_SHARE * machine.sequences(traffic.mean_context)))
+
+
+def rows_for_decodes(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...]) -> int:
+    """Sequences at most, by memory and the promised pace."""
+    most = min(MOST_ROWS, machine.state_rows or MOST_ROWS)
+    return min(rows_in_memory(machine, traffic), most, _rows_within(machine, traffic, mean_limit(slos)))
 
 
 def step_limit(slos: tuple[Slo, ...]) -> float | None:

@@ -19,15 +19,40 @@ from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.exchange import Link
+from inflight.simulate.folder import Folder
+from inflight.simulate.handover import AFTER, Handover
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
 from inflight.simulate.steps import StepModel
+from inflight.simulate.timed_transfers import TransferRate
 from inflight.workload.contents import Contents
 from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
 SHARES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Engines for prompts and engines for answers, in place of replicas that do both. prefill, decode: how many.
+    config: of those for answers. link, handover: between the two."""
+
+    prefill: int
+    decode: int
+    config: EngineConfig
+    link: Link
+    handover: Handover = AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Where each replica keeps keys and values beyond its device. host_gib: of its host's memory. folder: in which all
+    keep them."""
+
+    host_gib: float | None = None
+    folder: Folder | None = None
 
 
 def simulate_run(
@@ -38,20 +63,42 @@ def simulate_run(
     replicas: int = 1,
     drafts: SimulatedDrafts | None = None,
     router: str = ROUTER,
+    pools: Pools | None = None,
+    tiers: Tiers | None = None,
 ) -> Simulation:
     """What becomes of the workload's requests. Replicas are alike and share the model, whose answers must depend on
-    nothing but what it is asked. drafts: how often those are right that the settings ask for."""
-    pool = Pool(
-        machine.capacity(config.max_num_seqs, config.scheduling.preemption != "recompute"),
-        config.engine_settings(machine.max_model_len, machine.device),
-        config.scheduling,
-        lambda number: model,
-        replicas,
-        router,
-        drafts=drafts,
-        depth=machine.depth,
+    nothing but what it is asked. drafts: how often those are right that the settings ask for. pools: in place of
+    replicas; `config` is of those for prompts."""
+
+    def pool(config: EngineConfig, replicas: int) -> Pool:
+        made = Pool(
+            machine.capacity(config.max_num_seqs, config.scheduling.preemption != "recompute"),
+            config.engine_settings(machine.max_model_len, machine.device),
+            config.scheduling,
+            lambda number: model,
+            replicas,
+            router,
+            drafts=drafts,
+            depth=machine.depth,
+        )
+        return made if tiers is None else _with_tiers(made, machine, tiers)
+
+    if pools is None:
+        return simulate(workload, Setup(pool(config, replicas)))
+    two = pool(config, pools.prefill), pool(pools.config, pools.decode)
+    return simulate(workload, Setup(*two, pools.link, handover=pools.handover))
+
+
+def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
+    if tiers.host_gib is None:
+        return replace(pool, folder=tiers.folder)
+    blocks = int(tiers.host_gib * 2**30 / machine.block_bytes)
+    capacity = replace(
+        pool.capacity, host_blocks=pool.capacity.host_blocks + blocks, asynchronous_transfers=machine.on_gpu
     )
-    return simulate(workload, Setup(pool))
+    settings = replace(pool.settings, kv_cache_host=tiers.host_gib)
+    host = TransferRate(machine.copy_seconds) if machine.copy_seconds else None
+    return replace(pool, capacity=capacity, settings=settings, host=host, folder=tiers.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +164,7 @@ class Trial:
     percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured part's steps.
     outside: sentence → share of the steps that lie beyond what the step model rests on. Of the whole run, all replicas
     together: preemptions; busy_tokens_per_s: output tokens per second with a step under way; drafted: what speculation
-    did, None without it.
+    did, None without it; busy: share of the time to the last arrival that steps took, of each pool.
     """
 
     rate: float
@@ -130,6 +177,7 @@ class Trial:
     outside: Mapping[str, float]
     busy_tokens_per_s: float = 0.0
     drafted: Drafted | None = None
+    busy: tuple[float, ...] = ()
 
     @property
     def saturated(self) -> bool:
@@ -169,13 +217,15 @@ def try_out(
     measured: tuple[float, float] = (0.0, 1.0),
     drafts: SimulatedDrafts | None = None,
     router: str = ROUTER,
+    pools: Pools | None = None,
+    tiers: Tiers | None = None,
 ) -> Trial:
     """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
     goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which). drafts: how
     often they are right."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
-    run = simulate_run(machine, config, offered, meter, replicas, drafts, router)
+    run = simulate_run(machine, config, offered, meter, replicas, drafts, router, pools, tiers)
     summary, read = read_off(run.observations, measured)
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)
@@ -191,7 +241,14 @@ def try_out(
         busy_tokens_per_s=sum(one.output_tokens for one in run.observations)
         / max(1e-12, math.fsum(one.busy for one in run.replicas)),
         drafted=None if drafts is None else _drafted(run),
+        busy=_busy(run, span),
     )
+
+
+def _busy(run: Simulation, span: float) -> tuple[float, ...]:
+    """Steps behind the last arrival are few."""
+    parts = run.replicas[: run.first], run.replicas[run.first :]
+    return tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in parts if part)
 
 
 def _drafted(run: Simulation) -> Drafted:

@@ -21,10 +21,12 @@ from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import BUDGETS, KV_SHARE, Overrides, Proposal, propose
 from inflight.planning.search import Capacity, find_capacity
-from inflight.planning.simulation import ROUTER, Trial, try_out
+from inflight.planning.simulation import ROUTER, Pools, Tiers, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.exchange import Link
+from inflight.simulate.handover import AFTER, Handover
 from inflight.simulate.steps import StepModel
 
 POOLED = 3  # replicas that are simulated together
@@ -60,11 +62,22 @@ def requests_for(slos: Sequence[Slo]) -> Requests:
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
 
 
+@dataclass(frozen=True, slots=True)
+class LayoutsAsked:
+    """link(machine): between two of its engines; None: nothing is known of it. handovers: ways to ask for prompts.
+    tiers(machine): that its engines may have."""
+
+    link: Callable[[Machine], Link | None]
+    handovers: tuple[Handover, ...] = (AFTER,)
+    tiers: Callable[[Machine], tuple[Tiers, ...]] = lambda machine: ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """machines: ways to run one engine, of which one is chosen. slos may be empty: then the demand is only to be
     served. seed: of the workloads. requests: of one trial, as `Requests` has them; None: as many as the promised
-    percentiles need. drafts: how often they would be right; None: speculation is not asked about."""
+    percentiles need. drafts: how often they would be right; None: speculation is not asked about. layouts: what is
+    asked about them; None: nothing."""
 
     machines: Sequence[Machine]
     demand: Demand
@@ -73,6 +86,7 @@ class Question:
     seed: int = 0
     requests: tuple[int, int, int] | None = None
     drafts: SimulatedDrafts | None = None
+    layouts: LayoutsAsked | None = None
 
     @property
     def sizes(self) -> Requests:
@@ -123,26 +137,45 @@ class TrialRunner:
         reads: float = 1.0,
         drafts: SimulatedDrafts | None = None,
         router: str = ROUTER,
+        pools: Pools | None = None,
+        tiers: Tiers | None = None,
     ) -> Trial:
         """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate. reads: times as
-        many requests as usual. drafts: how often those are right that `config` asks for."""
+        many requests as usual. drafts: how often those are right that `config` asks for. pools: in place of replicas,
+        which count as many; `config` is of those for prompts. tiers: that all have."""
         number = replicas or candidate.pooled
+        if pools is not None:
+            number = pools.prefill + pools.decode
         traffic = self.traffic if demand is None else traffic_of(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
-        run = self._length(candidate, rate, number, residents, reads)
+        more = 1.0 if pools is None else max(1.0, number / candidate.pooled)
+        run = self._length(candidate, rate, number, residents, reads, more)
         offered = (demand or self.question.demand).workload(rate * number, run.requests, self.question.seed + seed)
         chosen = config or candidate.config
-        if not any(entry.prefix for entry in offered.entries):
+        if pools is None and not any(entry.prefix for entry in offered.entries):
             chosen = replace(chosen, enable_prefix_caching=False)  # nothing is shared, and not to look is faster
         shares = (run.begin, run.end)
-        slos, machine = self.question.slos, candidate.machine
-        return try_out(machine, chosen, offered, slos, model, number, measured=shares, drafts=drafts, router=router)
+        return try_out(
+            candidate.machine,
+            chosen,
+            offered,
+            self.question.slos,
+            model,
+            number,
+            measured=shares,
+            drafts=drafts,
+            router=router,
+            pools=pools,
+            tiers=tiers,
+        )
 
-    def _length(self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float) -> Length:
+    def _length(
+        self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float, more: float = 1.0
+    ) -> Length:
         """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks
-        good."""
+        good. more: times as many requests at most, where there are more engines than usual."""
         sizes = self.question.sizes
-        most = min(sizes.most, self.question.demand.most)  # of a short trace
+        most = min(more * sizes.most, self.question.demand.most)  # of a short trace
         fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0)
         if rate < 0.2 * candidate.guess:
             return Length(fewest)  # hardly anyone meets; the run is long enough by itself

@@ -11,6 +11,7 @@ import math
 from inflight.config.engine import placed
 from inflight.counted import counted
 from inflight.metrics.slo import METRICS, Slo
+from inflight.planning.layout_verdict import describe as describe_layouts
 from inflight.planning.outlook import Change
 from inflight.planning.plan import Infeasible, Plan
 from inflight.planning.routers import describe as describe_routers
@@ -45,6 +46,9 @@ def as_text(plan: Plan | Infeasible) -> str:
     if plan.routers:
         about = "Routers before the replicas, for the same promises:"
         lines += ["", about, *(f"  {sentence}" for sentence in describe_routers(plan.routers))]
+    if plan.layouts is not None:
+        about = "Layouts on the same machine, for the same promises:"
+        lines += ["", about, *(f"  {sentence}" for sentence in describe_layouts(plan.layouts))]
     if plan.speculation is not None:
         lines += ["", "Speculation at this load:", *(f"  {sentence}" for sentence in describe(plan.speculation))]
     if plan.warnings:
@@ -221,10 +225,8 @@ def _basis(plan: Plan) -> list[str]:
         lines.append(f"  {gpu.name}: {gpu.provenance}")
     lines.append(f"  {_simulated(plan)}")
     if machine.memory is not None:
-        lines.append(
-            "  not looked at: replicas that span nodes, pipeline parallelism, and prefill and decode on GPUs of their "
-            "own (disaggregation; `inflight simulate --prefill-replicas` tries that with a step model)"
-        )
+        apart = "" if plan.layouts is not None else ", and prefill and decode on GPUs of their own (--compare-layouts)"
+        lines.append(f"  not looked at: replicas that span nodes, pipeline parallelism{apart}")
     samples = plan.trial.summary.requests
     lines.append(
         f"  p99 rests on {samples:,} simulated requests; {machine.name} holds blocks of {machine.block_size} tokens"

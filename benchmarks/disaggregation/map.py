@@ -1,0 +1,124 @@
+"""The map: where prefill and decode apart pay, over lengths, promises and links, against the better of engines that do
+both; and the table of it in docs/scaling.md.
+
+Trials are short (120 to 200 requests are read), so that a tenth more or less shows nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.comparison import tell
+from benchmarks.disaggregation.found import Search, Shape
+from benchmarks.disaggregation.shapes import ANSWERS, LINKS, PROMISES, PROMPTS, TAIL
+from benchmarks.results import table
+
+SCALING = Path(__file__).parents[2] / "docs" / "scaling.md"
+REQUESTS = (120, 200, 450)
+MARK = "map of disaggregation"
+NOISE = 0.1
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """together: requests/s and engine of the better of both, and which it is; apart: by link."""
+
+    prompts: int
+    answers: int
+    promises: str
+    together: float
+    layout: str
+    split: tuple[int, int]
+    apart: dict[str, float]
+
+    def ratio(self, link: str) -> float | None:
+        """None: neither keeps the promises."""
+        if not self.apart[link] and not self.together:
+            return None
+        return self.apart[link] / self.together if self.together else float("inf")
+
+
+def cell(prompts: int, answers: int, promises: str) -> Cell:
+    tell(f"prompts of {prompts:,}, answers of {answers:,}, {promises}: {PROMISES[promises]}")
+    lengths = f"lognormal:{prompts}:{TAIL * prompts}", f"lognormal:{answers}:{TAIL * answers}"
+    search = Search(Shape(*lengths, PROMISES[promises], REQUESTS))
+    both = search.better_together()
+    fastest, *others = sorted(LINKS, key=lambda name: -LINKS[name])
+    best = search.apart(LINKS[fastest])
+    pools = best.layout.pools
+    assert pools is not None
+    rates = {fastest: best.rate}
+    for link in others:
+        rates[link] = search.again(best, LINKS[link]).rate if best.rate else 0.0
+    split = pools.prefill, pools.decode
+    return Cell(prompts, answers, promises, both.rate, both.layout.name, split, rates)
+
+
+def cells(kept: Path, search: bool) -> list[Cell]:
+    """Those that are in the file already are not searched again; short answers first, which are quick. search: whether
+    the others are."""
+    found = [msgspec.json.decode(line, type=Cell) for line in kept.read_bytes().splitlines()] if kept.exists() else []
+    known = {(one.prompts, one.answers, one.promises) for one in found}
+    for answers, promises, prompts in itertools.product(ANSWERS, PROMISES, PROMPTS):
+        if search and (prompts, answers, promises) not in known:
+            found.append(cell(prompts, answers, promises))
+            with kept.open("ab") as file:
+                file.write(msgspec.json.encode(found[-1]) + b"\n")
+    places = {name: at for at, name in enumerate(PROMISES)}
+    return sorted(found, key=lambda one: (places[one.promises], one.prompts, one.answers))
+
+
+def report(found: list[Cell]) -> str:
+    head = ("promised", "prompts", "answers", "together", "split", *(f"apart, {link}" for link in LINKS))
+    rows = [
+        (
+            one.promises,
+            f"{one.prompts:,}",
+            f"{one.answers:,}",
+            f"{one.together:.2f} ({one.layout})",
+            f"{one.split[0]} to {one.split[1]}",
+            *(_told(one.ratio(link)) for link in LINKS),
+        )
+        for one in found
+    ]
+    promises = "; ".join(f"{name}: `{slo}`" for name, slo in PROMISES.items())
+    return (
+        "Of each cell the requests per second and engine (four H100s) that the better of whole prompts and chunks "
+        "keeps, and how many times as many are kept per GPU apart, asked after the prompt (as behind vllm-router), by "
+        f"the link of an engine. Above 1 apart pays; a tenth is noise. {promises}.\n\n{table(head, rows)}"
+    )
+
+
+def short(found: list[Cell]) -> str:
+    """For docs/scaling.md: the ratio by promise and lengths, for the slowest and the fastest link."""
+    parts = []
+    for promises, slo in PROMISES.items():
+        mine = [one for one in found if one.promises == promises]
+        rows = []
+        for prompts in PROMPTS:
+            row = [f"prompts of {prompts:,}"]
+            for answers in ANSWERS:
+                one = next((each for each in mine if (each.prompts, each.answers) == (prompts, answers)), None)
+                row.append("" if one is None else " / ".join(_told(one.ratio(link)) for link in LINKS))
+            rows.append(row)
+        head = (f"{promises}: `{slo}`", *(f"answers of {answers:,}" for answers in ANSWERS))
+        parts.append(table(head, rows))
+    return "\n\n".join(parts)
+
+
+def write_map(found: list[Cell]) -> None:
+    """Between its marks in docs/scaling.md."""
+    pattern = re.compile(f"(<!-- begin {MARK} -->\n).*?(\n<!-- end {MARK} -->)", re.DOTALL)
+    text = SCALING.read_text(encoding="utf-8")
+    SCALING.write_text(pattern.sub(lambda match: match[1] + short(found) + match[2], text), encoding="utf-8")
+
+
+def _told(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    if ratio == float("inf"):
+        return "only apart"
+    return f"**{ratio:.2f}**" if ratio > 1 + NOISE else f"{ratio:.2f}"

@@ -1,0 +1,200 @@
+"""Layouts, found by the same trials, and which of them pays, in sentences."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from inflight.metrics.slo import parse_slos
+from inflight.planning.data import as_data
+from inflight.planning.demand import Demand, Traced
+from inflight.planning.layout_verdict import LayoutOutlook, describe, layout_data
+from inflight.planning.layouts import (
+    APART,
+    CHUNKED,
+    WHOLE,
+    LayoutNeed,
+    apart,
+    layout_need,
+    layout_needs,
+    pool_configs,
+    pool_rates,
+)
+from inflight.planning.machine import Machine
+from inflight.planning.plan import Plan, plan
+from inflight.planning.proposal import Overrides
+from inflight.planning.simulation import Tiers
+from inflight.planning.sizing import LayoutsAsked, Question, TrialRunner, candidate_for, traffic_of
+from inflight.planning.text import as_text
+from inflight.simulate.exchange import Link
+from inflight.workload.workload import Entry, Workload
+
+from .builders import drawn, machine
+
+QUICK, SLOW = Link(1e5, 100.0), Link(1e5, 0.05)  # a prompt of 400 tokens: 3 ms, 6 s
+LONG = {"prompt": "lognormal:400:800", "answer": "lognormal:30:60"}
+STRICT = "ttft=3000(p90),itl=160(p90)"
+FEW = (40, 60, 120)
+
+
+def runner(demand: Demand, slos: str, of: Machine | None = None, requests: Any = FEW) -> TrialRunner:
+    asked = Question(machines=[of or machine()], demand=demand, slos=parse_slos([slos]), requests=requests)
+    return TrialRunner(asked, traffic_of(demand))
+
+
+@cache
+def needs(link: Link | None) -> dict[str, LayoutNeed]:
+    one = runner(drawn(50.0, **LONG), STRICT)
+    best = candidate_for(one.question, one.traffic, one.question.machines[0], Overrides())
+    return {need.layout.name: need for need in layout_needs(one, best, link)}
+
+
+def outlook(rate: float, link: Link | None = QUICK) -> LayoutOutlook:
+    demand = drawn(rate, **LONG)
+    return LayoutOutlook(list(needs(link).values()), demand, traffic_of(demand), link)
+
+
+def test_apart_serves_more_where_steps_with_prompts_break_the_pace() -> None:
+    """A step of 64 tokens breaks 160 ms, so that chunks are small, and each of their steps costs 100 ms anyway."""
+    found = needs(QUICK)
+    assert list(found) == [WHOLE, CHUNKED, APART]
+    assert found[APART].rate > 1.5 * max(found[CHUNKED].rate, found[WHOLE].rate)
+    held = found[APART].held
+    assert held is not None and held.met and len(held.busy) == 2
+
+
+def test_a_slow_link_takes_what_apart_brings() -> None:
+    one = runner(drawn(50.0, **LONG), STRICT)
+    layout = needs(QUICK)[APART].layout
+    assert layout.pools is not None
+    slow = replace(layout, pools=replace(layout.pools, link=SLOW))
+    assert layout_need(one, slow, lambda sentence: None).rate < 0.5 * needs(QUICK)[APART].rate
+
+
+def test_splits_follow_the_work() -> None:
+    """Long prompts want more engines for prompts; long answers for answers."""
+
+    def split(**lengths: str) -> float:
+        one = runner(drawn(50.0, **lengths), "ttft=9000(p90)")
+        best = candidate_for(one.question, one.traffic, one.question.machines[0], Overrides())
+        pools = apart(one, best, QUICK)[0].pools
+        assert pools is not None
+        return pools.prefill / pools.decode
+
+    assert split(prompt="2000", answer="5") > 1 > split(prompt="20", answer="200")
+
+
+def test_pool_rates_are_those_of_engines_that_do_one_thing() -> None:
+    """A prompt of 400 tokens in one step of 0.5 s; answers of 30 tokens beside others, each in as many steps."""
+    one = runner(drawn(50.0, prompt="400", answer="30"), "ttft=9000(p90),tpot=150(p90)")
+    prompts, answers = pool_configs(one, machine())
+    prefill, decode = pool_rates(machine(), one.traffic, prompts, answers)
+    assert prefill == pytest.approx(2.0)
+    rows = answers.max_num_seqs
+    assert rows == 35  # the most whose step of 0.135 s leaves a tenth of the promise
+    assert decode == pytest.approx(rows / (30 * 0.135))
+    assert answers.max_num_batched_tokens is not None and answers.max_num_batched_tokens > rows
+
+
+def test_pools_are_made_of_whole_engines() -> None:
+    need = needs(QUICK)[APART]
+    pools = need.layout.pools
+    assert pools is not None and need.rate
+    total = pools.prefill + pools.decode
+    assert need.engines(drawn(10 * need.rate * total)) == (10 * pools.prefill, 10 * pools.decode)
+    assert need.engines(drawn(0.01 * need.rate)) == (1, 1)
+    assert need.gpus(drawn(0.01 * need.rate)) == 2
+
+
+def test_it_is_said_whether_it_pays_and_why() -> None:
+    said = " ".join(describe(outlook(60.0)))
+    assert "apart pays: " in said and "in place of" in said and "times the requests per GPU" in said
+    assert "all streams wait for each prompt that is computed beside them" in said
+    data = layout_data(outlook(60.0))
+    assert [one["layout"] for one in data["found"]] == [WHOLE, CHUNKED, APART]
+    assert data["found"][2]["gpus"] < data["found"][1]["gpus"]
+    assert data["found"][2]["split"] and data["found"][2]["decode_asks"] == "after"
+    assert data["verdicts"] and data["link_gbps"] == QUICK.gbps
+
+
+def test_a_small_demand_does_not_fill_engines_of_both_kinds() -> None:
+    rate = 0.9 * needs(QUICK)[WHOLE].rate
+    assert "apart does not pay at this rate: 2 GPUs in place of 1" in " ".join(describe(outlook(rate)))
+
+
+def test_what_keeps_no_promise_is_said() -> None:
+    of = needs(QUICK)
+    never = replace(of[APART], held=None, broken=of[APART].broken)
+    demand = drawn(60.0, **LONG)
+    found = LayoutOutlook([of[WHOLE], of[CHUNKED], never], demand, traffic_of(demand), QUICK)
+    said = " ".join(describe(found))
+    assert (
+        "keeps the promises at no rate: even at" in said and "apart does not pay: it keeps the promises at no" in said
+    )
+    nobody = [replace(one, held=None) for one in of.values()]
+    assert all(one["gpus"] is None for one in layout_data(replace(found, needs=nobody))["found"])
+    only = [nobody[0], nobody[1], of[APART]]
+    assert "engines that do both keep the promises at no rate" in " ".join(describe(replace(found, needs=only)))
+
+
+def test_where_the_link_or_the_split_is_in_the_way_that_is_the_reason() -> None:
+    of = needs(QUICK)
+    held = of[APART].held
+    assert held is not None and of[APART].layout.pools is not None
+    worse = replace(held, rate=0.3 * of[WHOLE].rate, busy=(0.95, 0.3))
+    pools = replace(of[APART].layout.pools, link=SLOW)
+    slow = LayoutNeed(replace(of[APART].layout, pools=pools), worse, None)
+    demand = drawn(60.0, **LONG)
+    said = " ".join(describe(LayoutOutlook([of[WHOLE], slow], demand, traffic_of(demand), SLOW)))
+    assert "apart does not pay: " in said
+    assert "ms on a link of 0 Gbit/s" in said and "engines for answers stand idle 70% of the time" in said
+
+
+def planned(demand: Demand, slos: str, asked: LayoutsAsked | None, of: Machine | None = None) -> Plan:
+    machines = [of or machine()]
+    found = plan(Question(machines=machines, demand=demand, slos=parse_slos([slos]), requests=FEW, layouts=asked))
+    assert isinstance(found, Plan)
+    return found
+
+
+def conversations(requests: int = 1500, groups: int = 24) -> Workload:
+    """A thousand tokens of one of many beginnings, of which a replica holds few."""
+    rng, now, entries = random.Random(0), 0.0, []
+    for _ in range(requests):
+        now += rng.expovariate(10.0)
+        group = rng.randrange(groups)
+        prefix = tuple(64 * group + part for part in range(64))
+        entries.append(Entry(now, 1024 + rng.randint(10, 60), rng.randint(5, 20), prefix=prefix, block_size=16))
+    return Workload(tuple(entries), "conversations")
+
+
+def test_a_tier_pays_where_prompts_begin_alike_and_memory_is_short() -> None:
+    small = machine(blocks=500, host_blocks=0, block_bytes=2.0**20, copy_seconds=1e-5)
+    one = runner(Traced(conversations(), 4.0), "ttft=4000(p90)", small, (150, 200, 300))
+    best = candidate_for(one.question, one.traffic, small, Overrides())
+    found = layout_needs(one, best, None, tiers=(Tiers(host_gib=3.0),))
+    seen = LayoutOutlook(found, one.question.demand, one.traffic, None)
+    said = describe(seen)
+    assert any(one.startswith("it pays with 3 GiB of host: ") for one in said), said
+    assert "nothing is known of the link between engines; give --transfer-gbps" in " ".join(said)
+    tier = next(one for one in layout_data(seen)["found"] if one["tiers"])
+    plain = next(one for one in layout_data(seen)["found"] if one["layout"] == tier["layout"] and not one["tiers"])
+    assert tier["cached_share"] > 0.1 + plain["cached_share"]
+
+
+@pytest.mark.wide
+def test_a_plan_tells_layouts_where_they_are_asked_about() -> None:
+    asked = LayoutsAsked(lambda machine: QUICK, tiers=lambda machine: (Tiers(host_gib=3.0),))
+    found = planned(drawn(2.0), "ttft=4000(p90)", asked)
+    assert found.layouts is not None
+    said = as_text(found)
+    assert "Layouts on the same machine, for the same promises:" in said
+    assert "tiers were not tried: prompts share no beginnings" in said
+    assert "prefill and decode on GPUs of their own" not in said
+    assert as_data(found)["layouts"]["verdicts"]
+    plain = planned(drawn(2.0), "ttft=4000(p90)", None)
+    assert plain.layouts is None and as_data(plain)["layouts"] is None
