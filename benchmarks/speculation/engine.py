@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,7 +48,7 @@ class OwnTime:
 
 @dataclass(slots=True)
 class _Running:
-    """added: when, on the engine's own clock."""
+    """added: when it came, on the engine's own clock."""
 
     added: float
     token_ids: list[int] = field(default_factory=list)
@@ -98,11 +99,25 @@ class ScriptedEngine:
             self._keep_running(rows)
             self._advance()
 
+    def run_arrivals(self, arrivals: Sequence[float]) -> None:
+        """Requests that come at these of the engine's own seconds, until all have ended. Where nobody runs, the next
+        one comes at once."""
+        coming = deque(arrivals)
+        while coming or self._running:
+            if coming and not self._running:
+                self.seconds = max(self.seconds, coming[0])
+            while coming and coming[0] <= self.seconds:
+                self._add(coming.popleft())
+            self._advance()
+
     def _keep_running(self, rows: int) -> None:
         while len(self._running) < rows:
-            request = next(self._requests)
-            self._running[request.request_id] = _Running(self.seconds)
-            self._loop.add(request)
+            self._add(self.seconds)
+
+    def _add(self, moment: float) -> None:
+        request = next(self._requests)
+        self._running[request.request_id] = _Running(moment)
+        self._loop.add(request)
 
     def _advance(self) -> None:
         began = self._clock.now()
