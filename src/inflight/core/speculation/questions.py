@@ -8,6 +8,7 @@ question.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from inflight.core.sequence import SequenceView
@@ -50,9 +51,12 @@ class Questions:
 
     def affords_any(self, due: Iterable[int], beside: float) -> bool:
         """Of those whose turn it is. Where not, all wait until the account has grown."""
-        least = min((self.price(self._views[number]) for number in due), default=ASKING)
-        if self._holds(least + beside):
-            return True
+        least = math.inf
+        for number in due:
+            price = self.price(self._views[number])
+            if self._holds(price + beside):
+                return True
+            least = min(least, price)
         self._least = DEARER * least
         return False
 
