@@ -133,7 +133,8 @@ def _until(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
         time.sleep(1)
 
 
-def test_what_cannot_be_served_so_is_refused_in_words(python: str, tmp_path: Path) -> None:
+def test_what_cannot_be_served_so_is_refused_in_words(python: str, single: Server, tmp_path: Path) -> None:
+    nobodys, other = f"127.0.0.1:{_free_port()}", single.url.removeprefix("http://")
     for arguments, said in (
         (("--replicas", "0"), "--replicas is 0; give a number from 1"),
         (("--replicas", "2", "--max-replicas", "1"), "--max-replicas is 1"),
@@ -141,10 +142,13 @@ def test_what_cannot_be_served_so_is_refused_in_words(python: str, tmp_path: Pat
         (("--replicas", "2", "--router", "sometimes"), "known are round-robin"),
         (("--replicas", "2", "--record", str(tmp_path / "r")), "--record is one engine's"),
         (("--replicas", "1", "--model", str(tmp_path / "nowhere")), "nowhere"),
+        (("--replicas", "1", "--ray-address", "ray://there:10001"), "give HOST:PORT of a head"),
+        (("--replicas", "1", "--ray-address", nobodys), f"{nobodys} cannot be reached"),
+        (("--replicas", "1", "--ray-address", other), f"{other} is no head of Ray's"),
     ):
         command = [python, "-m", "inflight.cli", "serve", "--port", "0", *arguments]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        assert ended.returncode != 0 and said in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+        assert ended.returncode in (1, 2) and said in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
 
 
 def _streamed(server: Server, number: int) -> tuple[str, str | None]:

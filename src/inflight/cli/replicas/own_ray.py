@@ -9,9 +9,11 @@ import atexit
 import logging
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable
 
+import grpc
 import ray
 from ray import serve
 
@@ -23,7 +25,10 @@ from inflight.config.setting import SettingsError
 
 NAME = "inflight"
 START_SECONDS = 240.0  # for which Ray's start is waited for: some 10 s on a machine that has nothing else to do
+GRPC_SECONDS = 15.0
 STARTS = 3  # of a Ray of this machine: its own limit is 30 s, which a busy one may need longer for
+
+_OWN_FAULT = re.compile(r"^inflight\.[\w.]+: (.+)$", re.MULTILINE)
 
 log = logging.getLogger("inflight.server")
 
@@ -38,6 +43,8 @@ class OwnRay:
         self._starter = _Starter()
         where = f"--ray-address {address}" if address else "Ray on this machine"
         check_version(ray.__version__)
+        if address is not None:
+            _check_head(address)
         try:
             self._starter.run(lambda: _start(address, places))
         except Exception as error:  # Ray raises many kinds, some of which are Exception itself
@@ -55,8 +62,8 @@ class OwnRay:
             prefill = None if pools.prefill is None else serve.get_deployment_handle(PREFILL, NAME)
             return ReplicaHandle(handle, self.close, self._head, prefill)
         except RuntimeError as error:
-            why = first_sentence(str(error))
-            raise SettingsError(f"The replicas cannot be started: {why}. Ray's logs say more.") from None
+            why = _own_words() or f"{first_sentence(str(error))}. Ray's logs say more."
+            raise SettingsError(f"The replicas cannot be started: {why}") from None
 
     def close(self) -> None:
         """Of this machine's Ray nothing is left; of a cluster's, the replicas end."""
@@ -108,6 +115,28 @@ def _start(address: str | None, places: int) -> None:
             log.warning("%s; Ray is started once more.", first_sentence(str(error)))
             ray.shutdown()
     serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+
+
+def _check_head(address: str) -> None:
+    """Whether who listens there speaks as a head does: Ray itself would find out in minutes. Raises SettingsError."""
+    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(GRPC_SECONDS)
+        except grpc.FutureTimeoutError:
+            raise SettingsError(
+                f"--ray-address {address} is no head of Ray's: whoever listens there has not spoken gRPC within "
+                f"{GRPC_SECONDS:g} s. {advice(address)}"
+            ) from None
+
+
+def _own_words() -> str:
+    """What a replica said itself when it did not start, in the end of a trace that Ray passes on; empty: nothing."""
+    application = serve.status().applications.get(NAME)
+    told = () if application is None else tuple(one.message for one in application.deployments.values())
+    found = [said[1] for message in told for said in _OWN_FAULT.finditer(message)]
+    return found[-1] if found else ""
 
 
 def _init(address: str | None, places: int) -> None:
