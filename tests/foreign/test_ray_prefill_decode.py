@@ -74,6 +74,8 @@ def test_answers_are_those_of_one_engine_and_prompts_come_from_the_other(apart: 
     assert brought(apart) - before >= 16 * 10, "most of the prompts' blocks"
     answers_alike(apart, single, range(4), cache_salt="somebody", n=2)
     answers_alike(apart, single, range(4), echo=True)
+    page = apart.get("/metrics").text
+    assert sorted(re.findall(r'^inflight_replica_pool\{pool="(\w+)"', page, re.MULTILINE)) == ["engine", "prefill"]
 
 
 def test_a_prompt_of_another_salt_is_computed_anew(apart: Server) -> None:

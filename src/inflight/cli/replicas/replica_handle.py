@@ -44,6 +44,7 @@ class ReplicaHandle:
         prefill: replicas that compute prompts for the others, if there are any; they are asked what they count."""
         self._handle, self._closed, self._head = handle, closed, head
         self._pools = [handle] if prefill is None else [handle, prefill]
+        self._pool_of: dict[str, str] = {}  # replicas that answered last
         self._board = board_of(handle.deployment_name)
 
     async def describe(self) -> Described:
@@ -70,7 +71,10 @@ class ReplicaHandle:
 
     async def metrics(self) -> Mapping[str, bytes]:
         """Pages of the replicas that answer, by Ray's names for them."""
-        return dict(await self._answers("page"))
+        said = await asyncio.gather(*(self._answers_of(pool, "page") for pool in self._pools))
+        pools = zip(self._pools, said, strict=True)
+        self._pool_of = {name: pool.deployment_name for pool, pages in pools for name, _ in pages}
+        return {name: page for pages in said for name, page in pages}
 
     async def shown(self, asked: bytes) -> Mapping[str, bytes]:
         """What the engines of the replicas that answer do, as `live.distant` writes it."""
@@ -99,6 +103,11 @@ class ReplicaHandle:
         about = "Requests sent to a replica and not ended, as the router sees them."
         by_replica = {(name,): float(number) for name, number in self._board.queued().items()}
         yield labelled(GaugeMetricFamily, "inflight_replica_requests", about, ["replica"], by_replica)
+        about = (
+            "Which pool a replica is of: engine (requests are sent to it) or prefill (it computes prompts for them)."
+        )
+        pools = {(name, pool): 1.0 for name, pool in self._pool_of.items()}
+        yield labelled(GaugeMetricFamily, "inflight_replica_pool", about, ["replica", "pool"], pools)
 
 
 async def _stop_without(head: HeadWatch, engine: ReplicatedEngine) -> None:
