@@ -128,8 +128,9 @@ class Served:
         return self.cached / self.tokens
 
 
-def serve(all_talks: list[Talk], blocks: int, eviction: Eviction, named: bool = True) -> Served:
-    capacity = Capacity(blocks, BLOCK, ROWS, WINDOW + BLOCK, 32_000)
+def serve(all_talks: list[Talk], blocks: int, eviction: Eviction, named: bool = True, on_host: int = 0) -> Served:
+    """on_host: blocks of a tier there."""
+    capacity = Capacity(blocks, BLOCK, ROWS, WINDOW + BLOCK, 32_000, host_blocks=on_host)
     scheduler = Scheduler(
         capacity,
         Chunked(BUDGET),
@@ -137,6 +138,7 @@ def serve(all_talks: list[Talk], blocks: int, eviction: Eviction, named: bool = 
         token_budget=BUDGET,
         longest_chunk=BUDGET,
         session_eviction=eviction != "lru",
+        host_is_tier=on_host > 0,
     )
     clock = VirtualClock()
     loop = EngineLoop(scheduler, SimulatedExecutor(capacity, Steps()), clock)
@@ -221,21 +223,23 @@ def fits(all_talks: list[Talk]) -> bool:
     return longest // BLOCK + 1 < working_set(all_talks) * min(SHARES)
 
 
-def row(of_seeds: list[list[Talk]], share: float) -> list[str]:
+def row(of_seeds: list[list[Talk]], share: float, of_host: float = 0.0) -> list[str]:
+    """share, of_host: of the working set, on the device and on the host."""
     lru, gaps, tools, grown = Runs(), Runs(), Runs(), Runs()
     for all_talks in of_seeds:
-        blocks = int(working_set(all_talks) * share)
-        first = serve(all_talks, blocks, "lru")
+        whole = working_set(all_talks)
+        blocks, on_host = int(whole * share), int(whole * of_host)
+        first = serve(all_talks, blocks, "lru", on_host=on_host)
         lru.add(first)
-        lru.known += foreseen(first.turns, blocks, BLOCK, SYSTEM) * first.tokens
-        gaps.add(serve(all_talks, blocks, "gaps"))
-        tools.add(serve(all_talks, blocks, "tools"))
-        if share == QUARTER:
+        lru.known += foreseen(first.turns, blocks + on_host, BLOCK, SYSTEM) * first.tokens
+        gaps.add(serve(all_talks, blocks, "gaps", on_host=on_host))
+        tools.add(serve(all_talks, blocks, "tools", on_host=on_host))
+        if share == QUARTER and not on_host:
             grown.add(serve(all_talks, blocks, "tools", named=False))
-        tell(f"{share:g}: {blocks} blocks, so far LRU {lru.hits}, gaps {gaps.hits}, tools {tools.hits}")
+        tell(f"{share:g} + {of_host:g}: so far LRU {lru.hits:.4f}, gaps {gaps.hits:.4f}, tools {tools.hits:.4f}")
     known = lru.known / lru.tokens
     return [
-        f"{share:.1%}",
+        f"{share:.1%}" + (f", and {of_host:.0%} on the host" if of_host else ""),
         f"{lru.hits:.1%}",
         f"{gaps.hits:.1%}",
         f"{tools.hits:.1%}",
@@ -251,7 +255,7 @@ def row(of_seeds: list[list[Talk]], share: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first one (default 0)")
-    parser.add_argument("--seeds", type=int, default=3, help="so many (default 3)")
+    parser.add_argument("--seeds", type=int, default=1, help="so many (default 1)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     parser.add_argument("--gaps", choices=["agents", "regular"], default="agents")
     arguments = parser.parse_args()
@@ -259,6 +263,7 @@ def main() -> None:
     of_seeds = list(islice(filter(fits, (talks(seed, regular) for seed in count(arguments.seed))), arguments.seeds))
     tell(f"{[working_set(one) for one in of_seeds]} blocks of {BLOCK} tokens are open at a time")
     rows = [row(of_seeds, share) for share in SHARES]
+    rows.append(row(of_seeds, QUARTER, QUARTER))
     heads = [
         *("memory", "hits, LRU", "by worth, of gaps alone", "by worth, tools offered", "the same, unnamed"),
         *("next turn known", "worth / LRU", "known / LRU", "of what knowing gains", "mean TTFT"),

@@ -23,6 +23,7 @@ class Gaps:
         self._reached = [2 * PRIOR] * BUCKETS
         self._worth: list[float] = []  # by bucket, until there is news
         self._news = 0  # since then
+        self._seen = 2 * PRIOR * BUCKETS  # of all ages
 
     def reached(self, before: float, age: float) -> None:
         """A gap that was `before` seconds long has come to `age` without a turn."""
@@ -30,6 +31,7 @@ class Gaps:
         for at in range(first, last):
             self._reached[at] += 1
         self._news += last - first
+        self._seen += last - first
 
     def ended(self, age: float) -> None:
         """A turn came after such a gap, which was told of as far as it had reached."""
@@ -39,10 +41,11 @@ class Gaps:
         self._turns[at] += 1
         self._reached[at] += 1
         self._news += 1
+        self._seen = FORGETTING * self._seen + 1
 
     def turns_per_second(self, age: float) -> float:
         """The most that blocks of a session bring that has rested so long, for the time that they are kept."""
-        if not self._worth or self._news * NEWS > sum(self._reached):
+        if not self._worth or self._news * NEWS > self._seen:
             self._worth, self._news = [self._best(at) for at in range(BUCKETS)], 0
         return self._worth[bucket(age)]
 

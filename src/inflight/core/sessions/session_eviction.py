@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from inflight.core.sessions.session_table import Session, SessionTable
 
+LOOK = 0.1  # seconds between two looks at what all are worth
+
 
 class SessionEviction:
     """An `EvictionOrder`. Owners are sessions."""
@@ -97,12 +99,16 @@ class SessionEviction:
 
     def _least(self) -> Session | None:
         """The session that is worth least; None: there are none but everybody's blocks."""
-        while self._next and self._next[-1] not in self._blocks:
+        while self._next and self._has_changed(self._next[-1]):
             self._next.pop()
-        if self._blocks and (not self._next or self._looked != self._table.now):
+        if self._blocks and (not self._next or self._table.now - self._looked > LOOK):
             self._looked = self._table.now
             self._next = sorted(self._blocks, key=self._worth, reverse=True)
         return self._next[-1] if self._next else None
+
+    def _has_changed(self, session: Session) -> bool:
+        """Whether it has nothing to give since they were last looked at, or has had a turn."""
+        return session not in self._blocks or (session.rests_since or 0.0) > self._looked
 
     def _worth(self, session: Session) -> float:
         share = self._count / max(1, len(self._held_by))
