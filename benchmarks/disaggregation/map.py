@@ -111,9 +111,9 @@ def short(found: list[Cell]) -> str:
 
 def write_map(found: list[Cell]) -> None:
     """Between its marks in docs/scaling.md."""
-    pattern = re.compile(f"(<!-- begin {MARK} -->\n).*?(\n<!-- end {MARK} -->)", re.DOTALL)
+    pattern = re.compile(f"(<!-- begin {MARK} -->\n).*?(<!-- end {MARK} -->)", re.DOTALL)
     text = SCALING.read_text(encoding="utf-8")
-    SCALING.write_text(pattern.sub(lambda match: match[1] + short(found) + match[2], text), encoding="utf-8")
+    SCALING.write_text(pattern.sub(lambda match: f"{match[1]}\n{short(found)}\n\n{match[2]}", text), encoding="utf-8")
 
 
 def _told(ratio: float | None) -> str:
