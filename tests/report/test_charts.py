@@ -96,6 +96,14 @@ def test_no_word_of_one_row_lies_on_another(waiting: float) -> None:
             assert y == below or abs(y - below) >= 12, (one, other)
 
 
+def test_a_long_name_keeps_its_ends_within_the_picture() -> None:
+    name = "tenant-" * 20 + "seven"
+    picture = blocks_picture("t", "a", [(name, StepFunction.of_changes([(0.0, 2)]), "s1")], Window(0, 2), 8.0)
+    (shown,) = re.findall(r'class="key"[^>]*>([^<]*)<', picture.body)
+    assert shown.startswith("tenant-") and shown.endswith("seven") and "…" in shown
+    assert 24 + text_width(shown) < picture.width
+
+
 def test_a_line_is_as_long_as_a_card_is_wide_and_keeps_its_peaks() -> None:
     """A hundred thousand changes, one of them a peak."""
     changes = [(float(index), 1.0 if index % 2 else -1.0) for index in range(1, 100_000)]

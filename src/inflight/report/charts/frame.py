@@ -119,17 +119,27 @@ def text_width(words: str) -> float:
     return sum(4.5 if one in _NARROW else 11 if one in _BROAD else 8.6 if one.isupper() else 7.6 for one in words)
 
 
+def _fitted(name: str, room: float) -> str:
+    """Its beginning and its end, where there is no room for all of it."""
+    wide = text_width(name)
+    if wide <= room:
+        return name
+    kept = max(4, int(len(name) * 0.9 * room / wide))
+    return f"{name[: kept // 2]}…{name[-(kept - kept // 2) :]}"
+
+
 def _legend(keys: Sequence[Key], width: float) -> tuple[str, int]:
     """SVG, and how many lines it takes."""
     if not keys:
         return "", 0
     parts, x, line = [], 2.0, 0
     for key in keys:
-        needed = 24 + text_width(key.name) + 14
+        name = _fitted(key.name, width - 30)
+        needed = 24 + text_width(name) + 14
         if x > 2 and x + needed > width:
             x, line = 2.0, line + 1
         y = 8 + line * _LEGEND_LINE
         parts.append(tag("path", d=rectangle(x, y - 5, 16, 10), class_=f"area {key.class_}"))
-        parts.append(text(x + 24, y + 4, key.name, "key"))
+        parts.append(text(x + 24, y + 4, name, "key"))
         x += needed
     return "".join(parts), line + 1
