@@ -40,6 +40,7 @@ class Page:
         self.console: list[str] = []
         self.asked: list[str] = []
         self._socket = socket
+        self._heard: dict[str, list[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reader = asyncio.ensure_future(self._read())
@@ -49,6 +50,8 @@ class Page:
             told = json.loads(message.data)
             if (waiting := self._waiting.pop(told.get("id", 0), None)) is not None:
                 waiting.set_result(told)
+            elif (heard := self._heard.get(told.get("method", ""))) is not None:
+                heard.append(told["params"])
             elif told.get("method") == "Runtime.consoleAPICalled":
                 self.console.append(" ".join(str(one.get("value", "")) for one in told["params"]["args"]))
             elif told.get("method") == "Runtime.exceptionThrown":
@@ -68,6 +71,10 @@ class Page:
         assert "error" not in told, f"{method}: {told['error']}"
         result: dict[str, Any] = told["result"]
         return result
+
+    def listen(self, method: str) -> list[dict[str, Any]]:
+        """What the browser tells by that name from now on; the list grows."""
+        return self._heard.setdefault(method, [])
 
     async def open(self, url: str) -> None:
         await self.send("Page.navigate", url=url)

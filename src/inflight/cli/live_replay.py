@@ -65,6 +65,7 @@ def serve_replays(replays: Sequence[Replay], port: int) -> int:
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(("127.0.0.1", port))
+        bound.listen()  # who comes as soon as the address is told waits, and is not refused
         print(
             f"Shown at http://127.0.0.1:{bound.getsockname()[1]} to browsers of this machine; Ctrl-C ends it.",
             file=sys.stderr,

@@ -77,7 +77,8 @@ class BlockOwners:
             row = chunk["row"]
             self._sequences[row] = chunk["sequence"]
             self._computed[row] = chunk["start"] + chunk["length"] - wrong.get(chunk["sequence"], 0)
-            self._extend(row, (chunk["new_blocks"], *chunk.get("window_blocks", ())), moved)
+            if chunk["new_blocks"] or "window_blocks" in chunk or row not in self._tables:
+                self._extend(row, (chunk["new_blocks"], *chunk.get("window_blocks", ())), moved)
         return moved
 
     def give_up(self, row: int, moved: Moved) -> None:

@@ -18,6 +18,10 @@
       this.onPick = onPick;
       this.selected = null;
       this.picture = document.createElement("canvas");
+      // Without transparency: pictures that lie on each other are copied, and not blended.
+      this.pen = this.canvas.getContext("2d", { alpha: false });
+      this.ink = this.picture.getContext("2d", { alpha: false });
+      this.words = new Map(); // of the axis, each as a picture: text is dear to draw
       this.drawnTo = null;
       this.resized = true;
       this.places = []; // of each row, the run that was drawn last
@@ -96,8 +100,9 @@
     }
     // Rows without anything.
     ground(from, to, base) {
-      const pen = this.picture.getContext("2d"), x = from - base, width = to - from, height = this.rowHeight * this.scale;
-      pen.clearRect(x, 0, width, this.picture.height);
+      const pen = this.ink, x = from - base, width = to - from, height = this.rowHeight * this.scale;
+      pen.fillStyle = this.colours.of.card;
+      pen.fillRect(x, 0, width, this.picture.height);
       pen.fillStyle = this.colours.of.free;
       for (let row = 0; row < this.fitted; row++) pen.fillRect(x, QUEUE * this.scale + row * height, width, height - this.gap);
     }
@@ -107,10 +112,11 @@
     }
     // Draws columns from … to anew. Columns count from time 0; `first` is the one at the ring's beginning.
     strip(from, to, perPixel, first) {
-      const pen = this.picture.getContext("2d"), { colours, history, scale, gap } = this;
+      const pen = this.ink, { colours, history, scale, gap } = this;
       const x0 = from - first, width = to - from;
       const height = this.rowHeight * scale, top = QUEUE * scale;
-      pen.clearRect(x0, 0, width, this.picture.height);
+      pen.fillStyle = colours.of.card;
+      pen.fillRect(x0, 0, width, this.picture.height);
       pen.save();
       pen.beginPath();
       pen.rect(x0, 0, width, this.picture.height);
@@ -197,9 +203,13 @@
       pen.globalAlpha = 1;
     }
     compose(end, span, first) {
-      const pen = this.canvas.getContext("2d"), { colours, scale } = this;
+      const { pen, colours, scale } = this;
       pen.setTransform(1, 0, 0, 1, 0, 0);
-      pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+      pen.fillStyle = colours.of.card;
+      pen.fillRect(0, 0, this.canvas.width, Math.round(TOP * scale));
+      pen.fillRect(0, 0, Math.round(LEFT * scale), this.canvas.height);
+      pen.fillRect(this.canvas.width - Math.round(RIGHT * scale) - 1, 0, Math.round(RIGHT * scale) + 1, this.canvas.height);
+      pen.fillRect(0, Math.round((TOP + this.plotHeight) * scale) - 1, this.canvas.width, this.canvas.height);
       const { width, height } = this.picture, turn = ((first % width) + width) % width;
       const left = Math.round(LEFT * scale), top = Math.round(TOP * scale);
       pen.drawImage(this.picture, turn, 0, width - turn, height, left, top, width - turn, height);
@@ -236,15 +246,30 @@
       const every = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60].find((one) => (one / span) * this.plotWidth >= 64) || 60;
       const live = this.history.hello && this.history.hello.source === "live";
       const zero = live ? 0 : this.history.hello && this.history.hello.span ? this.history.hello.span[0] : 0;
-      pen.textAlign = "center";
-      pen.textBaseline = "top";
       const begin = end - span;
       for (let mark = Math.ceil((begin - zero) / every) * every + zero; mark <= end + 1e-9; mark += every) {
         const x = LEFT + ((mark - begin) / span) * this.plotWidth;
         if (mark - zero < -1e-9) continue;
         pen.fillRect(x, bottom, 0.5, 4);
-        if (x > LEFT + 8 && x < this.width - 18) pen.fillText(this.mark(mark - zero, every), x, bottom + 6);
+        if (x > LEFT + 8 && x < this.width - 18) this.word(pen, this.mark(mark - zero, every), x, bottom + 6);
       }
+    }
+    // Centred at x, below y.
+    word(pen, text, x, y) {
+      const key = [text, this.scale, this.colours.of.soft, this.colours.of.card].join();
+      let kept = this.words.get(key);
+      if (!kept) {
+        if (this.words.size > 400) this.words.clear();
+        kept = format.h("canvas", { width: Math.ceil(64 * this.scale), height: Math.ceil(14 * this.scale) });
+        const ink = kept.getContext("2d", { alpha: false });
+        ink.fillStyle = this.colours.of.card;
+        ink.fillRect(0, 0, kept.width, kept.height);
+        ink.scale(this.scale, this.scale);
+        Object.assign(ink, { font: FONT, fillStyle: this.colours.of.soft, textAlign: "center", textBaseline: "top" });
+        ink.fillText(text, 32, 0);
+        this.words.set(key, kept);
+      }
+      pen.drawImage(kept, x - 32, y, kept.width / this.scale, kept.height / this.scale);
     }
     mark(time, every) {
       if (every < 1) return time.toFixed(1) + " s";
@@ -276,6 +301,9 @@
       this.tip.style.top = y + 16 + "px";
     }
     showLegend() {
+      const told = this.colours.legend().flat().join() + this.colours.mode + this.colours.of.waiting;
+      if (told === this.toldLegend) return;
+      this.toldLegend = told;
       const { h } = format, swatch = (style, words, extra = "") =>
         h("span", { class: "key" }, h("i", { class: "swatch " + extra, style }), words);
       const keys = this.colours.legend().map(([colour, words]) => swatch({ background: colour }, words));

@@ -2,7 +2,7 @@
 "use strict";
 (function (ns) {
   const { format, History } = ns;
-  const EVERY = 250; // ms between two drawings
+  const EVERY = 500; // ms between two drawings of a chart
   const MOST = 400; // points of a line
 
   // title, series [name, colour, dash], how numbers are said, and points of a frame or of a step.
@@ -75,12 +75,12 @@
       const said = latest.map(([name, value]) => `${name} ${about.say(value)}`).join(" · ");
       if (said !== part.said) {
         part.said = said;
+        part.box.setAttribute("aria-label", `${about.title}: ${said || "nothing yet"}`);
         part.now.replaceChildren(...latest.map(([name, value]) => {
           const [, colour, dash] = about.series.find((one) => one[0] === name);
           return format.h("span", { class: "key" }, format.h("i", { class: dash ? "line dashed" : "line", style: { color: this.colours.of[colour] } }), `${name} ${about.say(value)}`);
         }));
       }
-      part.box.setAttribute("aria-label", `${about.title}: ${said || "nothing yet"}`);
     }
     data(about, end, span, until) {
       const list = this.history[about.of], time = about.of === "steps" ? (one) => one[1] : (one) => one.end;

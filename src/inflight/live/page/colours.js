@@ -7,6 +7,18 @@
   const SERIES = ["s1", "s2", "s3", "s4", "s5", "s6"];
   const MOST = 4000; // requests whose colours are remembered
 
+  // Of lightness, chroma and hue (OKLCH) the colour that is nearest on a screen, in the form that a canvas reads fastest.
+  function screenColour(light, chroma, hue) {
+    const a = chroma * Math.cos((hue * Math.PI) / 180), b = chroma * Math.sin((hue * Math.PI) / 180);
+    const l = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3, m = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+    const s = (light - 0.0894841775 * a - 1.291485548 * b) ** 3;
+    return hex([4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s, -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+      -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s].map((one) => 255 * (one <= 0.0031308 ? 12.92 * one : 1.055 * Math.max(0, one) ** (1 / 2.4) - 0.055)));
+  }
+  const hex = (parts) => "#" + parts.map((one) => Math.round(Math.max(0, Math.min(255, one))).toString(16).padStart(2, "0")).join("");
+  const parts = (text) => [1, 3, 5].map((place) => parseInt(text.slice(place, place + 2), 16));
+  const mixed = (one, other, share) => hex(parts(one).map((value, place) => value * share + parts(other)[place] * (1 - share)));
+
   class Colours {
     constructor() {
       this.mode = "request";
@@ -54,13 +66,13 @@
     }
     tint(hue, chroma, work) {
       const strong = work === 0 || work === 2;
-      const light = this.dark ? (strong ? 80 : 62) : strong ? 56 : 76;
-      return `oklch(${light}% ${strong ? chroma * 1.25 : chroma} ${hue.toFixed(0)})`;
+      const light = this.dark ? (strong ? 0.8 : 0.62) : strong ? 0.56 : 0.76;
+      return screenColour(light, strong ? chroma * 1.25 : chroma, hue);
     }
     named(kind, name, work) {
       const colour = this.of[SERIES[this.placeOf(kind, name)]];
       if (work === 0 || work === 2) return colour;
-      return `color-mix(in srgb, ${colour} 62%, ${this.of.card})`;
+      return mixed(colour, this.of.card, 0.62);
     }
     placeOf(kind, name) {
       const known = this.names[kind];

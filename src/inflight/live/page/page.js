@@ -3,9 +3,10 @@
 (function (ns) {
   const { format, History, RunView, Colours, feeds } = ns;
   const LIVE_SECONDS = 180, PAUSED_SECONDS = 600; // that are kept
+  const LONG_WINDOWS = [[600, "10 min"], [1800, "30 min"], [7200, "2 h"], [21600, "6 h"], [86400, "1 day"]]; // of long records
   const LAG = 0.15; // seconds that a live picture is behind, so that it moves evenly
   const MOST_OPEN = 4; // of several engines, that are drawn until somebody opens more
-  const FRAME_MS = 48; // between two drawings: twenty a second
+  const FRAME_MS = 50, SLACK_MS = 6; // between two drawings: twenty a second; before which the next one is asked for
   const byId = (id) => document.getElementById(id);
 
   class Page {
@@ -137,7 +138,10 @@
             format.setText(byId("model"), sources.length === 1 ? hello.title : `${titles.length} runs`);
             this.suit();
           },
-          frame: (frame) => view.history.add(frame),
+          frame: (frame) => {
+            view.history.add(frame);
+            this.tellReading();
+          },
           state: (kind, words) => {
             if (kind === "whole" && --missing === 0) this.state("whole", "replay");
             else if (kind !== "whole") this.state(kind, words);
@@ -145,6 +149,14 @@
         }).catch((fault) => this.state("lost", `this run cannot be read: ${fault.message}`));
       });
       this.state("live", "reading");
+    }
+    // How much of a long record has come: until there, it can be looked at.
+    tellReading() {
+      const now = performance.now();
+      if (now - (this.toldReading || 0) < 250) return;
+      this.toldReading = now;
+      const shares = this.runs.map(({ history }) => (history.hello ? (history.end - history.zero) / Math.max(1e-9, history.hello.span[1] - history.zero) : 0));
+      this.state("live", `reading: ${format.share(Math.min(1, ...shares))} until now`);
     }
     // A window and a speed that suit the longest run.
     suit() {
@@ -155,6 +167,9 @@
         select.value = String(best);
         return best;
       };
+      for (const [seconds, words] of LONG_WINDOWS)
+        if (seconds < 1.5 * longest && ![...byId("window").options].some((one) => Number(one.value) === seconds))
+          byId("window").append(format.h("option", { value: seconds }, words));
       this.longest = longest;
       this.span = nearest(byId("window"), longest / 2);
       this.speed = nearest(byId("speed"), longest / 25);
@@ -235,8 +250,8 @@
       else this.time += (wanted - this.time) * 0.08;
     }
     tick(now) {
-      requestAnimationFrame((later) => this.tick(later));
-      if (this.last !== undefined && now - this.last < FRAME_MS) return;
+      // A frame that nothing is drawn in costs its share of layout and paint, too: none is asked for before it is due.
+      setTimeout(() => requestAnimationFrame((later) => this.tick(later)), Math.max(0, FRAME_MS - SLACK_MS - (performance.now() - now)));
       const elapsed = this.last === undefined ? 0 : Math.min(1, (now - this.last) / 1e3);
       this.last = now;
       const began = performance.now();
@@ -256,7 +271,8 @@
       this.clocked = now;
       const [start, end] = this.bounds, scrub = byId("scrub");
       const place = end > start ? Math.round(((this.at - start) / (end - start)) * 1000) : 1000;
-      if (document.activeElement !== scrub || !this.paused) scrub.value = String(this.live && !this.paused ? 1000 : place);
+      const value = String(this.live && !this.paused ? 1000 : place);
+      if ((document.activeElement !== scrub || !this.paused) && scrub.value !== value) scrub.value = value;
       const behind = end - this.at;
       const words = this.live ? (this.paused && behind > 0.5 ? `${format.seconds(behind)} ago` : "now") : `${this.at.toFixed(2)} of ${format.seconds(end)}`;
       format.setText(byId("clock"), words);

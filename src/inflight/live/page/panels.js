@@ -61,6 +61,9 @@
   }
 
   function queues(element, history, frame, onPick) {
+    const told = JSON.stringify([frame.lanes.map((lane) => ({ ...lane, oldest: format.seconds(lane.oldest || 0) })), frame.lanes.flatMap((lane) => (lane.first || []).map((number) => history.infoOf(number)?.request_id))]);
+    if (element.told === told) return;
+    element.told = told;
     const most = Math.max(1, ...frame.lanes.map((lane) => lane.waiting || 0), history.hello.max_rows);
     const lanes = frame.lanes.map((lane) => {
       const waiting = lane.waiting || 0, running = lane.running || 0;

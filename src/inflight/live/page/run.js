@@ -2,7 +2,7 @@
 "use strict";
 (function (ns) {
   const { format, panels } = ns;
-  const TEXT_EVERY = 250, TABLE_EVERY = 1000; // ms between two renewals of what is text
+  const TEXT_EVERY = 250; // ms between two renewals of what is text
 
   class RunView {
     constructor(history, colours, onPick) {
@@ -25,7 +25,15 @@
       this.folder = part(".fold");
       this.folded = false;
       this.folder.addEventListener("click", () => this.fold(!this.folded));
-      this.texts = this.tables = this.queued = 0;
+      // What stands beside the batch, and how often it is drawn anew, in ms: one of them with each drawing, so that none
+      // takes long.
+      this.jobs = [
+        { every: 200, run: (view) => this.memory.draw(view.time) },
+        { every: 100, run: (view) => this.charts.draw(view.end, view.span, view.now, view.time) },
+        { every: 250, run: (view) => this.showTiles(view) },
+        { every: 500, run: (view) => this.showQueues(view) },
+        { every: 1000, run: (view) => this.showTables(view) },
+      ].map((job) => ({ ...job, at: 0 }));
     }
     // What is to be added to its times, so that they are the page's.
     get clock() {
@@ -64,7 +72,7 @@
     again() {
       this.resize();
       this.charts.again();
-      this.texts = this.tables = this.queued = 0;
+      for (const job of this.jobs) job.at = 0;
       this.batch.showLegend();
     }
     draw(time, span, now) {
@@ -72,32 +80,33 @@
       if (!hello || !history.frames.length || this.folded) return;
       const frame = history.frameAt(time);
       if (hello.members_only) {
-        if (now - this.tables > TEXT_EVERY) {
-          this.tables = now;
-          panels.members(this.members, frame.members);
-          this.tiles.showMembers(frame.members);
-        }
+        if (now - this.jobs[0].at < TEXT_EVERY) return;
+        this.jobs[0].at = now;
+        panels.members(this.members, frame.members);
+        this.tiles.showMembers(frame.members);
         return;
       }
-      const first = hello.source === "live" || !hello.span ? -Infinity : hello.span[0] + span;
-      this.batch.draw(Math.max(time, first), span, time);
-      this.memory.draw(time);
-      this.charts.draw(Math.max(time, first), span, now, time);
-      if (now - this.texts > TEXT_EVERY) {
-        this.texts = now;
-        this.tiles.show(history, frame, time);
-        this.element.classList.toggle("over", Boolean(hello.span) && hello.source !== "live" && time > hello.span[1]);
-      } else if (now - this.queued > TEXT_EVERY) {
-        this.queued = now;
-        panels.queues(this.lanes, history, frame, this.pick);
-        this.batch.showLegend();
-        this.happened.draw(time);
-      } else if (now - this.tables > TABLE_EVERY || (this.details.open && this.table.isStale)) {
-        this.tables = now;
-        this.batch.describe(frame);
-        if (frame.members.length) panels.members(this.members, frame.members);
-        if (this.details.open) this.table.draw(time);
-      }
+      const first = hello.source === "live" || !hello.span ? -Infinity : hello.span[0] + span, end = Math.max(time, first);
+      this.batch.draw(end, span, time);
+      if (this.table.isStale) this.jobs[this.jobs.length - 1].at = 0;
+      const due = (job) => (now - job.at) / job.every, job = this.jobs.reduce((one, other) => (due(other) > due(one) ? other : one));
+      if (due(job) < 1) return;
+      job.at = now;
+      job.run({ time, end, span, now, frame, hello });
+    }
+    showTiles({ time, frame, hello }) {
+      this.tiles.show(this.history, frame, time);
+      this.element.classList.toggle("over", Boolean(hello.span) && hello.source !== "live" && time > hello.span[1]);
+    }
+    showQueues({ time, frame }) {
+      panels.queues(this.lanes, this.history, frame, this.pick);
+      this.batch.showLegend();
+      this.happened.draw(time);
+    }
+    showTables({ time, frame }) {
+      this.batch.describe(frame);
+      if (frame.members.length) panels.members(this.members, frame.members);
+      if (this.details.open) this.table.draw(time);
     }
   }
   ns.RunView = RunView;
