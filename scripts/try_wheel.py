@@ -1,4 +1,5 @@
-"""Whether an installed inflight does what the first page promises: `inflight serve`, and a chat request is answered.
+"""Whether an installed inflight does what the first page promises: `inflight serve`, a chat request is answered, and a
+report of that is a page.
 
 Run by an interpreter that has the wheel, from anywhere but a checkout. Needs the standard library and what is tried.
 Fails when inflight comes from a checkout, has no kernels of its own, or has not answered 20 seconds after its start.
@@ -11,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,6 +25,12 @@ PROGRAM = Path(sys.executable).with_name("inflight")
 
 
 def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        tried(Path(folder))
+
+
+def tried(folder: Path) -> None:
+    """folder: empty, for what is written."""
     files = importlib.metadata.files("inflight") or []
     assert [one for one in files if re.search(r"backends/_native\..*(so|pyd)$", str(one))], "no kernels in the wheel"
     assert (found := importlib.metadata.distribution("inflight").read_text("direct_url.json")) is None or (
@@ -32,19 +40,23 @@ def main() -> None:
     said = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
     assert "inflight serve" in said, said
     started = time.monotonic()
-    server = subprocess.Popen([PROGRAM, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
+    record, page = folder / "run.jsonl", folder / "run.html"
+    command = [str(PROGRAM), "serve", "--port", "0", "--record", str(record)]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     late = threading.Timer(SECONDS, server.kill)
     late.start()
     url = _ready(server)
     answer = _ask(url)
     seconds = time.monotonic() - started
-    for page in PAGES:  # whose files are no Python
-        with urlopen(url + page, timeout=SECONDS) as shown:
-            assert b"<html" in shown.read().lower(), f"{page} is no page"
+    for path in PAGES:  # whose files are no Python
+        with urlopen(url + path, timeout=SECONDS) as shown:
+            assert b"<html" in shown.read().lower(), f"{path} is no page"
     late.cancel()
     server.terminate()
     assert server.wait(SECONDS) == 0, f"the server ended with {server.returncode} on SIGTERM"
     assert "batch" in answer, answer
+    subprocess.run([PROGRAM, "report", record, "--html", page], stdout=subprocess.DEVNULL, timeout=SECONDS, check=True)
+    assert "<html" in page.read_text(encoding="utf-8"), "a report is no page"
     print(f"answered {seconds:.1f} s after `inflight serve`: {answer!r}")
 
 
