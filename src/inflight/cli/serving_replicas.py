@@ -14,6 +14,7 @@ import msgspec
 from inflight import __version__
 from inflight.cli.engine_loading import Doing
 from inflight.cli.replica_options import Replicas
+from inflight.cli.replicas.ray_address import greet_head
 from inflight.cli.replicas.replica_setup import ReplicaSetup, pool_setups
 from inflight.cli.serving import with_weights
 from inflight.cli.serving_pool import serve_pool
@@ -70,6 +71,7 @@ def _started(setup: ReplicaSetup, replicas: Replicas) -> ReplicaHandle:
 
     model_folder(setup.engine)  # what is wrong with it is told before Ray is started
     try:
+        greet_head(replicas.address)
         from inflight.cli.replicas.deployment import pools, sharing_this_machine
         from inflight.cli.replicas.own_ray import OwnRay
     except ImportError as error:

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Callable
 
-import grpc
 import ray
 from ray import serve
 
@@ -25,7 +24,6 @@ from inflight.config.setting import SettingsError
 
 NAME = "inflight"
 START_SECONDS = 240.0  # for which Ray's start is waited for: some 10 s on a machine that has nothing else to do
-GRPC_SECONDS = 15.0
 STARTS = 3  # of a Ray of this machine: its own limit is 30 s, which a busy one may need longer for
 
 _OWN_FAULT = re.compile(r"^inflight\.[\w.]+: (.+)$", re.MULTILINE)
@@ -43,8 +41,6 @@ class OwnRay:
         self._starter = _Starter()
         where = f"--ray-address {address}" if address else "Ray on this machine"
         check_version(ray.__version__)
-        if address is not None:
-            _check_head(address)
         try:
             self._starter.run(lambda: _start(address, places))
         except Exception as error:  # Ray raises many kinds, some of which are Exception itself
@@ -115,20 +111,6 @@ def _start(address: str | None, places: int) -> None:
             log.warning("%s; Ray is started once more.", first_sentence(str(error)))
             ray.shutdown()
     serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-
-
-def _check_head(address: str) -> None:
-    """Whether who listens there speaks as a head does: Ray itself would find out in minutes. Raises SettingsError."""
-    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") != "0":
-        return
-    with grpc.insecure_channel(address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(GRPC_SECONDS)
-        except grpc.FutureTimeoutError:
-            raise SettingsError(
-                f"--ray-address {address} is no head of Ray's: whoever listens there has not spoken gRPC within "
-                f"{GRPC_SECONDS:g} s. {advice(address)}"
-            ) from None
 
 
 def _own_words() -> str:

@@ -1,15 +1,20 @@
-"""Whether a Ray can be what replicas need, as far as that is known before it is started: its version, and that somebody
-listens where its head is to be. Knows numbers and sockets; loads nothing of Ray.
+"""Whether a Ray can be what replicas need, as far as that is known before it is loaded: its version, that a head
+listens where one is to be, and whether it wants the token that Ray keeps in the user's folder.
+
+Knows addresses, and one question that every head answers; loads nothing of Ray.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 
 from inflight.config.setting import SettingsError
 
 LEAST_VERSION = (2, 55)
 CONNECT_SECONDS = 5.0
+GRPC_SECONDS = 15.0
+_QUESTION = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 
 
 def check_version(version: str) -> None:
@@ -37,6 +42,28 @@ def check_address(address: str) -> None:
     except OSError as error:
         cause = "no answer within 5 s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise SettingsError(f"--ray-address {address} cannot be reached ({cause}). {advice(address)}") from None
+
+
+def greet_head(address: str | None) -> None:
+    """Before Ray is loaded: whether who listens there speaks as a head does, which Ray itself would find out in
+    minutes. A head with tokens is joined with one: Ray uses its own token only where it has found the head itself.
+    Raises SettingsError."""
+    if address in (None, "auto") or "RAY_AUTH_MODE" in os.environ or os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    import grpc
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(GRPC_SECONDS)
+            channel.unary_unary(_QUESTION)(b"", timeout=GRPC_SECONDS)
+        except grpc.FutureTimeoutError:
+            raise SettingsError(
+                f"--ray-address {address} is no head of Ray's: whoever listens there has not spoken gRPC within "
+                f"{GRPC_SECONDS:g} s. {advice(address)}"
+            ) from None
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                os.environ["RAY_AUTH_MODE"] = "token"
 
 
 def advice(address: str | None) -> str:
