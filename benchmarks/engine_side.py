@@ -9,13 +9,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from inflight.build import Engine, PeersWanted, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.events import FinishedEvent, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.core.types.peers import PeerPlace
 from inflight.core.types.request import Request
@@ -40,7 +41,7 @@ class EngineSide:
         options = KVExchangeOptions(role=role, way=way, timeout=timeout, hold=hold)
         engine_settings = EngineSettings(**{"threads": 1, **settings})
         self.engine: Engine = build_engine(engine_settings, scheduling, peers=PeersWanted(options, PeerSecret(secret)))
-        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Request | str | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self.tokens: dict[str, list[int]] = {}
         self.times: dict[str, list[float]] = {}  # of tokens, on the monotonic clock
@@ -67,6 +68,10 @@ class EngineSide:
     def add(self, request: Request) -> None:
         self._inbox.put(request)
 
+    def abort(self, request_id: str) -> None:
+        """Whatever it does by then."""
+        self._inbox.put(request_id)
+
     def wait(self, request_id: str, seconds: float = 60.0) -> list[int]:
         """Until it has ended; its tokens."""
         with self._changed:
@@ -83,7 +88,10 @@ class EngineSide:
                 request = self._inbox.get(loop.idle, 0.01) if loop.idle else self._inbox.get_nowait()
                 if request is None:
                     return
-                loop.add(request)
+                if isinstance(request, str):
+                    self._told(loop.abort(request))
+                else:
+                    loop.add(request)
             except queue.Empty:
                 pass
             if loop.idle:
@@ -94,12 +102,15 @@ class EngineSide:
             except KeyboardInterrupt:
                 assert self.interrupts
                 continue
-            now = time.monotonic()
-            with self._changed:
-                for event in outcome if isinstance(outcome, list) else ():
-                    if isinstance(event, TokensEvent):
-                        self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
-                        self.times.setdefault(event.request_id, []).append(now)
-                    elif isinstance(event, FinishedEvent):
-                        self.ended[event.request_id] = event
-                self._changed.notify_all()
+            self._told(outcome if isinstance(outcome, list) else ())
+
+    def _told(self, events: Sequence[Event]) -> None:
+        now = time.monotonic()
+        with self._changed:
+            for event in events:
+                if isinstance(event, TokensEvent):
+                    self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+                    self.times.setdefault(event.request_id, []).append(now)
+                elif isinstance(event, FinishedEvent):
+                    self.ended[event.request_id] = event
+            self._changed.notify_all()

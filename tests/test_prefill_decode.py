@@ -103,6 +103,43 @@ def test_a_step_that_fails_between_two_layers_hands_nothing_over(
         settle(prefill, decode)
 
 
+def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps fail between two layers by a dice, having written nonsense that travels before they do; and prompts are
+    aborted beside their steps."""
+    dice, count = random.Random(11), 24
+    with Side("prefill", hold=4.0, **FEW) as prefill, Side("decode", timeout=5.0, **FEW) as decode:
+        here = prefill.engine.exchange
+        assert here is not None
+        have, memory = here.have, here._provider.memory
+
+        def nonsense(nbytes: int) -> None:
+            if dice.random() > (0.12 if nbytes == memory.block_bytes else 0.01):
+                return have(nbytes)
+            exports = here._exports
+            coming = [one for export in exports._exports.values() for one in export.coming.values()]
+            for view in memory.views([block for block, step in coming if step is exports._step], 0, nbytes):
+                view[:] = dice.randbytes(len(view))
+            have(nbytes)
+            time.sleep(0.01)
+            raise RuntimeError("a fault of the test")
+
+        monkeypatch.setattr(here, "have", nonsense)
+        for seed in range(count):
+            decode.add(asked(f"r{seed}", seed, KVHandover(take=prefill.place(f"r{seed}")), output=6))
+            prefill.add(asked(f"r{seed}", seed, KVHandover(give=f"r{seed}"), output=1))
+            if dice.random() < 0.2:
+                prefill.abort(f"r{seed}")
+        answers = [decode.wait(f"r{seed}") for seed in range(count)]
+        monkeypatch.undo()
+        counts = decode.engine.exchange.counts  # type: ignore[union-attr]
+        assert 0 < counts.failed_pulls < counts.pulls
+        for seed in range(count):
+            prefill.wait(f"r{seed}")
+            prefill.add(asked(f"plain {seed}", seed, output=6))
+            assert prefill.wait(f"plain {seed}") == answers[seed], seed
+        settle(prefill, decode)
+
+
 def test_a_prompt_that_is_cached_is_not_pulled() -> None:
     with Side("prefill", **FEW) as prefill, Side("both", **FEW) as decode:
         decode.add(asked("before", 1))

@@ -87,6 +87,7 @@ class Exports:
                 export.tickets.append(ticket)
             else:
                 export.is_whole = True
+                export.coming.clear()  # of steps that came to nothing
                 self._ended.append(ticket)
             held = sum(len(one.blocks) for one in self._exports.values())
             for other_id, other in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
@@ -120,6 +121,9 @@ class Exports:
         """The step was: what was read of it counts for nothing."""
         with self._changed:
             self._step.is_broken = True
+            for export in self._exports.values():
+                for name in [name for name, (_, step) in export.coming.items() if step is self._step]:
+                    del export.coming[name]
             self._changed.notify_all()
 
     def poll(self) -> tuple[int, ...] | None:

@@ -145,8 +145,11 @@ class Provider:
         sender: Sender | None = None
         try:
             sender = self._introduced(channel)
-            while isinstance(pull := channel.receive(_IDLE), Pull):
-                self._give(channel, sender, pull)
+            while isinstance(message := channel.receive(_IDLE), Pull | Copied):
+                if isinstance(message, Pull):
+                    self._give(channel, sender, message)
+                else:  # of a pull that has ended half-way
+                    sender.copied(message)
         except PeerError as error:
             log.debug("a peer's connection has ended: %s", error)
         except Exception:
