@@ -263,7 +263,7 @@ class MeasuredSpeculation:
         self._step = step = plan.step
         self._passed += result.seconds
         is_told = self._passed >= OBSERVED
-        if not is_told and not self._asked and not self._ahead:
+        if not is_told and step not in self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
         ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
         self._ahead.discard(step)
