@@ -24,6 +24,7 @@ from inflight.workload.lengths import parse_lengths
 
 PLENTY = 1000.0  # requests/s: whole engines are filled
 SETUP_S = 0.001
+LAYERS = len(read_model(MODEL).layers)
 
 
 def machine_of(context: float) -> Machine:
@@ -61,14 +62,14 @@ class Search:
 
     def apart(self, gbps: float, handover: Handover = AFTER, engines: int | None = None) -> LayoutNeed:
         """The best of the splits that look best."""
-        link = Link(self._bytes_per_token, gbps, SETUP_S)
+        link = Link(self._bytes_per_token, gbps, SETUP_S, LAYERS)
         return self._best_of(apart(self._runner, self._best, link, handover, engines))
 
     def again(self, need: LayoutNeed, gbps: float, handover: Handover = AFTER) -> LayoutNeed:
         """The same split with a slower link, or asked in another way."""
         pools = need.layout.pools
         assert pools is not None
-        link = Link(self._bytes_per_token, gbps, SETUP_S)
+        link = Link(self._bytes_per_token, gbps, SETUP_S, LAYERS)
         guess = need.rate or need.layout.guess
         ceiling = guess if gbps < pools.link.gbps else math.inf
         return self._need(

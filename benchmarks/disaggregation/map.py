@@ -21,6 +21,7 @@ SCALING = Path(__file__).parents[2] / "docs" / "scaling.md"
 REQUESTS = (120, 200, 450)
 MARK = "map of disaggregation"
 NOISE = 0.1
+USUAL = "usual"
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -58,11 +59,14 @@ def cell(prompts: int, answers: int, promises: str) -> Cell:
 
 
 def cells(kept: Path, search: bool) -> list[Cell]:
-    """Those that are in the file already are not searched again; short answers first, which are quick. search: whether
-    the others are."""
+    """Those that are in the file already are not searched again; the usual promise and short answers first. search:
+    whether the others are."""
     found = [msgspec.json.decode(line, type=Cell) for line in kept.read_bytes().splitlines()] if kept.exists() else []
     known = {(one.prompts, one.answers, one.promises) for one in found}
-    for answers, promises, prompts in itertools.product(ANSWERS, PROMISES, PROMPTS):
+    asked = sorted(
+        itertools.product(ANSWERS, PROMISES, PROMPTS), key=lambda one: (one[0] == max(ANSWERS), one[1] != USUAL)
+    )
+    for answers, promises, prompts in asked:
         if search and (prompts, answers, promises) not in known:
             found.append(cell(prompts, answers, promises))
             with kept.open("ab") as file:

@@ -50,11 +50,20 @@ def test_times_of_one_request(asks: Asks, tmp_path: Path) -> None:
     assert chunks == [(32, 8), (40, 1), (41, 1), (42, 1)]
 
 
-@pytest.mark.parametrize(("asks", "begins"), [("after", 0.24 + 0.0202), ("first", 0.222 + 0.0074)])
-def test_who_is_asked_first_takes_each_chunk_while_the_next_is_computed(asks: Asks, begins: float) -> None:
+@pytest.mark.parametrize(
+    ("asks", "layers", "begins"),
+    [
+        ("after", 1, 0.24 + 0.0202),
+        ("after", 64, 0.24 + 0.0202),
+        ("first", 1, 0.222 + 0.0074),
+        ("first", 64, 0.222 + 0.0001),
+    ],
+)
+def test_who_is_asked_first_takes_blocks_while_the_prompt_is_computed(asks: Asks, layers: int, begins: float) -> None:
     """Chunks of 64 in 0.074 s, three of them and one of 8 tokens in 0.018 s. Afterwards, 12 blocks take 0.0192 s and a
-    millisecond; asked first, the last 4 that lie before the prompt's last token come while its end is computed."""
-    link = Link(bytes_per_token=1e5, gbps=8.0, setup_s=0.001)
+    millisecond; asked first, the last 4 that lie before the prompt's last token come behind their chunk, or, layer by
+    layer, all but the last of 64 while it is computed."""
+    link = Link(bytes_per_token=1e5, gbps=8.0, setup_s=0.001, layers=layers)
     setup = Setup(pool(model=Affine()), pool(model=Affine()), link, handover=Handover(asks))
     (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), setup).observations
     assert seen.first_token == pytest.approx(begins + 0.018)
@@ -92,6 +101,19 @@ def test_blocks_of_peers_are_found_by_others_and_survive_preemption(handover: Ha
     assert run.preemptions > 0
     tiers = run.replicas[1].last.tiers
     assert tiers is not None and 0 < tiers.brought <= tiers.asked and not tiers.failed
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_link_that_is_slower_than_the_steps_holds_layers_up_as_it_does_chunks(depth: int) -> None:
+    """12 blocks in 1.92 s, behind each other, in three pieces: whoever waits has them as late as the link is slow."""
+    firsts = []
+    for layers in (1, 64):
+        link = Link(bytes_per_token=1e6, gbps=0.8, setup_s=0.001, layers=layers)
+        both = pool(model=Affine(), depth=depth)
+        (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), Setup(both, both, link, handover=FIRST)).observations
+        firsts.append(seen.first_token)
+    assert firsts[0] == pytest.approx(0.074 + 1.923 + 0.018, abs=0.02)
+    assert firsts[1] == pytest.approx(firsts[0] - 0.074, abs=0.005)
 
 
 def test_a_link_that_is_too_slow_costs_the_computation_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,4 +99,6 @@ def _link(machine: Machine, gbps: float | None) -> Link | None:
         gbps = 8 * NETWORK_SHARE * gpu.between_nodes_gb_per_s * machine.gpus
     if gbps is None or not machine.block_bytes:
         return None
-    return Link(machine.block_bytes / machine.block_size, gbps, SETUP_MS / 1e3)
+    spec = getattr(machine.model, "spec", None)
+    layers = 1 if spec is None else len(spec.layers)
+    return Link(machine.block_bytes / machine.block_size, gbps, SETUP_MS / 1e3, layers)

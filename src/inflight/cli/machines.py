@@ -184,7 +184,8 @@ class Device:
     """model: what steps take. known: of the engine's size. cases: models at the slow and at the fast end of what is
     uncertain, where steps were not measured. host_bytes: of a token's keys and values as they are swapped, copies on
     several GPUs counted; None: not known. name: as settings of an engine name it. depth: steps that an engine has in
-    flight there. link_gbps: gigabits per second that the network cards of an engine pass; None: not known."""
+    flight there. link_gbps: gigabits per second that the network cards of an engine pass; None: not known. layers: of
+    the model, that may travel one by one; 1: not known."""
 
     model: StepModel
     known: Size
@@ -193,6 +194,7 @@ class Device:
     name: str = "cpu"
     depth: int = 1
     link_gbps: float | None = None
+    layers: int = 1
 
     @property
     def on_gpu(self) -> bool:
@@ -308,6 +310,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
         name=machine.device,
         depth=machine.depth,
         link_gbps=8 * NETWORK_SHARE * hardware.gpu.between_nodes_gb_per_s * degree,
+        layers=len(hardware.model.layers),
     )
 
 

@@ -50,7 +50,7 @@ pool_options = grouped(
         "--decode-asks",
         type=click.Choice(("after", "first")),
         help="A decode engine is asked after the prompt is computed, as behind vllm-router, or first: then blocks "
-        "travel chunk by chunk while it is; after unless set.",
+        "travel while it is, layer by layer where they are known; after unless set.",
     ),
     click.option(
         "--first-token",
@@ -165,7 +165,7 @@ def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
     setup_ms = SETUP_MS if values["transfer_setup_ms"] is None else values["transfer_setup_ms"]
     if not 0 <= setup_ms < math.inf:
         raise click.UsageError(f"--transfer-setup-ms is {setup_ms:g}; give milliseconds, from 0.")
-    return Link(moved, gbps, setup_ms / 1e3)
+    return Link(moved, gbps, setup_ms / 1e3, devices[0].layers)
 
 
 def kv_bytes(known: float | None, values: dict[str, Any], option: str) -> float:

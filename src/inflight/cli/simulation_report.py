@@ -42,7 +42,7 @@ def notes_of(setup: Setup, device: Device, second: Device) -> list[str]:
     if setup.link is not None:
         notes.append(
             f"Transfers: {setup.link.bytes_per_token / 1e3:,.0f} kB per prompt token at {setup.link.gbps:,.0f} Gbit/s; "
-            f"a decode engine is asked {_ASKED[setup.handover.asks]}."
+            f"a decode engine is asked {_asked(setup)}."
         )
     notes += _tier_notes(setup)
     for title, pool, one in (("Engine", setup.pool, device), ("Engine of the decode pool", setup.decode, second)):
@@ -54,7 +54,12 @@ def notes_of(setup: Setup, device: Device, second: Device) -> list[str]:
     return notes
 
 
-_ASKED = {"after": "when the prompt is computed", "first": "at once, and takes each chunk's blocks while the next runs"}
+def _asked(setup: Setup) -> str:
+    if setup.handover.asks == "after":
+        return "when the prompt is computed"
+    by_layers = setup.link is not None and setup.link.layers > 1
+    grain = "layer by layer" if by_layers else "chunk by chunk (the step model does not tell layers)"
+    return f"at once, and blocks travel {grain} while it is computed"
 
 
 def _tier_notes(setup: Setup) -> list[str]:

@@ -3,8 +3,9 @@
 Each engine has a side of it, which is a place of its transfers: what the core sends is held there, by the rules of the
 real exchange (`execution.kv_exchange`): until somebody has taken it, HOLD_SECONDS long, and half of the blocks at most,
 the oldest giving way; what the core receives ends when the last of its blocks has come, or fails. A sender's link
-carries one piece after the other: blocks of a chunk go as soon as the chunk is computed and somebody waits for them.
-Knows links and names; not who computes what.
+carries one piece after the other: blocks of a chunk go as soon as the chunk is computed and somebody waits for them; of
+one who waits already they go layer by layer while it is, and count once the core has handed them over. Knows links and
+names; not who computes what.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from inflight.core.types.peers import export_of, is_of_peers, peer_of
-from inflight.core.types.plan import Transfer, Transferred
+from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.simulate.timed_transfers import TransferRate
 
 HELD_SHARE = 0.5  # of a sender's blocks
@@ -27,11 +28,13 @@ _OVER = 4096  # exports that are remembered as over
 @dataclass(frozen=True, slots=True)
 class Link:
     """bytes_per_token: of keys and values, all layers. gbps: gigabits per second that really pass. setup_s: seconds
-    that every piece takes anyway."""
+    that every piece takes anyway. layers: that travel one by one while a chunk is computed; 1: its blocks travel when
+    it is."""
 
     bytes_per_token: float
     gbps: float
     setup_s: float = 0.001
+    layers: int = 1
 
     def rate(self, block_size: int) -> TransferRate:
         return TransferRate(block_size * self.bytes_per_token * 8 / (self.gbps * 1e9), self.setup_s)
@@ -47,14 +50,25 @@ class _Pull:
     end: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Blocks that a step computes, from when to when."""
+
+    names: tuple[int, ...]
+    begin: float
+    end: float
+
+
 @dataclass(slots=True)
 class _Export:
     side: ExchangeSide
     expires: float = 0.0
     names: set[int] = field(default_factory=set)
+    early: dict[int, float] = field(default_factory=dict)  # names of blocks that travel already → when they have come
     tickets: list[int] = field(default_factory=list)
     is_whole: bool = False
     pull: _Pull | None = None
+    offers: list[_Offer] = field(default_factory=list)  # that nobody has taken up
 
 
 class Exchange:
@@ -90,6 +104,30 @@ class Exchange:
         self._make_room(side, export, now)
         self._go_on(export_id, export, now)
 
+    def give_early(self, side: ExchangeSide, early: EarlySend, begin: float, seconds: float) -> None:
+        """A step that takes so long from then on computes these blocks. The link carries what layers are done, and the
+        last one behind the step."""
+        export_id = export_of(early.place)
+        assert export_id is not None, "core writes these places"
+        if self._link.layers == 1 or export_id in self._over:
+            return
+        export = self._exports.get(export_id)
+        if export is None:
+            pull = self._early.pop(export_id, None)
+            export = self._exports[export_id] = _Export(side, math.inf, pull=pull)
+        export.offers.append(_Offer(early.remote_blocks, begin, begin + seconds))
+        if export.pull is not None:
+            self._take_offers(export, export.pull, begin)
+
+    def _take_offers(self, export: _Export, pull: _Pull, now: float) -> None:
+        """What steps compute is on its way to who waits for it, if somebody does before they end."""
+        offers, export.offers = export.offers, []
+        for offer in offers:
+            begin = max(now, offer.begin)
+            if begin < min(offer.end, pull.until):
+                end = export.side.send_early(len(offer.names), begin, offer.end - begin, self._link)
+                export.early.update(dict.fromkeys(offer.names, end))
+
     def _make_room(self, side: ExchangeSide, last: _Export, now: float) -> None:
         for export_id, export in tuple(self._exports.items()) if side.held > side.most_held else ():
             if side.held <= side.most_held:
@@ -114,6 +152,7 @@ class Exchange:
             self._early[export_id] = pull
         else:
             export.pull = pull
+            self._take_offers(export, pull, now)
             self._go_on(export_id, export, now)
 
     def _go_on(self, export_id: str, export: _Export, now: float) -> None:
@@ -130,9 +169,11 @@ class Exchange:
             if name not in export.names:
                 break
             ready += 1
-        if ready:
-            pull.end = export.side.send(ready, now, self._link)
-            pull.come += ready
+        names = pull.names[pull.come : pull.come + ready]
+        if fresh := [name for name in names if name not in export.early]:
+            pull.end = export.side.send(len(fresh), now, self._link)
+        pull.end = max([pull.end, now, *(export.early[name] for name in names if name in export.early)])
+        pull.come += ready
         if pull.come == len(pull.names):
             error = None if pull.end <= pull.until else "The blocks did not come in time."
             end = min(pull.end, pull.until)
@@ -210,6 +251,16 @@ class ExchangeSide:
 
     def expires(self, when: float, export_id: str) -> None:
         self._expiring.append((when, export_id))
+
+    def send_early(self, blocks: int, begin: float, seconds: float, link: Link) -> float:
+        """While a step computes them, layer by layer; when the last layer has come."""
+        rate = link.rate(self._size)
+        first = max(begin + seconds / link.layers, self._link_free) + rate.seconds(blocks)
+        self._link_free = max(first, begin + seconds + rate.block_s * blocks / link.layers)
+        return self._link_free
+
+    def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:
+        self._exchange.give_early(self, early, begin, seconds)
 
     def send(self, blocks: int, now: float, link: Link) -> float:
         """So many go over the link, behind what is on it; when the last has come."""

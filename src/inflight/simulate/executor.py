@@ -154,7 +154,7 @@ class SimulatedExecutor:
         self._transfers |= {load.ticket: True for load in plan.adapter_loads}
         if self.timed is not None:
             self.awaits_transfer = False
-            self.timed.begin(plan.transfers)
+            self.timed.begin(plan, result.seconds)
             return _TimedStep(result, self.timed)
         if plan.transfers and self._capacity.asynchronous_transfers:
             return _Transferring(result, plan, self._transfers)

@@ -256,7 +256,7 @@ def _replica(
     places: list[SimulatedPlace] = [one for one in (folder, peers) if one is not None]
     if pool.host is not None and capacity.asynchronous_transfers:
         places.append(HostCopies(pool.host))
-    timed = TimedTransfers(places, clock) if places else None
+    timed = TimedTransfers(places, clock, peers) if places else None
     copy_seconds = None if pool.host is None else pool.host.block_s
     executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
     kind: type[Scheduler] = Scheduler

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight.core.types.plan import HOST, Transfer, Transferred
+from inflight.core.types.plan import HOST, BatchPlan, EarlySend, Transfer, Transferred
 from inflight.engine.clock import VirtualClock
 
 
@@ -33,10 +33,17 @@ class SimulatedPlace(Protocol):
         """Those that have ended by then; each is told once."""
 
 
+class EarlyPlace(Protocol):
+    def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:
+        """A step that takes so long from then on computes these blocks."""
+
+
 class TimedTransfers:
-    def __init__(self, places: Sequence[SimulatedPlace], clock: VirtualClock):
-        self._places, self._clock = places, clock
+    def __init__(self, places: Sequence[SimulatedPlace], clock: VirtualClock, peers: EarlyPlace | None = None):
+        """peers: of the places the one to which blocks may travel while they are computed."""
+        self._places, self._clock, self._peers = places, clock, peers
         self._computed = 0.0  # end of the last step whose result was asked for
+        self._device_free = 0.0  # end of the last step that was begun
 
     @property
     def next_end(self) -> float:
@@ -46,12 +53,18 @@ class TimedTransfers:
     def out(self) -> bool:
         return any(one.out for one in self._places)
 
-    def begin(self, transfers: Iterable[Transfer]) -> None:
-        """With a step that begins now; what no place serves is part of the step."""
-        for transfer in transfers:
+    def begin(self, plan: BatchPlan, seconds: float) -> None:
+        """With a step that takes so long; what no place serves is part of the step."""
+        now = self._clock.now()
+        for transfer in plan.transfers:
             for place in self._places:
                 if place.serves(transfer.place):
-                    place.begin(transfer, self._clock.now())
+                    place.begin(transfer, now)
+        start = max(now, self._device_free)
+        self._device_free = start + seconds
+        if self._peers is not None:
+            for early in plan.early_sends:
+                self._peers.begin_early(early, start, seconds)
 
     def computes(self, seconds: float) -> None:
         """The next step takes so long."""
