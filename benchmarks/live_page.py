@@ -25,7 +25,7 @@ from benchmarks.long_record import write_record
 from benchmarks.results import table, write_section
 from benchmarks.served import Server
 from inflight.cli.live_replay import replays_of, write_page
-from inflight.live.page_files import SCRIPTS, STYLES, page_file
+from inflight.live.page_files import page_file, served_page
 
 WIDTHS = (390, 1440)
 ROWS, STEP_SECONDS = 256, 0.05
@@ -115,7 +115,7 @@ async def painted(url: str, width: int) -> list[float]:
 
 
 def page_bytes() -> int:
-    return sum(len(page_file(name).content) for name in ("index.html", *SCRIPTS, *STYLES))
+    return len(served_page("index.html").content) + len(page_file("index.bundle.js").content)
 
 
 def main() -> None:

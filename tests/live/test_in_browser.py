@@ -333,7 +333,7 @@ def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: C
             folded = await page.eval("[...inflight.page.engines.values()].map((one) => Boolean(one.folded))")
             assert folded == [False] * 5 + [True] * 2, "four are open, and what is there of all"
             text = await page.until(
-                f"((said) => said.includes('In the folder') && said)({ENGINE}('b').element.innerText)"
+                f"((said) => ['In the folder', '2 apart'].every((part) => said.includes(part)) && said)({ENGINE}('b').element.innerText)"
             )
             for part in (
                 "4 kept · 6 for preempted requests · 10 free",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import re
 
 import pytest
 
 from inflight import uplot
 from inflight.live.frames import Frame, Hello, decode
-from inflight.live.page_files import SCRIPTS, STYLES, page_file, text_of, whole_page
+from inflight.live.page_files import BUNDLES, SCRIPTS, STYLES, page_file, served_page, text_of, whole_page
 
 NAMES = ("index.html", *SCRIPTS, *STYLES)
 
@@ -27,6 +28,23 @@ def test_every_script_is_named_in_order() -> None:
     named = re.findall(r'<script defer src="ui/([^"]+)">', text_of("index.html"))
     assert tuple(named) == SCRIPTS
     assert tuple(re.findall(r'<link rel="stylesheet" href="ui/([^"]+)">', text_of("index.html"))) == STYLES
+
+
+def test_a_served_page_has_its_styles_in_it_and_its_scripts_in_one_file() -> None:
+    for bundle, name in BUNDLES.items():
+        page = served_page(name, '<meta name="more" content="1">' if name == "index.html" else "")
+        text = page.content.decode()
+        assert re.findall(r'(?:src|href)="(ui/[^"]+)"', text) == [f"ui/{bundle}"]
+        style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
+        assert style is not None and text_of("live.css") in style[1], "it is whole"
+        digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+        assert page.style == f"sha256-{digest}", "the policy allows this one and no other"
+        assert gzip.decompress(page.gzipped) == page.content
+        named = re.findall(r'<script defer src="ui/([^"]+)">', text_of(name))
+        whole = page_file(bundle).content.decode()
+        places = [whole.index(text_of(one)) for one in named]
+        assert places == sorted(places) and len(places) > 5, "scripts begin in order"
+    assert '<meta name="more"' in served_page("index.html", '<meta name="more" content="1">').content.decode()
 
 
 def test_what_is_no_file_of_the_page_is_not_read() -> None:

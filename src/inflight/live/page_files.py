@@ -9,6 +9,7 @@ import base64
 import gzip
 import hashlib
 import html
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -44,19 +45,50 @@ SCRIPTS = (
 )
 
 
+BUNDLES = {"index.bundle.js": "index.html", "playground.bundle.js": "playground.html"}  # all scripts of a page
+_STYLE = re.compile(r'<link rel="stylesheet" href="ui/([^"]+)">\n?')
+_SCRIPT = re.compile(r'<script defer src="ui/([^"]+)"></script>\n?')
+
+
 class PageFile(NamedTuple):
+    """gzipped: the same, for those who take it. etag: of both, which say the same. style: of a page, what its policy
+    must allow of styles: those that stand in it."""
+
     content: bytes
+    gzipped: bytes
     media_type: str
     etag: str
+    style: str = ""
 
 
 @cache
 def page_file(name: str) -> PageFile:
     """Raises KeyError for what is no file of the page."""
+    if name in BUNDLES:
+        scripts = _SCRIPT.findall(text_of(BUNDLES[name]))
+        return _made(b"\n".join(page_file(one).content for one in scripts), ".js")
     files = {one.name: one for folder in _FOLDERS for one in folder.iterdir() if one.suffix in _TYPES}
     path = files[name]
-    content = path.read_bytes()
-    return PageFile(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:20]}"')
+    return _made(path.read_bytes(), path.suffix)
+
+
+@cache
+def served_page(name: str, head: str = "") -> PageFile:
+    """A page as a server gives it out: with its styles in it, so that it is seen as soon as it has come, and one file
+    of scripts. head: what stands in its head beside."""
+    text = text_of(name).replace("<!-- head -->", f"<!-- head -->\n{head}", 1)
+    style = "\n".join(text_of(one) for one in _STYLE.findall(text))
+    bundle = next(bundle for bundle, page in BUNDLES.items() if page == name)
+    links = iter([f"<style>{style}</style>\n"])
+    scripts = iter([f'<script defer src="ui/{bundle}"></script>\n'])
+    text = _STYLE.sub(lambda found: next(links, ""), text)
+    text = _SCRIPT.sub(lambda found: next(scripts, ""), text)
+    return _made(text.encode(), ".html")._replace(style=_hash(style))
+
+
+def _made(content: bytes, suffix: str) -> PageFile:
+    etag = f'W/"{hashlib.sha256(content).hexdigest()[:20]}"'
+    return PageFile(content, gzip.compress(content, 9, mtime=0), _TYPES[suffix], etag)
 
 
 def text_of(name: str) -> str:

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from inflight.live.frames import encode
-from inflight.live.page_files import page_file, text_of
+from inflight.live.page_files import page_file, served_page
 from inflight.live.replays import Replay
 from inflight.server.errors import ApiError
 from inflight.server.ingress.browser_guard import BrowserGuard
@@ -25,11 +25,10 @@ from inflight.server.live.routes import HEADERS, check_origin, page_response
 
 def replay_app(replays: Sequence[Replay]) -> BrowserGuard:
     """An ASGI application."""
-    meta = f'<meta name="inflight-replay" content="{len(replays)}">\n<!-- head -->'
-    page = text_of("index.html").replace("<!-- head -->", meta, 1).encode()
+    page = served_page("index.html", f'<meta name="inflight-replay" content="{len(replays)}">')
 
     async def front_page(request: Request) -> Response:
-        return Response(page, media_type="text/html", headers={**HEADERS, "Cache-Control": "no-store"})
+        return page_response(page, request)
 
     async def file(request: Request) -> Response:
         try:

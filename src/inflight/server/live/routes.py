@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from inflight.live.frames import encode_account
-from inflight.live.page_files import PageFile, page_file
+from inflight.live.page_files import PageFile, page_file, served_page
 from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError
 from inflight.server.live.hub import LiveHub
@@ -53,7 +53,7 @@ def page_routes() -> APIRouter:
 
     @routes.get("/playground")
     async def playground(request: Request) -> Response:
-        return page_response(page_file("playground.html"), request)
+        return page_response(served_page("playground.html"), request)
 
     @routes.get(FILES + "/{name}")
     async def file(name: str, request: Request) -> Response:
@@ -74,7 +74,7 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
 
     @routes.get("/")
     async def page(request: Request) -> Response:
-        return page_response(page_file("index.html"), request)
+        return page_response(served_page("index.html"), request)
 
     @routes.get(EVENTS)
     async def events(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
@@ -121,10 +121,14 @@ def check_origin(request: Request) -> None:
 
 
 def page_response(file: PageFile, request: Request) -> Response:
-    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
+    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": file.etag, "Vary": "Accept-Encoding"}
+    if file.style:
+        headers["Content-Security-Policy"] = _POLICY.replace("style-src 'self'", f"style-src 'self' '{file.style}'")
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
-    return Response(file.content, media_type=file.media_type, headers=headers)
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(file.content, media_type=file.media_type, headers=headers)
+    return Response(file.gzipped, media_type=file.media_type, headers={**headers, "Content-Encoding": "gzip"})
 
 
 class FeedResponse(Response):
