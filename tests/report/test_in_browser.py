@@ -99,6 +99,7 @@ async def middle(page: Page, title: str) -> tuple[float, float, float]:
           const figure = all.find((one) => one.querySelector("b").textContent === "{title}");
           figure.scrollIntoView({{ block: "center" }});
           const box = figure.querySelector(".u-over").getBoundingClientRect();
+          window.figure = figure;
           window.at = () => figure.querySelector(".at").textContent;
           return [box.left + box.width / 2, box.top + box.height / 2, box.width / 3];
         }})()"""
@@ -118,6 +119,25 @@ def test_a_pointer_reads_values(reports: dict[str, str], tmp_path: Path) -> None
     queue, tokens, percentiles, cumulative = looked_at(tmp_path / "page.html", reports["one"], look)
     assert "running" in queue and "waiting" in queue and " s: " in queue
     assert "decode" in tokens and percentiles.startswith("p95: ") and cumulative.endswith("%")
+
+
+def test_keys_read_values_and_say_them(reports: dict[str, str], tmp_path: Path) -> None:
+    async def look(page: Page) -> list[list[str]]:
+        found: list[list[str]] = []
+        for title in ("Running and waiting", "TTFT, percentiles", "TTFT p99 against throughput"):
+            await middle(page, title)
+            await page.eval("window.figure.querySelector('.plot').focus()")
+            found.append([])
+            for key in ("ArrowRight", "ArrowRight", "End", "ArrowLeft", "Home"):
+                await page.key(key)
+                found[-1].append(await page.eval("window.at()"))
+            assert await page.eval("window.figure.querySelector('.at').ariaLive") == "polite"
+        return found
+
+    queue, percentiles, curve = looked_at(tmp_path / "page.html", reports["two"], look)
+    assert all(queue) and len(set(queue)) == 4 and queue[0] == queue[-1]
+    assert [one.split(":")[0] for one in percentiles] == ["p50", "p50", "p99", "p99", "p50"], "columns of two settings"
+    assert len(set(curve)) == 2 and all("tokens/s" in one for one in curve)
 
 
 def test_a_part_of_the_time_can_be_seen_and_all_of_it_again(reports: dict[str, str], tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ class Recorder:
         if refusal.retry_after is not None:
             record["retry_after"] = refusal.retry_after
         self._write(record)
+        self._file.flush()
 
     def planned(self, plan: BatchPlan) -> None:
         self._next_step = plan.step + 1

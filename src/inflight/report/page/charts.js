@@ -242,6 +242,25 @@
         hooks: { draw: [(u) => over(u, plot)], setCursor: [(u) => (this.readout.textContent = at(u, plot))] },
       }, data, this.box);
       this.u.root.setAttribute("aria-hidden", "true"); // the box says what it is, the table what it holds
+      this.box.tabIndex = 0;
+      this.box.addEventListener("keydown", (event) => this.pressed(event));
+    }
+    // Arrows read values as a pointer does, and say them.
+    pressed(event) {
+      const { data, cursor } = this.u, xs = this.plot.kind === "points" ? this.stops() : data[0], last = xs.length - 1;
+      const step = Math.max(1, Math.round(xs.length / 60)), now = this.stop ?? (event.key === "ArrowLeft" ? last + step : -step);
+      const to = { ArrowLeft: now - step, ArrowRight: now + step, Home: 0, End: last }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      this.stop = Math.min(last, Math.max(0, to));
+      this.readout.removeAttribute("aria-hidden");
+      this.readout.setAttribute("aria-live", "polite");
+      const left = this.u.valToPos(xs[this.stop], "x"), point = this.plot.kind === "points" && this.points[this.stop];
+      this.u.setCursor({ left, top: point ? this.u.valToPos(point.y, "y") : cursor.top < 0 ? 0 : cursor.top });
+    }
+    stops() {
+      this.points = this.plot.series.flatMap((one) => one.points).sort((one, other) => one.x - other.x);
+      return this.points.map((one) => one.x);
     }
     // Of the whole, unless a part was dragged over.
     zoomed(u, low, high, across) {
