@@ -49,7 +49,7 @@ class _Row:
 
     @property
     def is_done(self) -> bool:
-        return self.tokens >= PROMPT + OUTPUT
+        return self.tokens >= PROMPT + OUTPUT - 1  # the prompt brings the first
 
 
 def write_record(path: Path, steps: int, num_rows: int = ROWS, step_seconds: float = STEP_SECONDS) -> Path:

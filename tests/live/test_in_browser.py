@@ -332,9 +332,9 @@ def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: C
             assert abs(ends[0] - ends[1]) < 0.1, "both are drawn to the same moment"
             folded = await page.eval("[...inflight.page.engines.values()].map((one) => Boolean(one.folded))")
             assert folded == [False] * 5 + [True] * 2, "four are open, and what is there of all"
-            text = await page.until(
-                f"((said) => ['In the folder', '2 apart'].every((part) => said.includes(part)) && said)({ENGINE}('b').element.innerText)"
-            )
+            said = f"{ENGINE}('b').element.innerText"
+            await page.until(f"{said}.includes('In the folder') && {said}.includes('2 apart')")
+            text = await page.eval(said)
             for part in (
                 "4 kept · 6 for preempted requests · 10 free",
                 "30 kept · 60 of other models · 810 free; a cell is 10 blocks",
