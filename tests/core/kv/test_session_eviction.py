@@ -8,8 +8,9 @@ import pytest
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.sessions.gaps import Gaps, bucket
+from inflight.core.sessions.session import Awaits, Session
 from inflight.core.sessions.session_eviction import SessionEviction
-from inflight.core.sessions.session_table import Awaits, Session, SessionTable
+from inflight.core.sessions.session_table import SessionTable
 from inflight.core.sessions.session_turns import SessionTurns
 from inflight.core.types.events import Finish
 
@@ -128,7 +129,8 @@ def test_gaps_that_go_on_are_learnt_from() -> None:
     soon = gaps.turns_per_second(0.0)
     assert soon > 5 * gaps.turns_per_second(60.0) and bucket(2.0) < bucket(60.0)
     for _ in range(400):
-        gaps.reached(0.0, 600.0)
+        for at in range(bucket(600.0)):
+            gaps.outlasts(at)
     assert gaps.turns_per_second(0.0) < soon
 
 
@@ -254,3 +256,38 @@ def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None
     turn(harness, "", (0,) * 9)
     assert inside.kept_on_host(harness.scheduler) > 0 and first.turns == 1
     assert turn(harness, "", (*text, 0, 1)) == 10 and first.turns == 2
+
+
+def test_gaps_are_watched_though_nothing_of_their_session_is_left() -> None:
+    """Of those that rest for ten minutes one in eight comes back, and all others never: it must not look as if all did,
+    only since those that come back are seen."""
+    table = SessionTable()
+    for number in range(200):
+        session = table.named(f"{number}", "")
+        table.now = 100.0 * number
+        table.begins(session)
+        table.ends(session, 16)
+        if number >= 8 and not number % 8:
+            table.now += 1.0
+            back = table.named(f"{number - 8}", "")
+            table.begins(back)
+            table.ends(back, 16)
+    resting = Session("")
+    table.begins(resting)
+    table.ends(resting, 16)
+    table.now += 700.0
+    late = table.worth(resting)
+    table.now = 1e6
+    assert late < 0.5 / 300, "an even chance within five minutes would be that"
+
+
+def test_what_cannot_be_known_again_is_watched_no_more() -> None:
+    table = SessionTable()
+    left, named, there = Session(""), table.named("a", ""), Session("")
+    for session in (left, named, there):
+        table.begins(session)
+        table.ends(session, 16)
+    there.resting = 1
+    table.now = 60.0
+    table.worth(named)
+    assert len(table._watch) == 2 and left not in table._watch._watched

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
-from inflight.core.sessions.session_table import Session, SessionTable
+from inflight.core.sessions.session import Session
+from inflight.core.sessions.session_table import SessionTable
 
 LOOK = 0.1  # seconds between two looks at what all are worth
 
@@ -53,6 +54,7 @@ class SessionEviction:
         else:
             self._blocks.setdefault(mine, OrderedDict())[block] = None
             self._held_by[mine.tenant] += 1
+            mine.resting += 1
 
     def discard(self, block: int) -> None:
         """Its content stays whose it was: it may be held by another session now."""
@@ -70,6 +72,8 @@ class SessionEviction:
         return block
 
     def clear(self) -> None:
+        for session, blocks in self._blocks.items():
+            session.resting -= len(blocks)
         self._of.clear()
         self._blocks.clear()
         self._shared.clear()
@@ -91,6 +95,7 @@ class SessionEviction:
             del self._shared[block]
             return
         del self._blocks[owner][block]
+        owner.resting -= 1
         self._held_by[owner.tenant] -= 1
         if not self._held_by[owner.tenant]:
             del self._held_by[owner.tenant]

@@ -10,35 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
+from inflight.core.sessions.gap_watch import GapWatch
 from inflight.core.sessions.gaps import Gaps
+from inflight.core.sessions.session import Awaits, Session
 
-MOST_SESSIONS = 20_000  # that are remembered; those that rest longest are forgotten
+MOST_SESSIONS = 20_000  # that are remembered by name; those that came longest ago are forgotten
 CLASSES = 4  # by turns: 1, 2 to 3, 4 to 7, more: whoever has come often comes again
-
-Awaits = Literal["tool", "person", ""]  # what a session rests for; "": nobody has said
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """tenant: whose. turns: so far. rests_since: when its last turn ended; None: a turn is under way. told: seconds of
-    its gap that were told of. tokens: at the end of its last turn. running: sequences of it that are alive. awaits:
-    after its last turn."""
-
-    tenant: str
-    turns: int = 0
-    rests_since: float | None = None
-    told: float = 0.0
-    tokens: int = 0
-    running: int = 0
-    awaits: Awaits = ""
-    cost: float = 1.0  # seconds to compute a block of it anew
-
-    @property
-    def kind(self) -> tuple[Awaits, int]:
-        """Gaps of one kind are alike."""
-        return self.awaits, min(CLASSES - 1, self.turns.bit_length() - 1)
 
 
 @dataclass(slots=True)
@@ -49,6 +27,10 @@ class SessionTable:
     now: float = 0.0  # the time of what comes next
     _named: OrderedDict[object, Session] = field(default_factory=OrderedDict)
     _gaps: defaultdict[tuple[Awaits, int], Gaps] = field(default_factory=lambda: defaultdict(Gaps))
+    _watch: GapWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = GapWatch(self._gaps_like)
 
     def __len__(self) -> int:
         return len(self._named)
@@ -57,7 +39,7 @@ class SessionTable:
         """The session of this name, which may be a new one."""
         session = self._named.get(key)
         if session is None:
-            session = self._named[key] = Session(tenant)
+            session = self._named[key] = Session(tenant, is_named=True)
             if len(self._named) > MOST_SESSIONS:
                 self._named.popitem(last=False)
         self._named.move_to_end(key)
@@ -66,9 +48,7 @@ class SessionTable:
     def begins(self, session: Session) -> None:
         """A turn of it runs."""
         if session.rests_since is not None:
-            age = max(0.0, self.now - session.rests_since)
-            self._tell(session, age)
-            self._gaps[session.kind].ended(age)
+            self._watch.returns(session, self.now)
             session.rests_since = None
         if not session.running:
             session.turns += 1
@@ -80,18 +60,16 @@ class SessionTable:
         session.tokens = max(session.tokens, tokens)
         session.awaits = awaits
         if session.running <= 0:
-            session.running, session.rests_since, session.told = 0, self.now, 0.0
+            session.running, session.rests_since = 0, self.now
             session.cost = max(self.block_seconds(session.tokens), 1e-9)
+            self._watch.rests(session, self.now)
 
     def worth(self, session: Session) -> float:
         """Of a block of it: the seconds of computing that it saves, for the seconds that it is kept."""
+        self._watch.advance(self.now)
         if session.rests_since is None:
             return session.cost / 1e-3  # it is computing
-        age = max(0.0, self.now - session.rests_since)
-        self._tell(session, age)
-        return session.cost * self._gaps[session.kind].turns_per_second(age)
+        return session.cost * self._gaps_like(session).turns_per_second(max(0.0, self.now - session.rests_since))
 
-    def _tell(self, session: Session, age: float) -> None:
-        if age > session.told:
-            self._gaps[session.kind].reached(session.told, age)
-            session.told = age
+    def _gaps_like(self, session: Session) -> Gaps:
+        return self._gaps[session.awaits, min(CLASSES - 1, session.turns.bit_length() - 1)]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Sequences
 
 from inflight.core.sequence import Sequence
+from inflight.core.sessions.session import Awaits, Session
 from inflight.core.sessions.session_eviction import SessionEviction
-from inflight.core.sessions.session_table import Awaits, Session, SessionTable
+from inflight.core.sessions.session_table import SessionTable
 
 Places = Sequences[tuple[int | None, int | None]]  # blocks of the device, or of the host
 
