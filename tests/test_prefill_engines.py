@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -205,3 +206,20 @@ def test_nothing_is_left_of_one_that_nobody_closes(tiny: Path) -> None:
     del dropped
     gc.collect()
     assert not set(threading.enumerate()) - before
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05])
+def test_after_ctrl_c_the_next_call_is_answered(pair: LLM, plain: LLM, after: float) -> None:
+    """A real signal, at a moment that nobody chose; what was being computed for the call is given up."""
+    asked = prompts(9, 6)
+    expected = tokens(plain.generate(asked, PARAMS))
+    timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        while True:
+            pair.generate(prompts(10, 8), replace(PARAMS, max_tokens=40))
+    timer.join()
+    signal.signal(signal.SIGINT, before)
+    assert tokens(pair.generate(asked, PARAMS)) == expected
+    assert not pair._prefill._handed
