@@ -39,6 +39,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "adapters",
             "kv_tiers",
             "sessions",
+            "session_trace",
             "kv_transfer",
             "several_models",
             "routing",
