@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -140,3 +141,17 @@ def test_prompts_that_nobody_takes_are_not_told_early() -> None:
     harness.add(request(None))
     harness.drain()
     assert not any(plan.early_sends for plan in harness.plans)
+
+
+def test_what_is_brought_ahead_of_its_time_gives_nothing_away_that_waits() -> None:
+    """One row; of four that wait for it three have their blocks brought beforehand, half of all blocks, and the fourth
+    when its turn comes."""
+    taking = Harness(Setup(peers=True, num_blocks=24, max_rows=1))
+    first = SamplingParams(max_tokens=6, temperature=0)
+    taking.add(replace(request(None, "first"), prompt_token_ids=(0,), params=first))
+    for number, begin in enumerate(product((0, 1), (0, 1))):
+        asked = request(KVHandover(take=PEER), f"r{number}")
+        taking.add(replace(asked, prompt_token_ids=(*begin, *PROMPT[2:])))
+    taking.drain()
+    brought = [sum(one.kind == "receive" for one in plan.transfers) for plan in taking.plans]
+    assert brought[0] == 3 and sum(brought) == 4

@@ -296,11 +296,12 @@ class StepBuilder:
         for sequence in lane.queue.in_order(now):
             if self._has_state and self._memory.sharing.awaits_snapshot(sequence):
                 return OTHER  # the step under way, behind which it has less to compute
-            if self._fetching is not None and self._fetching.fetches(sequence, lane, now):
+            has_row = self.running.has_row(lane, shape)
+            is_due = has_row or self._can_preempt_background(lane)
+            if self._fetching is not None and self._fetching.fetches(sequence, lane, now, is_due):
                 continue
             left = self._left(draft, lane, budget_floor)
             has_room = draft.has_room_for(sequence, left)
-            has_row = self.running.has_row(lane, shape)
             if not has_row and not (has_room and self._preempt_background(sequence, lane, shape, now)):
                 return "rows"
             if not has_room:
