@@ -88,11 +88,13 @@ def report(found: list[Cell]) -> str:
         )
         for one in found
     ]
+    every = len(PROMISES) * len(PROMPTS) * len(ANSWERS)
+    part = "" if len(found) == every else f" {len(found)} of {every} cells were run."
     promises = "; ".join(f"{name}: `{slo}`" for name, slo in PROMISES.items())
     return (
         "Of each cell the requests per second and engine (four H100s) that the better of whole prompts and chunks "
         "keeps, and how many times as many are kept per GPU apart, asked after the prompt (as behind vllm-router), by "
-        f"the link of an engine. Above 1 apart pays; a tenth is noise. {promises}.\n\n{table(head, rows)}"
+        f"the link of an engine. Above 1 apart pays; a tenth is noise. {promises}.{part}\n\n{table(head, rows)}"
     )
 
 
