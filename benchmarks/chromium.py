@@ -134,7 +134,7 @@ async def opened_page(width: int = 1440, height: int = 900, dark: bool = False, 
     """An empty page of a browser of its own, which ends with it."""
     program = find_chromium()
     assert program is not None, "no Chromium on PATH"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # its helpers may still write
         process = await asyncio.create_subprocess_exec(
             *(program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"),
             stdout=asyncio.subprocess.DEVNULL,

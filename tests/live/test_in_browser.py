@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +21,7 @@ from report.recorded import Engine
 from server.conftest import Server, start
 
 from benchmarks.chromium import Page, find_chromium, opened_page
+from benchmarks.long_record import write_record
 from inflight.cli.live_replay import replays_of, write_page
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.static import Static
@@ -380,6 +384,40 @@ def test_a_living_request_tells_what_it_waits_for_as_the_engine_counts_it(
             assert any("/live/account?id=" in one for one in page.asked) and faults(page) == []
 
     run(look())
+
+
+def test_a_long_record_is_looked_at_closely(tmp_path: Path) -> None:
+    """Its own frames are coarse; those of the shown stretch are asked for."""
+    record = write_record(tmp_path / "long.jsonl", 12_000)
+    command = [sys.executable, "-m", "inflight.cli", "report", "--live", str(record)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+
+    async def look(url: str) -> None:
+        async with opened_page() as page:
+            await page.open(url)
+            await page.until("window.inflight && inflight.page.runs[0]?.history.frames.length", 60)
+            await page.until("document.getElementById('status-text').textContent === 'replay'", 120)
+            await page.eval("inflight.page.scrub(0.5); inflight.page.span = 2")
+            assert await page.until(f"{FIRST}.shown !== {FIRST}.history", 60)
+            told = await page.eval(
+                f"""[{FIRST}.close.found.from, {FIRST}.close.found.to, {FIRST}.shown.frames.length,
+                {FIRST}.shown.steps.length, {FIRST}.shown.requests === {FIRST}.history.requests]"""
+            )
+            assert told[0] == pytest.approx(116, abs=0.1) and told[1] == pytest.approx(122, abs=0.1)
+            assert told[2] > 500 and told[3] == pytest.approx(300, abs=3) and told[4], "every step is there"
+            assert await page.until(f"{DRAWN} > 4")
+            await page.eval("inflight.page.span = 180")
+            assert await page.until(f"{FIRST}.shown === {FIRST}.history"), "a wide window has frames enough"
+            assert faults(page) == []
+
+    try:
+        found = re.search(r"http://\S+", process.stderr.readline())
+        assert found is not None
+        run(look(found[0]))
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def test_the_first_paint_comes_soon(compared: Path) -> None:

@@ -38,6 +38,7 @@ SCRIPTS = (
     "charts.js",
     "panels.js",
     "request.js",
+    "close.js",
     "requests.js",
     "run.js",
     "feeds.js",

@@ -8,8 +8,10 @@ would have (`core.estimation.latency`, fed with the record's steps).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import fields
 
 from inflight.core.estimation.latency import LatencyModel
@@ -23,7 +25,7 @@ from inflight.live.recorded_queues import RecordedQueues
 from inflight.live.step_facts import Moment, of_record
 from inflight.records.block_owners import CACHED, BlockOwners
 from inflight.records.drafts import verified
-from inflight.records.schema import RecordError, RequestRecord, StepRecord, read_records
+from inflight.records.schema import Place, RecordError, RequestRecord, StepRecord, read_places
 
 MOST_FRAMES = 1500  # of a record, unless more are asked for
 LEAST_PERIOD = 0.01  # seconds
@@ -66,11 +68,13 @@ def _text(value: object) -> str:
 
 
 class RecordFeed:
-    """notes: what is to be told beside the frames; a record that was cut off."""
+    """notes: what is to be told beside the frames; a record that was cut off. place: behind the last line that was
+    read."""
 
     def __init__(self, index: RecordIndex, period: float):
         self._index, self._period = index, period
         self._start = index.start  # of the next frame
+        self.place = Place()
         self.notes: list[str] = []
         capacity = index.header["capacity"]
         self._num_blocks = capacity["num_blocks"]
@@ -90,25 +94,52 @@ class RecordFeed:
         self._left: dict[int, int] = {}  # sequence → tokens of it that are still to come
         self._latency = LatencyModel()
 
-    def frames(self) -> Iterator[Frame]:
-        """Raises nothing for a record that is cut off; `notes` tells."""
-        lines = read_records(self._index.path)
-        next(lines)
+    def frames(self, reads: Callable[[RecordFeed, float], None] = lambda feed, time: None) -> Iterator[Frame]:
+        """From here to the end. Raises nothing for a record that is cut off; `notes` tells. reads: told before each
+        line, with its time."""
         try:
-            for line in lines:
+            for line, place in read_places(self._index.path, self.place):
                 if line["kind"] == "step":
+                    reads(self, line["planned"])
                     yield from self._until(line["planned"])
                     self._planned(line)
                     yield from self._until(line["committed"])
                     self._committed(line)
                 elif line["kind"] == "request":
+                    reads(self, line["ended"])
                     yield from self._until(line["ended"])
                     self._ended(line)
+                self.place = place
         except RecordError as error:
             self.notes.append(f"The record is cut off: {error} What comes before is shown.")
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             self.notes.append(f"A line of the record cannot be understood ({error!r}). What comes before is shown.")
         yield self._frame()
+
+    @property
+    def time(self) -> float:
+        """Until which frames were made."""
+        return self._start
+
+    def copy(self) -> RecordFeed:
+        """As it is now; it goes on by itself."""
+        index = self._index
+        shared = (index, index.requests, *index.requests, self._requests, self._first)
+        return deepcopy(self, {id(one): one for one in shared})
+
+    def between(self, start: float, end: float, period: float) -> Iterator[Frame]:
+        """Frames of that time, so long each, of a feed that is not beyond its start."""
+        self._period = math.inf  # no frame ends before it begins
+
+        def begin(feed: RecordFeed, time: float) -> None:
+            if feed._period is math.inf and time >= start - period:
+                feed._maker.end_frame(feed._start, start, None)
+                feed._start, feed._period, feed._map_period, feed._map_at = start, period, period, -math.inf
+
+        for frame in self.frames(begin):
+            if frame.end > end + period or self._period is math.inf:
+                return
+            yield frame
 
     def _until(self, time: float) -> Iterator[Frame]:
         while time > self._start + self._period:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from inflight.live.checkpoints import Checkpoints
 from inflight.live.frames import Frame, FrameError, Hello, Problem, decode
 from inflight.live.record_index import RecordIndex, read_index
 from inflight.live.recorded import RecordFeed, hello_of, period_of
@@ -28,6 +29,9 @@ class Replay(Protocol):
     def frames(self) -> Iterator[Frame | Problem]:
         """A Problem at the end, where the run is not whole."""
 
+    def between(self, start: float, end: float) -> Iterator[Frame]:
+        """Frames of that time, drawn more closely than the whole; none where that cannot be."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordReplay:
@@ -36,6 +40,7 @@ class RecordReplay:
     index: RecordIndex
     title: str
     period: float
+    checkpoints: Checkpoints
 
     @property
     def hello(self) -> Hello:
@@ -43,9 +48,12 @@ class RecordReplay:
 
     def frames(self) -> Iterator[Frame | Problem]:
         feed = RecordFeed(self.index, self.period)
-        yield from feed.frames()
+        yield from feed.frames(self.checkpoints.offer)
         for note in feed.notes:
             yield Problem(note)
+
+    def between(self, start: float, end: float) -> Iterator[Frame]:
+        return self.checkpoints.between(start, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,10 @@ class SavedReplay:
                 if isinstance(message, Frame):
                     yield message
 
+    def between(self, start: float, end: float) -> Iterator[Frame]:
+        """What was saved is all that there is."""
+        return iter(())
+
 
 def read_replay(path: Path, title: str = "") -> Replay:
     """Raises RecordError for what can't be shown again."""
@@ -85,4 +97,5 @@ def read_replay(path: Path, title: str = "") -> Replay:
     if not beginning.strip():
         raise RecordError(f"{path} is empty: 0 lines of a run; give a record (--record), or frames that a page saved.")
     index = read_index(path)
-    return RecordReplay(index, title, period_of(index))
+    period = period_of(index)
+    return RecordReplay(index, title, period, Checkpoints(index, period))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, overload
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, overload
 
 import msgspec
 
@@ -280,12 +280,28 @@ _SERVICE = msgspec.json.Decoder(ServiceRecord)
 
 def read_records(path: Path) -> Iterator[Line]:
     """The lines of a record file, header first; whatever is not as the types above say is refused by file and line."""
+    return (line for line, _ in read_places(path))
+
+
+class Place(NamedTuple):
+    """Behind so many bytes and lines of a file."""
+
+    offset: int = 0
+    number: int = 0
+
+
+BEGINNING = Place()
+
+
+def read_places(path: Path, begin: Place = BEGINNING) -> Iterator[tuple[Line, Place]]:
+    """The lines from there on, and the place behind each."""
     with path.open("rb") as file:
-        number = 0
+        offset, number = begin
+        file.seek(offset)
         while line := file.readline(MOST_BYTES + 1):
-            number += 1
+            offset, number = offset + len(line), number + 1
             try:
-                yield _line(path, line, number == 1)
+                yield _line(path, line, number == 1), Place(offset, number)
             except Malformed as fault:
                 raise RecordError(_sentence(path, number, fault, cut=not line.endswith(b"\n"))) from None
     if not number:

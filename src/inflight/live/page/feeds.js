@@ -103,6 +103,14 @@
     told.state("whole", "all of it is here");
   }
 
+  // A stretch of one of its runs, drawn more closely: all its frames.
+  async function stretch(address, from, to) {
+    const response = await fetch(`${address}?from=${from}&to=${to}`, { cache: "no-store", credentials: "omit" });
+    const frames = [];
+    for await (const line of lines(response, () => {})) if (line) frames.push(JSON.parse(line));
+    return frames;
+  }
+
   // What the page holds itself, compressed.
   async function held(text, told) {
     const bytes = Uint8Array.from(atob(text.trim()), (one) => one.charCodeAt(0));
@@ -116,5 +124,5 @@
     else if (message.type === "frame") told.frame(message);
     else if (message.type === "problem") told.state("lost", message.sentence);
   };
-  ns.feeds = { LiveFeed, replayed, held };
+  ns.feeds = { LiveFeed, replayed, stretch, held };
 })((window.inflight ??= {}));

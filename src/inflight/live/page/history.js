@@ -6,15 +6,17 @@
   const TRIM_EVERY = 50; // frames
 
   class History {
-    constructor(keep) {
+    // of: the history of the same run, where this one is a stretch of it, drawn more closely: requests are known there.
+    constructor(keep, of = null) {
       this.keep = keep;
+      this.of = of;
       this.hello = null;
       this.rows = []; // row → [{sequence, work, start, end, tokens}], rising
       this.steps = []; // of steps, as they came, rising
       this.frames = []; // {number, start, end, lanes, blocks, rates, …}, rising
       this.events = []; // {at, gone, came}: who lost its row, and who took one within the same frame
       this.maps = []; // {end, map, perCell, holders}, rising
-      this.requests = new Map(); // number → {info, first, decoded, preempted: [], back: [], ended}; back: when it ran again
+      this.requests = of ? of.requests : new Map(); // number → {info, first, decoded, preempted: [], back: [], ended}; back: when it ran again
       this.dirtyFrom = Infinity; // earliest time that was drawn and has changed since
       this.trimmed = 0;
       this.accepted = [];
@@ -55,14 +57,7 @@
       const came = [];
       for (const run of frame.runs || []) if (this.addRun(run)) came.push(run[1]);
       for (const step of frame.steps || []) this.steps.push(step);
-      for (const number of frame.preempted || []) {
-        const known = this.requests.get(number);
-        if (known) known.preempted.push(frame.end);
-      }
-      if ((frame.preempted || []).length) this.events.push({ at: frame.end, gone: frame.preempted, came });
-      for (const ended of frame.ended || []) this.know(ended.info).ended = ended;
-      (frame.accepted || []).forEach((chunks, right) => (this.accepted[right] = (this.accepted[right] || 0) + chunks));
-      this.drafted += frame.drafted || 0;
+      if (!this.of) this.learn(frame, came);
       const blocks = frame.blocks;
       if (blocks && blocks.map && blocks.map.length)
         this.maps.push({ end: frame.end, map: blocks.map, perCell: blocks.per_cell || 1, host: blocks.host, disk: blocks.disk, holders: frame.holders || [] });
@@ -73,6 +68,17 @@
         preempted: (frame.preempted || []).length, lost: frame.lost || 0,
       });
       if (++this.trimmed % TRIM_EVERY === 0) this.trim();
+    }
+    // What becomes of requests, and of drafts.
+    learn(frame, came) {
+      for (const number of frame.preempted || []) {
+        const known = this.requests.get(number);
+        if (known) known.preempted.push(frame.end);
+      }
+      if ((frame.preempted || []).length) this.events.push({ at: frame.end, gone: frame.preempted, came });
+      for (const ended of frame.ended || []) this.know(ended.info).ended = ended;
+      (frame.accepted || []).forEach((chunks, right) => (this.accepted[right] = (this.accepted[right] || 0) + chunks));
+      this.drafted += frame.drafted || 0;
     }
     addRun([row, sequence, work, start, end, tokens]) {
       const runs = (this.rows[row] ??= []);

@@ -146,7 +146,7 @@
             if (kind === "whole" && --missing === 0) this.state("whole", "replay");
             else if (kind !== "whole") this.state(kind, words);
           },
-        }).catch((fault) => this.state("lost", `this run cannot be read: ${fault.message}`));
+        }, view).catch((fault) => this.state("lost", `this run cannot be read: ${fault.message}`));
       });
       this.state("live", "reading");
     }
@@ -332,6 +332,9 @@
   const held = [...document.querySelectorAll('script[type="application/x-inflight-frames"]')];
   const replayed = document.querySelector('meta[name="inflight-replay"]');
   if (held.length) page.startReplay(held.map((one) => (told) => feeds.held(one.textContent, told)));
-  else if (replayed) page.startReplay([...Array(Number(replayed.content)).keys()].map((one) => (told) => feeds.replayed(`frames/${one}`, told)));
+  else if (replayed) page.startReplay([...Array(Number(replayed.content)).keys()].map((one) => (told, view) => {
+    view.close = new ns.CloseView(view.history, (from, to) => feeds.stretch(`frames/${one}`, from, to));
+    return feeds.replayed(`frames/${one}`, told);
+  }));
   else page.startLive();
 })((window.inflight ??= {}));

@@ -8,7 +8,8 @@
     constructor(history, colours, onPick) {
       const made = document.getElementById("run-template").content.cloneNode(true);
       this.element = made.firstElementChild;
-      this.history = history;
+      this.history = this.shown = history; // shown: of the time that is looked at, closer perhaps
+      this.close = null; // whom to ask for closer frames, where somebody has them
       const part = (name) => this.element.querySelector(name);
       const pick = (number) => onPick(this, number);
       this.pick = pick;
@@ -75,8 +76,17 @@
       for (const job of this.jobs) job.at = 0;
       this.batch.showLegend();
     }
+    // Which frames are shown: the run's own, or closer ones.
+    show(history) {
+      if (this.shown === history) return;
+      this.shown = history;
+      for (const one of [this.batch, this.memory, this.memory.device, this.memory.host.cells, this.memory.disk.cells, this.charts]) one.history = history;
+      this.batch.again();
+      this.memory.again();
+    }
     draw(time, span, now) {
-      const { history } = this, { hello } = history;
+      if (this.close && !this.folded) this.show(this.close.at(time, span, now));
+      const history = this.shown, { hello } = history;
       if (!hello || !history.frames.length || this.folded) return;
       const frame = history.frameAt(time);
       if (hello.members_only) {
@@ -95,7 +105,7 @@
       job.run({ time, end, span, now, frame, hello });
     }
     showTiles({ time, frame, hello }) {
-      this.tiles.show(this.history, frame, time);
+      this.tiles.show(this.shown, frame, time);
       this.element.classList.toggle("over", Boolean(hello.span) && hello.source !== "live" && time > hello.span[1]);
     }
     showQueues({ time, frame }) {

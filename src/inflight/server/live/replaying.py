@@ -45,7 +45,16 @@ def replay_app(replays: Sequence[Replay]) -> BrowserGuard:
         if number >= len(replays):
             return Response(status_code=404)
         headers = {**HEADERS, "Cache-Control": "no-store"}
-        return StreamingResponse(_lines(replays[number]), media_type="application/jsonl", headers=headers)
+        lines = _lines(replays[number])
+        if "from" in request.query_params:
+            try:
+                start, end = (float(request.query_params[name]) for name in ("from", "to"))
+            except (KeyError, ValueError):
+                return Response(status_code=400)
+            if not -1e9 < start < end < 1e9:
+                return Response(status_code=400)
+            lines = (encode(frame) + b"\n" for frame in replays[number].between(start, end))
+        return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
     routes = [Route("/", front_page), Route("/ui/{name}", file), Route("/frames/{number:int}", frames)]
     return BrowserGuard(Starlette(routes=routes), Hosts(()), ())
