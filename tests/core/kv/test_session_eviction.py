@@ -190,7 +190,7 @@ def test_who_waits_for_a_tool_is_kept_before_who_waits_for_a_person() -> None:
 def test_what_a_session_waits_for_is_told_by_its_answer(
     marks: tuple[tuple[int, ...], ...], output: tuple[int, ...], awaits: str
 ) -> None:
-    turns, one = SessionTurns(SessionTable()), sequence(call_marks=marks)
+    turns, one = SessionTurns(SessionTable(), 2), sequence(call_marks=marks)
     turns.begins(one, [])
     one.output[:], one.finish = output, Finish("stop")
     turns.ends(one)
@@ -198,7 +198,7 @@ def test_what_a_session_waits_for_is_told_by_its_answer(
 
 
 def test_of_an_answer_that_was_broken_off_nothing_is_told() -> None:
-    turns, one = SessionTurns(SessionTable()), sequence(call_marks=((1,),))
+    turns, one = SessionTurns(SessionTable(), 2), sequence(call_marks=((1,),))
     turns.begins(one, [])
     one.finish = Finish("abort")
     turns.ends(one)
@@ -291,3 +291,16 @@ def test_what_cannot_be_known_again_is_watched_no_more() -> None:
     table.now = 60.0
     table.worth(named)
     assert len(table._watch) == 2 and left not in table._watch._watched
+
+
+def test_a_next_turn_need_not_repeat_the_answer() -> None:
+    """As templates leave out what was reasoned."""
+    harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
+    order = harness.scheduler._memory.turns.order
+    harness.add(request("a", A, output=8))
+    harness.drain()
+    first = order.owner(next(iter(order)))
+    turn(harness, "", (*A[:4], 1, 1, 1, 1, 1, 1))
+    assert first.turns == 1, "it has left out more than the answer"
+    turn(harness, "", (*A, (harness.clients[0].tokens[0][0] + 1) % 8, 0, 1))
+    assert first.turns == 2

@@ -92,7 +92,7 @@ class KVCacheManager:
         self.states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
         self.prefix = PrefixCache(self.block_size, on_drop=self._dropped, journal=self._journal)
         self.prefix.clear()  # for those who mirror what was there before
-        self.turns = None if self._sessions is None else SessionTurns(self._sessions)
+        self.turns = None if self._sessions is None else SessionTurns(self._sessions, self.block_size)
         order = None if self.turns is None else self.turns.order
         self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), order)
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)

@@ -54,10 +54,11 @@ class SessionTable:
             session.turns += 1
         session.running += 1
 
-    def ends(self, session: Session, tokens: int, awaits: Awaits = "") -> None:
-        """A turn of it has ended, with so many tokens in all."""
+    def ends(self, session: Session, tokens: int, awaits: Awaits = "", answered: int = 0) -> None:
+        """A turn of it has ended, with so many tokens in all, the last of which are the answer's."""
         session.running -= 1
-        session.tokens = max(session.tokens, tokens)
+        if tokens > session.tokens:
+            session.tokens, session.answered = tokens, answered
         session.awaits = awaits
         if session.running <= 0:
             session.running, session.rests_since = 0, self.now

@@ -17,9 +17,9 @@ Places = Sequences[tuple[int | None, int | None]]  # blocks of the device, or of
 
 
 class SessionTurns:
-    def __init__(self, table: SessionTable):
+    def __init__(self, table: SessionTable, block_size: int):
         self.order, self.host_order = SessionEviction(table), SessionEviction(table)
-        self._table = table
+        self._table, self._block_size = table, block_size
 
     def begins(self, sequence: Sequence, found: Places) -> None:
         """It is admitted behind what these have."""
@@ -31,7 +31,7 @@ class SessionTurns:
     def ends(self, sequence: Sequence) -> None:
         """It will not be back."""
         if isinstance(sequence.session, Session):
-            self._table.ends(sequence.session, sequence.num_tokens, _awaits(sequence))
+            self._table.ends(sequence.session, sequence.num_tokens, _awaits(sequence), len(sequence.output))
 
     def _named(self, sequence: Sequence) -> Session | None:
         request = sequence.request
@@ -40,13 +40,15 @@ class SessionTurns:
         return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
 
     def _followed(self, sequence: Sequence, found: Places) -> Session | None:
-        """Whose text it goes on with, if it does so behind all that is left of it."""
+        """Whose text it goes on with, if it does so behind all that is left of it, the last answer excepted: templates
+        leave out what was reasoned, and clients what they have no use for."""
         owner = self._owner(found[-1]) if found else None
-        if owner is None or owner.running or sequence.num_tokens < owner.tokens:
+        if owner is None or owner.running or sequence.num_tokens < owner.tokens - owner.answered:
             return None
         blocks, host_blocks = (set(numbers) for numbers in zip(*found, strict=True))
-        is_all = self.order.resting(owner) <= blocks and self.host_order.resting(owner) <= host_blocks
-        return owner if is_all else None
+        others = len(self.order.resting(owner) - blocks) + len(self.host_order.resting(owner) - host_blocks)
+        answer = owner.answered // self._block_size + 1 if owner.answered else 0  # blocks, begun ones included
+        return owner if others <= answer else None
 
     def _owner(self, place: tuple[int | None, int | None]) -> Session | None:
         block, host_block = place
