@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -71,6 +72,33 @@ def test_answers_are_those_of_one_engine(replicated: Server, single: Server) -> 
     page = replicated.get("/metrics").text.splitlines()
     finished = [line for line in page if line.startswith("inflight_requests_finished_total{") and line[-4:] != " 0.0"]
     assert len({line.partition('replica="')[2][:8] for line in finished}) == 2, "both had work"
+
+
+def test_each_replica_is_seen_at_work(replicated: Server) -> None:
+    """On the live page: greeted by its name, with what its batch did and who waits there."""
+    greeted: dict[str, float] = {}
+    works: dict[str, set[int]] = {}
+    members: set[str] = set()
+    with ThreadPoolExecutor(8) as pool, httpx.stream("GET", f"{replicated.url}/live/events", timeout=30) as feed:
+        end = time.monotonic() + 60
+        for line in feed.iter_lines():
+            if not line.startswith("data: "):
+                continue
+            message = json.loads(line[6:])
+            if message["type"] == "hello" and not message.get("engine"):
+                asked = [pool.submit(answer, replicated, number) for number in range(100, 140)]
+            elif message["type"] == "hello":
+                greeted[message["engine"]] = message["clock"]
+            elif name := message.get("engine"):
+                works.setdefault(name, set()).update(run[2] for run in message.get("runs", []))
+                assert name in greeted and message["lanes"][0]["name"] == "interactive"
+            members.update(one["name"] for one in message.get("members", []))
+            if time.monotonic() > end or (len(members) == 2 and sum({0, 1} <= one for one in works.values()) == 2):
+                break
+        for one in asked:
+            one.result()
+    assert set(greeted) == set(works) == members and len(members) == 2
+    assert all({0, 1} <= one for one in works.values()), "prompts and next tokens of both"
 
 
 def test_bad_requests_are_told_as_by_one_engine(replicated: Server, single: Server) -> None:
