@@ -43,6 +43,11 @@ class Replicas:
     prefill: Scale | None = None
 
     @property
+    def started(self) -> int:
+        """Replicas that there are at first."""
+        return self.scale.replicas + (0 if self.prefill is None else self.prefill.replicas)
+
+    @property
     def places(self) -> int:
         """Replicas that there may be."""
         return self.scale.places + (0 if self.prefill is None else self.prefill.places)

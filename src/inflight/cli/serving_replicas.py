@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from inflight import __version__
-from inflight.cli.engine_loading import Doing
+from inflight.cli.engine_loading import Doing, tell
 from inflight.cli.replica_options import Replicas
 from inflight.cli.replicas.ray_address import greet_head
 from inflight.cli.replicas.replica_setup import ReplicaSetup, pool_setups
@@ -21,6 +21,7 @@ from inflight.cli.serving_pool import serve_pool
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.counted import counted
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
 from inflight.server.loading import make_prompts, make_served
@@ -59,6 +60,8 @@ def serve_replicas(
 
     def load(doing: Doing, loop: asyncio.AbstractEventLoop) -> OneModel:
         doing("starting Ray and the replicas")
+        where = "and a Ray of this machine" if replicas.address is None else f"on Ray at {replicas.address}"
+        tell(f"Starting {counted(replicas.started, 'replica')} {where}; half a minute, or more on a busy machine.")
         handle = metrics.pool = _started(setup, replicas)
         return asyncio.run_coroutine_threadsafe(served_by(handle, setup, preprocessing), loop).result()
 
