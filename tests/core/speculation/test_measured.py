@@ -137,12 +137,12 @@ LOADS: dict[str, Load] = {"one": answers(1, 3000), "many": answers(16, 1500), "s
         *[("one", memory_bound, 1), ("many", between, 2), ("swinging", compute_bound, 1), ("swinging", between, 2)],
     ),
 )
-def test_drafts_that_are_never_right_cost_less_than_a_hundredth(
+def test_drafts_that_are_never_right_cost_less_than_half_a_hundredth(
     name: str, seconds: Callable[[int], float], depth: int
 ) -> None:
     load = LOADS[name]
     share, rig = both(load, Device(seconds), Foreseeing(never, sure=0.9), depth)
-    assert share < 1.01
+    assert share < 1.005
     stats = rig.scheduler.snapshot().speculation
     assert stats is not None and stats.lost_seconds <= SHARE * (RESERVE + rig.now) + seconds(64)
 

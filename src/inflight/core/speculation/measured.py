@@ -38,6 +38,7 @@ FIRST_TRIAL = 3  # steps in a row whose offers are all refused, before one is tr
 LAST_TRIAL = 24  # the same, after trials that failed
 WHOLE_TRIAL = 2  # drafts of a trial at most
 OBSERVED = 50e-3  # seconds after which a step tells what those take in which nobody was asked: short ones are alike
+FIRST_ROUNDS = 16  # without questions that tell at once, since what questions take is measured against them
 FIRST_TOKENS = 0.005  # by which drafts and questions may lengthen a step that computes prompts
 DRAFTING = 2  # times the planning of a step with drafts that is left for it by those who wait for it
 PROMISES = 4  # drafts that are looked at behind a token that is still being computed
@@ -81,7 +82,9 @@ class MeasuredSpeculation:
         self._like_it = (0.0, 0.0)  # the fewest and the most running for which these verdicts hold
         self._passed, self._told = 0.0, -1  # seconds of the steps behind this one, which the budget does not know yet
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
+        self._waits = -1, False  # a step, and whether all those that run may wait for its drafts
         self._rounds = Rounds(FIRST_ASKING)
+        self._untold_rounds = FIRST_ROUNDS  # of the first ones, those that are still to tell
         self._asked: dict[int, float] = {}  # seconds that looking at drafts was charged, by step
 
     # -- before a step ------------------------------------------------------------------------------------------
@@ -139,8 +142,11 @@ class MeasuredSpeculation:
             return False  # a long prompt fills several steps
         running = max(1, self._judged_at)
         each_token = self._budget.step_seconds / running
-        all_wait = len(self._turns.due) >= running
-        lost = min(each_token, self._rounds.unhidden / running) if all_wait else each_token
+        planning = self._rounds.unhidden / running
+        if self._waits[0] != step:  # those who come last are to be told the same as the first, or half of them go on
+            may_all = self._budget.allows(2 * running * (ASKING + planning))
+            self._waits = step, may_all and len(self._turns.due) >= running
+        lost = min(each_token, planning) if self._waits[1] else each_token
         may = self._budget.allows(lost + DRAFTING * self._rounds.unhidden)  # or it would be held for nothing
         found = self._chances(step, view, 1 + PROMISES) if may else None
         if found is None or sum(accumulate(found[1][1:], mul)) * each_token <= lost:
@@ -151,7 +157,7 @@ class MeasuredSpeculation:
 
     def _seconds_each(self, step: ExtendedStep, tokens: int) -> float:
         """Of a token, in a step without drafts."""
-        return (step.seconds + self._rounds.behind - self._rounds.unhidden) / max(1, tokens)
+        return (step.seconds + self._rounds.unasked) / max(1, tokens)
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
@@ -240,9 +246,9 @@ class MeasuredSpeculation:
             longest = min(longest, HEADROOM * min(self._targets.values()))
         longest = min(longest, step.seconds + self._budget.seconds - self._rounds.unhidden)
         margin = 0.0 if self._was_drafting else MARGIN
-        between = self._rounds.behind
-        ahead = between - self._rounds.unhidden
-        choice = choose(offers, tokens, step, budget, longest, margin, self._makes_passes, between, ahead)
+        unasked = self._rounds.unasked
+        between = unasked + self._rounds.unhidden
+        choice = choose(offers, tokens, step, budget, longest, margin, self._makes_passes, between, unasked)
         if choice.counts:
             self._refused = 0
             return choice
@@ -262,7 +268,7 @@ class MeasuredSpeculation:
     def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
         self._step = step = plan.step
         self._passed += result.seconds
-        is_told = self._passed >= OBSERVED
+        is_told = self._passed >= OBSERVED or self._untold_rounds > 0
         if not is_told and step not in self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
         ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
@@ -275,6 +281,7 @@ class MeasuredSpeculation:
         if round_seconds and held.tokens == held.samples:  # a round of decodes alone
             between = min(result.seconds, max(0.0, round_seconds - result.seconds))
             self._budget.settle(0.0, self._rounds.observe(between, ahead, asked))
+            self._untold_rounds -= asked is None
         if result.error is None and (drafted is not None or is_told):
             self._cost.observe(held, result.seconds - result.draft_seconds)
         if drafted is not None and result.error is None:

@@ -22,9 +22,10 @@ class Rounds:
         self._unasked: dict[bool, float | None] = {True: None, False: None}
 
     @property
-    def behind(self) -> float:
-        """Seconds between a step and the one that is planned behind its result."""
-        return self._between[False] or 0.0
+    def unasked(self) -> float:
+        """Seconds between steps in which nobody was asked, planned ahead where they can be."""
+        ahead, behind = self._unasked[True], self._unasked[False]
+        return (behind or 0.0) if ahead is None else ahead
 
     @property
     def unhidden(self) -> float:
