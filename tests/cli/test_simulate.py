@@ -537,3 +537,20 @@ def test_what_is_said_of_drafts_must_go_together(
 def test_calibrate_measures_no_drafts(capsys: pytest.CaptureFixture[str], bare: Path) -> None:
     _, err = said(capsys, "calibrate", "--model", str(bare), "--speculation", "suffix", code=1)
     assert "--speculation suffix has no effect on what steps are measured with; leave it out." in err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--prefill-replicas", "1", "--decode-replicas", "1"), "which the engine does not hand over"),
+        (
+            ("--kv-cache-disk", "9", "--kv-disk-read-gb-per-s", "3", "--kv-disk-write-gb-per-s", "1"),
+            "snapshots of recurrent state; leave --kv-cache-disk out",
+        ),
+    ],
+)
+def test_blocks_of_a_model_with_recurrent_layers_go_nowhere(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], sentence: str
+) -> None:
+    asked = ("simulate", "--model", str(HYBRID), "--hardware", "h200", "--tensor-parallel", "2", "--rate", "1")
+    assert sentence in said(capsys, *asked, *options, code=1)[1]
