@@ -47,3 +47,22 @@ def test_what_is_quicker_is_done_and_the_slower_one_tried_now_and_then() -> None
     for _ in range(60):
         cost.brought("slow", 8, 0.02)
     assert cost.brings("slow", 8, 0, 128), "a disk that has become fast is noticed"
+
+
+def test_a_disk_that_stood_still_once_is_forgotten_soon() -> None:
+    cost = RestoreCost(learnt(1e-3))  # 128 tokens take 0.13 s
+    for _ in range(8):
+        cost.brought("folder", 8, 0.02)
+    cost.brought("folder", 8, 25.0)
+    assert cost.brings("folder", 8, 0, 128)
+    for _ in range(3):
+        cost.brought("folder", 8, 25.0)
+    assert not all(cost.brings("folder", 8, 0, 128) for _ in range(3)), "one that stays slow is not"
+
+
+def test_what_took_no_time_is_not_thought_to_take_none_for_ever() -> None:
+    cost = RestoreCost(learnt(1e-3))
+    cost.brought("folder", 8, 0.0)
+    for _ in range(12):
+        cost.brought("folder", 8, 2.0)
+    assert (cost.seconds("folder", 8) or 0.0) > 0.5

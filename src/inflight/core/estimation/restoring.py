@@ -3,7 +3,8 @@
 Both are measured: what bringing takes is a line over the number of blocks, fitted to what it took (from asking to being
 told, queueing included), and what computing takes is what the model of step time has learnt from the steps. Before
 either is known blocks are brought, since that is how it becomes known; and where bringing has lost, it is tried now and
-then all the same, or nobody would notice that a disk has become fast again.
+then all the same, or nobody would notice that a disk has become fast again. A disk that stood still once is forgotten
+soon: a transfer counts as so many times what was predicted, at most.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from inflight.core.estimation.latency import LatencyModel, prefill_seconds
 
 FORGETTING = 0.9  # a transfer counts half after about seven more
 TRY_AGAIN = 16  # of so many that were declined one is brought
+MOST_TIMES = 16.0  # what was predicted: a disk that has become slow is noticed within a few transfers all the same
+LEAST = 1e-3  # seconds of a transfer: what takes none tells nothing of others
 
 
 @dataclass(slots=True)
@@ -61,7 +64,12 @@ class RestoreCost:
 
     def brought(self, place: str, blocks: int, seconds: float) -> None:
         """It took so long, from being asked for to being told."""
-        self._times.setdefault(place, TransferTime()).observe(blocks, seconds)
+        known = self._times.get(place)
+        if known is None:
+            known = self._times[place] = TransferTime()
+        else:
+            seconds = min(seconds, MOST_TIMES * max(known.of(blocks), LEAST))
+        known.observe(blocks, seconds)
 
     def seconds(self, place: str, blocks: int) -> float | None:
         """What bringing so many would take; None: not known yet."""
