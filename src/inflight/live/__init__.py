@@ -6,5 +6,8 @@ them.
                                                   ├▶ StepFacts, Moment ─▶ FrameMaker ─▶ Frame ─▶ page, terminal
     record file, line by line ─────────▶ recorded ┘
 
+Frames of engines in other processes are asked for (`distant`), and told by the same kinds. A stretch of a long record
+is drawn closely from where the feed was a little before (`checkpoints`).
+
 One drawing: a page that replays a record, or a simulation's, shows what it would have shown of the engine at work.
 """
