@@ -29,7 +29,7 @@ from inflight.records.schema import Place, RecordError, RequestRecord, StepRecor
 
 MOST_FRAMES = 1500  # of a record, unless more are asked for
 LEAST_PERIOD = 0.01  # seconds
-_MAPS = 300  # of a record
+_MAPS, _SMALL = 300, 512  # of a record; blocks of a pool whose map is told with every frame
 _TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
 _KNOWN = {one.name for one in fields(Features)}
 
@@ -85,7 +85,8 @@ class RecordFeed:
         self._together = index.setting("strategy", "") in _TOGETHER
         span = index.end - index.start
         self._maker = FrameMaker(max(20 * period, min(10.0, span / 10)))
-        self._map_period, self._map_at = max(period, span / _MAPS), float("-inf")
+        self._map_period = period if self._num_blocks <= _SMALL else max(period, span / _MAPS)
+        self._map_at = float("-inf")
         self._queues = RecordedQueues(dict.fromkeys(one.lane for one in index.requests))
         self._coming = iter(index.requests)
         self._next = next(self._coming, None)

@@ -5,7 +5,7 @@
   const { h } = format;
   const PARTS = [["queue", "waiting"], ["prefill", "prompt"], ["decode", "answer"], ["preempted", "preempted"], ["other", "other"]];
   const REASONS = {
-    rows: "no row is free", blocks: "no KV blocks are free", budget: "the step has no tokens left", share: "its share is used up",
+    rows: "no row is free", blocks: "too few KV blocks can be had", budget: "the step has no tokens left", share: "its share is used up",
     window: "the batch under way", grammar: "a grammar is compiled", adapter: "its adapter is not in memory",
     kv: "keys and values are on their way", other: "the step under way",
   };

@@ -60,7 +60,7 @@
       this.last = last;
       this.first = list[0];
       const chips = (numbers) => numbers.slice(0, 8).map((one) => panels.chip(this.history, one, this.onPick));
-      const rows = list.slice(Math.max(0, last - 7), last + 1).reverse().map(({ at, gone, came }) =>
+      const rows = list.slice(Math.max(0, last - 11), last + 1).reverse().map(({ at, gone, came }) =>
         h("li", {}, h("b", {}, format.seconds(at - this.history.zero)), ...chips(gone), h("span", {}, gone.length === 1 ? "lost its row" : "lost their rows"),
           ...(came.length ? [h("span", {}, "· came in:"), ...chips(came)] : [])));
       this.element.querySelector("ol").replaceChildren(...(rows.length ? rows : [h("li", {}, "nobody until now")]));
