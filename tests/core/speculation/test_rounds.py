@@ -41,3 +41,12 @@ def test_planning_is_hidden_beside_a_step_and_not_behind_its_result() -> None:
     assert rounds.unhidden == 0.0  # nothing was planned ahead, so that nothing is missed
     rounds.observe(1e-4, ahead=True, asked=None)
     assert rounds.unhidden == pytest.approx(3e-4) and rounds.unasked == pytest.approx(1e-4)
+
+
+def test_a_first_round_that_took_long_does_not_make_questions_look_free_for_long() -> None:
+    rounds = Rounds(asking=1e-4)
+    rounds.observe(1e-3, ahead=False, asked=None)
+    for _ in range(15):
+        rounds.observe(3e-4, ahead=False, asked=None)
+    assert rounds.unasked < 3.1e-4
+    assert rounds.observe(5e-4, ahead=False, asked=0.0) == pytest.approx(2e-4, rel=0.05)

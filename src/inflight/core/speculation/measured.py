@@ -268,7 +268,7 @@ class MeasuredSpeculation:
     def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
         self._step = step = plan.step
         self._passed += result.seconds
-        is_told = self._passed >= OBSERVED or self._untold_rounds > 0
+        is_told = self._passed >= OBSERVED or self._untold_rounds > 0 or self._was_drafting
         if not is_told and step not in self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
         ahead, drafted = step in self._ahead, self._drafted.pop(step, None)

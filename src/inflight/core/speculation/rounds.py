@@ -9,6 +9,7 @@ it, since who comes and goes takes time of its own. Knows seconds, nothing of dr
 from __future__ import annotations
 
 SMOOTHING = 0.05  # of the time between steps
+FALLING = 0.3  # the same, of rounds without questions that take less than was believed
 ASKED_SMOOTHING = 0.1  # of what questions add to it, which fewer rounds tell of
 OUTLIER = 4.0  # times what questions take, or were believed to: more in one round is something else
 
@@ -39,7 +40,8 @@ class Rounds:
         self._between[ahead] = _smoothed(self._between[ahead], between)
         plain = self._unasked[ahead]
         if asked is None:
-            self._unasked[ahead] = _smoothed(plain, between)
+            # A first round, and one that something else held up, are not to make questions look free for long.
+            self._unasked[ahead] = _smoothed(plain, between, FALLING if between < (plain or 0.0) else SMOOTHING)
             return 0.0
         if plain is None:
             return 0.0
@@ -48,5 +50,5 @@ class Rounds:
         return more
 
 
-def _smoothed(before: float | None, value: float) -> float:
-    return value if before is None else before + SMOOTHING * (value - before)
+def _smoothed(before: float | None, value: float, weight: float = SMOOTHING) -> float:
+    return value if before is None else before + weight * (value - before)
