@@ -73,3 +73,37 @@ def test_beside_the_steps_a_copy_that_fails_fails_alone(capacity: Capacity) -> N
     (told,) = transfers.poll() or ()
     assert told == Transferred(1, "Blocks could not be copied (RuntimeError: no such block).")
     assert transfers.poll() is None
+
+
+@dataclass
+class Elsewhere:
+    """A place of transfers, which tells what had been copied when one began."""
+
+    copying: Copying
+    begun: list[tuple[Transfer, int]] = field(default_factory=list)
+
+    def serves(self, place: str) -> bool:
+        return place == "folder"
+
+    def begin(self, transfer: Transfer) -> None:
+        self.begun.append((transfer, len(self.copying.calls)))
+
+    def poll(self) -> Sequence[Transferred] | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("broken", ["", "no such block"])
+def test_what_goes_to_the_host_has_gone_before_a_folder_fills_its_blocks(broken: str) -> None:
+    """A block whose content goes to the host may be the one that is loaded into, and that begins at once."""
+    brought = Transfer(3, "load", "folder", (5,), (77,))
+    copying = Copying(broken)
+    place = Elsewhere(copying)
+    transfers, plan = BlockTransfers(WITHIN, copying, [place]), BatchPlan(0, (), transfers=(STORE, brought))
+    if broken:
+        with pytest.raises(RuntimeError):
+            transfers.begin(plan)
+    else:
+        transfers.begin(plan)
+    assert place.begun == [(brought, 1)], "and it begins though the step has failed: its ticket must end"

@@ -47,18 +47,17 @@ class BlockTransfers:
 
     def begin(self, plan: BatchPlan) -> None:
         """Those of a plan, before it computes. Within their step what is stored comes first, since it may make room for
-        what is loaded, and an error is the step's."""
-        for transfer in plan.transfers:
-            if transfer.place != HOST:
-                self._begin_elsewhere(transfer)
-            elif self._asynchronous:
-                self._begin(transfer)
-        if self._asynchronous:
-            return
-        if stored := plan.copies("store"):
-            self._copy([block for block, _ in stored], [self._first_host + host for _, host in stored])
-        if loaded := plan.copies("load"):
-            self._copy([self._first_host + host for _, host in loaded], [block for block, _ in loaded])
+        what is loaded, from the host or from elsewhere, and an error is the step's: what is begun elsewhere ends all
+        the same."""
+        try:
+            if not self._asynchronous:
+                self._copy_within(plan)
+        finally:
+            for transfer in plan.transfers:
+                if transfer.place != HOST:
+                    self._begin_elsewhere(transfer)
+                elif self._asynchronous:
+                    self._begin(transfer)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """As `Executor.poll`."""
@@ -70,6 +69,13 @@ class BlockTransfers:
     def close(self) -> None:
         for place in self._places:
             place.close()
+
+    def _copy_within(self, plan: BatchPlan) -> None:
+        """To the host and back, before anything is begun that writes to blocks whose content goes to the host."""
+        if stored := plan.copies("store"):
+            self._copy([block for block, _ in stored], [self._first_host + host for _, host in stored])
+        if loaded := plan.copies("load"):
+            self._copy([self._first_host + host for _, host in loaded], [block for block, _ in loaded])
 
     def _begin_elsewhere(self, transfer: Transfer) -> None:
         served = next((one for one in self._places if one.serves(transfer.place)), None)
