@@ -160,8 +160,24 @@ class Clients:
             is_known = replica.life != life
             self._count("asked again, since the server had ended" if is_known else "broken off by a living server")
             return False
-        self._count("right" if answer_of(told) == self._expected[number] else "wrong")
+        wrong = self._difference(told, number)
+        if wrong:
+            self._count(f"server {replica.name}: {wrong}", self.sentences)
+        self._count("wrong" if wrong else "right")
         return True
+
+    def _difference(self, told: dict[str, Any], number: int) -> str:
+        """In words, from what the plain engine answered; "" where there is none."""
+        (tokens, scores), (right, right_scores) = answer_of(told), self._expected[number]
+        pairs = zip(tokens, scores, right, right_scores, strict=False)
+        alike = next((at for at, (a, b, c, d) in enumerate(pairs) if (a, b) != (c, d)), min(len(tokens), len(right)))
+        if alike == len(tokens) == len(right):
+            return ""
+        cached, ended = told["usage"]["prompt_tokens_details"]["cached_tokens"], told["choices"][0]["finish_reason"]
+        return (
+            f"of prompt {number} {alike} of {len(right)} tokens are as they should be, {len(tokens)} came, "
+            f"finish_reason {ended}, {cached} tokens of the prompt were cached"
+        )
 
     def _count(self, name: str, counts: Counter[str] | None = None) -> None:
         with self._lock:
