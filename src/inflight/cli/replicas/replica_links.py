@@ -20,6 +20,7 @@ import logging
 import threading
 import uuid
 from collections.abc import AsyncIterator, Coroutine
+from contextvars import Context
 from functools import partial
 from typing import Protocol
 
@@ -293,7 +294,9 @@ class Links:
             asked.link.asked.pop(asked.request_id, None)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
+        # In a context of its own: in that of a request of Ray's, all calls would have this request's id, by which Ray
+        # takes one for the other, and would end with it.
+        task = self._loop.create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
