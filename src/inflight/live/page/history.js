@@ -71,11 +71,14 @@
     }
     // What becomes of requests, and of drafts.
     learn(frame, came) {
+      // When: a frame is longer than a step, and a row is lost where what was last computed there ends.
+      let at = this.events.length ? this.events[this.events.length - 1].at : -Infinity;
       for (const number of frame.preempted || []) {
-        const known = this.requests.get(number);
-        if (known) known.preempted.push(frame.end);
+        const known = this.requests.get(number), lost = known ? Math.min(known.seen, frame.end) : frame.end;
+        if (known) known.preempted.push(lost);
+        at = Math.max(at, lost);
       }
-      if ((frame.preempted || []).length) this.events.push({ at: frame.end, gone: frame.preempted, came });
+      if ((frame.preempted || []).length) this.events.push({ at, gone: frame.preempted, came });
       for (const ended of frame.ended || []) this.know(ended.info).ended = ended;
       (frame.accepted || []).forEach((chunks, right) => (this.accepted[right] = (this.accepted[right] || 0) + chunks));
       this.drafted += frame.drafted || 0;

@@ -53,6 +53,11 @@
     constructor(element, history, onPick) {
       Object.assign(this, { element, history, onPick });
     }
+    // What a newcomer's prompt takes.
+    size(number) {
+      const info = this.history.infoOf(number), tokens = info && info.prompt_tokens, { block_size: size } = this.history.hello;
+      return tokens && size ? `${format.counted(tokens, "token")}, ${format.counted(Math.ceil(tokens / size), "KV block")}` : "";
+    }
     draw(time) {
       const list = this.history.events, last = ns.History.at(list, time, (one) => one.at);
       this.element.hidden = !list.length;
@@ -60,9 +65,10 @@
       this.last = last;
       this.first = list[0];
       const chips = (numbers) => numbers.slice(0, 8).map((one) => panels.chip(this.history, one, this.onPick));
+      const newcomers = (numbers) => numbers.slice(0, 8).flatMap((one) => [panels.chip(this.history, one, this.onPick), h("span", { class: "why" }, this.size(one))]);
       const rows = list.slice(Math.max(0, last - 11), last + 1).reverse().map(({ at, gone, came }) =>
         h("li", {}, h("b", {}, format.seconds(at - this.history.zero)), ...chips(gone), h("span", {}, gone.length === 1 ? "lost its row" : "lost their rows"),
-          ...(came.length ? [h("span", {}, "· came in:"), ...chips(came)] : [])));
+          ...(came.length ? [h("span", {}, "· came in:"), ...newcomers(came)] : [h("span", { class: "why" }, "· nobody new came in")])));
       this.element.querySelector("ol").replaceChildren(...(rows.length ? rows : [h("li", {}, "nobody until now")]));
     }
   }
