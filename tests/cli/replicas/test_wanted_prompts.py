@@ -23,9 +23,10 @@ class Exchange:
 
 def run(use: Callable[[WantedPrompts, Exchange], Awaitable[None]]) -> None:
     async def main() -> None:
-        exchange = Exchange()
-        await asyncio.wait_for(use(WantedPrompts(exchange), exchange), 20)
+        await asyncio.wait_for(use(prompts, exchange), 20)
 
+    exchange = Exchange()
+    prompts = WantedPrompts(exchange)  # before there is an event loop
     asyncio.run(main())
 
 

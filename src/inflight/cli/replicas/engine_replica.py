@@ -57,8 +57,8 @@ class EngineReplica:
         self._shelf = FrameShelf(self._loaded.shown)
         self._outboxes = Outboxes(self._loaded.bridge, self._load)
         self._prefill = prefill
-        self._prefilling: Prefilling | None = None  # these two are made in the event loop
-        self._wanted: WantedPrompts | None = None
+        self._prefilling: Prefilling | None = None  # made in the event loop
+        self._wanted = None if self._engine.exchange is None else WantedPrompts(self._engine.exchange)
 
     async def open(self, frame: tuple[bytes, str]) -> bytes:
         """frame: `Open`, its requests' arrivals as seconds before now, since clocks of machines differ, and the link on
@@ -99,10 +99,8 @@ class EngineReplica:
     async def _is_wanted(self, request: Request) -> bool:
         """What is computed for others is once these ask for it."""
         exchange = self._engine.exchange
-        if exchange is None or request.handover is None or not request.handover.give:
+        if exchange is None or self._wanted is None or request.handover is None or not request.handover.give:
             return True
-        if self._wanted is None:
-            self._wanted = WantedPrompts(exchange)
         if await self._wanted.is_wanted(request.handover.give, self._hold):
             return True
         exchange.withdraw(request.handover.give)

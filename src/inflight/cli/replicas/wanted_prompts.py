@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -25,38 +26,41 @@ class Exchange(Protocol):
 
 class WantedPrompts:
     def __init__(self, exchange: Exchange):
-        """In the running event loop."""
-        self._loop = asyncio.get_running_loop()
+        """Before any peer can ask."""
+        self._lock = threading.Lock()  # of what follows
         self._early: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         exchange.when_wanted(self._told)
 
     async def is_wanted(self, export_id: str, seconds: float) -> bool:
         """Once somebody has asked for it; False: nobody did for so long, or it is left."""
-        if self._early.pop(export_id, self) is None:
-            return True
-        wanted: asyncio.Future[bool] = self._loop.create_future()
-        self._waiting[export_id] = wanted
-        timer = self._loop.call_later(seconds, settle, wanted, False)
+        loop = asyncio.get_running_loop()
+        wanted: asyncio.Future[bool] = loop.create_future()
+        with self._lock:
+            if self._early.pop(export_id, self) is None:
+                return True
+            self._waiting[export_id] = wanted
+        timer = loop.call_later(seconds, settle, wanted, False)
         try:
             await wanted
         finally:
             timer.cancel()
-            del self._waiting[export_id]
+            with self._lock:
+                del self._waiting[export_id]
         return wanted.result()
 
     def left(self, export_id: str) -> None:
-        """Nobody will."""
+        """Nobody will. In the event loop."""
         if (wanted := self._waiting.get(export_id)) is not None:
             settle(wanted, False)
 
     def _told(self, export_id: str) -> None:
+        with self._lock:
+            wanted = self._waiting.get(export_id)
+            if wanted is None:
+                self._early[export_id] = None
+                while len(self._early) > _REMEMBERED:
+                    self._early.popitem(last=False)
+                return
         with contextlib.suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._ask, export_id)
-
-    def _ask(self, export_id: str) -> None:
-        if (wanted := self._waiting.get(export_id)) is not None:
-            return settle(wanted, True)
-        self._early[export_id] = None
-        while len(self._early) > _REMEMBERED:
-            self._early.popitem(last=False)
+            wanted.get_loop().call_soon_threadsafe(settle, wanted, True)
