@@ -21,7 +21,10 @@ from .ray_replicas import READY_SECONDS, checkout_python, children
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(900)]
 CLIENT = "ray"
-BROUGHT = re.compile(r'^inflight_tier_fetched_blocks_total\{[^}]*outcome="brought"[^}]*\} (\S+)$', re.MULTILINE)
+BROUGHT, FAILED = (
+    re.compile(rf'^inflight_tier_fetched_blocks_total\{{[^}}]*outcome="{outcome}"[^}}]*\}} (\S+)$', re.MULTILINE)
+    for outcome in ("brought", "failed")
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,7 @@ def answers_alike(apart: Server, single: Server, numbers: range, **more: Any) ->
 
 
 def test_answers_are_those_of_one_engine_and_prompts_come_from_the_other(apart: Server, single: Server) -> None:
-    answer(apart, 99)  # by then each has told where it is
+    answers_alike(apart, single, range(300, 308))  # of which the first come before each has told where it is
     time.sleep(2)
     before = brought(apart)
     answers_alike(apart, single, range(16))
@@ -75,6 +78,7 @@ def test_answers_are_those_of_one_engine_and_prompts_come_from_the_other(apart: 
     answers_alike(apart, single, range(4), cache_salt="somebody", n=2)
     answers_alike(apart, single, range(4), echo=True)
     page = apart.get("/metrics").text
+    assert not sum(float(number) for number in FAILED.findall(page)), "nobody waited for blocks that did not come"
     assert sorted(re.findall(r'^inflight_replica_pool\{pool="(\w+)"', page, re.MULTILINE)) == ["engine", "prefill"]
 
 
