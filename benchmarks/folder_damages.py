@@ -23,13 +23,22 @@ class Damages:
 
     def one(self) -> None:
         """Something happens to one of the files, if there is any; engines may be faster."""
-        files = list(self._folder.rglob("*.kv"))
+        files = [path for path, size in _sizes(self._folder) if size]
         if not files:
             return
         kind, work = self._drawn.choice(_KINDS)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # it was cut to nothing meanwhile
             work(self._drawn.choice(files), self._drawn.choice(files), self._drawn)
             self.done[kind] += 1
+
+
+def _sizes(folder: Path) -> list[tuple[Path, int]]:
+    """Of what lies there now."""
+    found = []
+    for path in folder.rglob("*.kv"):
+        with contextlib.suppress(OSError):
+            found.append((path, path.stat().st_size if path.is_file() else 0))
+    return found
 
 
 def _flip(path: Path, other: Path, drawn: random.Random) -> None:
