@@ -20,15 +20,16 @@ from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.admission_preemption import AdmissionPreemption
 from inflight.core.scheduling.background_claims import BackgroundClaims
+from inflight.core.scheduling.chunk_maker import ChunkMaker
 from inflight.core.scheduling.draft_planner import DraftPlanner
 from inflight.core.scheduling.prefix_fetching import PrefixFetching
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.scheduling.wait_reasons import WaitReasons
-from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
+from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.strategies import UNLIMITED, StepShape
-from inflight.core.types.plan import BatchPlan, Chunk, NewRow
+from inflight.core.types.plan import BatchPlan
 
 
 class StepBuilder:
@@ -43,7 +44,7 @@ class StepBuilder:
         self.running = running
         self.adapters = adapters
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
-        self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
+        self.chunks = ChunkMaker(memory, lanes, adapters)
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
         self._admission_preemption = AdmissionPreemption(memory, lanes, running)
@@ -184,7 +185,7 @@ class StepBuilder:
                 continue
             new_blocks = self.running.allocate_or_preempt(sequence, now, planned=bool(draft.chunks))
             if new_blocks is not None:
-                self._add_chunk(draft, sequence, 1, new_blocks, now)
+                self.chunks.add(draft, sequence, 1, new_blocks, now)
         return self.running.preemptions > preemptions
 
     # -- prompts ------------------------------------------------------------------------------------------------
@@ -365,85 +366,15 @@ class StepBuilder:
             self._add_prompt(draft, sequence, lane, left, now)
         return True
 
-    def _start(self, draft: StepDraft, sequence: Sequence) -> tuple[int, ...]:
-        """The executor is told of its row, and of the blocks that its table begins with."""
-        sequence.started = True
-        if not sequence.recompute_until:
-            sequence.timings.cached_tokens = sequence.num_computed
-            self.prefix_queries += sequence.num_tokens
-            self.prefix_hits += sequence.num_computed
-        new = _new_row(sequence, self._slot_of(sequence))
-        draft.new_rows.append(replace(new, snapshot=self._memory.states.begin(sequence)) if self._has_state else new)
-        return tuple(sequence.blocks)
-
-    def _slot_of(self, sequence: Sequence) -> int:
-        request = sequence.request
-        return -1 if request.adapter is None else self.adapters.slot_of(request.request_id)
-
     def _add_prompt(self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, now: float) -> None:
         """As much of a prompt as fits into what is left."""
         length = draft.share(sequence.num_uncomputed, left, lane.settings.chunk)
         # Groups without a window have their blocks since it joined.
         if self._has_windows and self.running.allocate_or_preempt(sequence, now, length) is None:
             return
-        new_blocks = () if sequence.started else self._start(draft, sequence)
-        self._add_chunk(draft, sequence, length, new_blocks, now)
+        new_blocks = () if sequence.started else self.chunks.start_row(draft, sequence)
+        self.chunks.add(draft, sequence, length, new_blocks, now)
         draft.used[lane.settings.name] += length
         # Whoever can only follow when this prompt is computed (further samples of it, background work) ends no step.
         if draft.chunks[-1].sample and not sequence.sample_index and not lane.settings.background:
             draft.completes = True
-
-    def _add_chunk(
-        self, draft: StepDraft, sequence: Sequence, length: int, new_blocks: tuple[int, ...], now: float
-    ) -> None:
-        """The counters advance at once, so that the next plan can be made while this one runs."""
-        assert sequence.row is not None
-        start, prompt_tokens = sequence.num_computed, len(sequence.prompt)
-        sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
-        score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
-        pool = start + length == prompt_tokens and sequence.request.pooling is not None
-        snapshots = self._memory.states.take(sequence, start + length) if self._has_state else ()
-        chunk = Chunk(
-            sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool, snapshots=snapshots
-        )
-        draft.add(chunk)
-        if self._has_windows:
-            draft.tell_blocks(*self._memory.tables.tell(sequence))
-        sequence.num_computed = start + length
-        if start < sequence.recompute_until:
-            again = min(sequence.num_computed, sequence.recompute_until) - start
-            sequence.timings.recomputed_tokens += again
-            self.recomputed_tokens += again
-        sequence.num_pending += sample
-        sequence.in_flight += 1
-        self._memory.sharing.publish(sequence)
-        lane = self._lanes.of(sequence)
-        lane.served(length)
-        lane.owed.take(length, sequence.protected)
-        if start >= prompt_tokens:
-            return
-        if sequence.sample_index == 0 and prompt_tokens <= sequence.num_computed:
-            lane.queue.release_siblings(sequence, now)
-        new_prompt_tokens = min(sequence.num_computed, prompt_tokens) - max(start, sequence.charged)
-        if new_prompt_tokens > 0:
-            sequence.charged = sequence.num_computed
-            lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0, now)
-
-
-def _new_row(sequence: Sequence, adapter_slot: int) -> NewRow:
-    request, row = sequence.request, sequence.row
-    assert row is not None
-    return NewRow(
-        row=row,
-        token_ids=sequence.token_slice(0, sequence.num_tokens),
-        prompt_length=len(sequence.prompt),
-        params=request.params,
-        seed=request.seed,
-        sample_index=sequence.sample_index,
-        banned_token_ids=sequence.banned,
-        bad_token_ids=request.bad_token_ids,
-        pooling=request.pooling,
-        grammar=request.grammar,
-        second_text_at=request.second_text_at,
-        adapter_slot=adapter_slot,
-    )
