@@ -1,8 +1,9 @@
 """Preemption for those that wait: who gives way so that the first in a queue can join.
 
-Knows lanes' floors, ranks and policies, and asks whether it would help: nobody is preempted in vain, and no more than
-it takes; and until the one that they gave way to has joined, they do not come back. Who gives way to the next token of
-somebody that runs, `running` knows; what becomes of a victim's blocks, `preemption`.
+Knows lanes' floors, ranks and policies, and asks whether it would help: nobody is preempted in vain, nor for one that
+can stand apart until more of its prefix has come, and no more than it takes; and until the one that they gave way to
+has joined, they do not come back. Who gives way to the next token of somebody that runs, `running` knows; what becomes
+of a victim's blocks, `preemption`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.prefix_fetching import PrefixFetching
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.strategies import StepShape
 
 
 class AdmissionPreemption:
-    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running):
-        self._memory, self._lanes, self._running = memory, lanes, running
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, fetching: PrefixFetching | None):
+        self._memory, self._lanes, self._running, self._fetching = memory, lanes, running, fetching
         self._expected: Sequence | None = None  # of a foreground lane: others gave way to it, and it has not joined yet
+        self._overdue: Sequence | None = None  # the same of a background lane
 
     def keeps_back(self, lane: Lane) -> bool:
         """Whether a newcomer of this lane waits until the one has joined that others gave way to. Where their blocks
@@ -34,13 +37,19 @@ class AdmissionPreemption:
         """It waits no longer."""
         if newcomer is self._expected:
             self._expected = None
+        if newcomer is self._overdue:
+            self._overdue = None
+
+    def gave_way_to(self, sequence: Sequence) -> bool:
+        """Whether others did, for the place that it is to take now: it stands apart no more."""
+        return sequence is self._expected or sequence is self._overdue
 
     def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Preempt background sequences until the head could join; nobody, if even all of them would not help."""
         if self._could_admit(head, lane, shape):
             return True
         victims = self._preemptible_for(head, lane, now, own_lane=False)
-        return self._preempt_all(self._fewest(victims, head, lane, shape), now, head)
+        return self._preempt(self._fewest(victims, head, lane, shape), head, lane, now)
 
     def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, tokens: int) -> None:
         """The same with those of its own lane that it may push out, where background ones are not enough. tokens: that
@@ -51,7 +60,7 @@ class AdmissionPreemption:
         if any(self._lanes.of(victim) is lane for victim in victims):
             own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
             if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
-                self._preempt_all(victims, now, head)
+                self._preempt(victims, head, lane, now)
 
     def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
@@ -65,7 +74,7 @@ class AdmissionPreemption:
                 kept[one.request.lane] -= 1
                 if kept[one.request.lane] < 0:
                     victims.append(one)
-        return self._preempt_all(self._fewest(victims[::-1], head, lane, shape), now)
+        return self._preempt(self._fewest(victims[::-1], head, lane, shape), head, lane, now)
 
     def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
         """The first of these, as many as must give way for the head to join; none, if even all would not help, or while
@@ -75,19 +84,23 @@ class AdmissionPreemption:
         fewest = range(1, len(victims) + 1)
         return victims[: next(count for count in fewest if self._could_admit(head, lane, shape, victims[:count]))]
 
-    def _preempt_all(self, victims: list[Sequence], now: float, head: Sequence | None = None) -> bool:
+    def _preempt(self, victims: list[Sequence], head: Sequence, lane: Lane, now: float) -> bool:
         """All at once: whoever is in flight computes nothing more, and can be preempted in the next plan; nobody goes
-        before, since until then the head may have its place without. head: of a foreground lane, which is to join
-        before newcomers of background lanes do."""
+        before, since until then the head may have its place without. A head of a foreground lane is to join before
+        newcomers of background lanes do."""
+        if not victims or (self._fetching is not None and self._fetching.fetches(head, lane, now)):
+            return False
         if any(victim.in_flight for victim in victims):
             for victim in victims:
                 victim.preempt_pending = True
             return False
         for victim in victims:
             self._running.preempt(victim, now)
-        if victims and head is not None:
+        if lane.settings.background:
+            self._overdue = head
+        else:
             self._expected = head
-        return bool(victims)
+        return True
 
     def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
         """Whether there are a row and blocks for it; at best, if some of those that run did not."""

@@ -47,11 +47,11 @@ class StepBuilder:
         self.chunks = ChunkMaker(memory, lanes, adapters)
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
-        self._admission_preemption = AdmissionPreemption(memory, lanes, running)
+        self._fetching = None if memory.loader is None else PrefixFetching(memory.loader, lanes, running)
+        self._admission_preemption = AdmissionPreemption(memory, lanes, running, self._fetching)
         self._background_claims = BackgroundClaims(memory, lanes, running, self._admission_preemption)
         self._wait_reasons = WaitReasons(lanes, running)
         self._drafts = None if speculation is None else DraftPlanner(speculation, memory, lanes, running)
-        self._fetching = None if memory.loader is None else PrefixFetching(memory.loader, lanes, running)
 
     def arrived(self, sequence: Sequence) -> None:
         """It has joined its queue."""
@@ -298,9 +298,10 @@ class StepBuilder:
             if self._has_state and self._memory.sharing.awaits_snapshot(sequence):
                 return OTHER  # the step under way, behind which it has less to compute
             has_row = self.running.has_row(lane, shape)
-            is_due = has_row or self._can_preempt_background(lane)
-            if self._fetching is not None and self._fetching.fetches(sequence, lane, now, is_due):
-                continue
+            if self._fetching is not None and not self._admission_preemption.gave_way_to(sequence):
+                is_due = has_row or self._can_preempt_background(lane)
+                if self._fetching.fetches(sequence, lane, now, is_due):
+                    continue
             left = self._left(draft, lane, budget_floor)
             has_room = draft.has_room_for(sequence, left)
             if not has_row and not (has_room and self._preempt_background(sequence, lane, shape, now)):
