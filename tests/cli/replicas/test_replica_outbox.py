@@ -158,8 +158,12 @@ def test_refusals_and_the_end_of_the_engine_are_told() -> None:
         replica.gate.set()
         items = replica.outboxes.follow("link")
         await anext(items)
-        await asyncio.to_thread(replica.bridge.close)
+        replica.gate.clear()  # in the middle of an answer
+        closing = asyncio.create_task(asyncio.to_thread(replica.bridge.close))
+        await asyncio.sleep(0.5)  # until it has begun: the engine goes on meanwhile with nothing
+        replica.gate.set()
         told = [decode_from_engine(item) async for item in items]
+        await closing
         assert isinstance(told[-1], Stopped) and "closed" in told[-1].sentence
         assert isinstance(await replica.ask("link", of(1)), Stopped)
 

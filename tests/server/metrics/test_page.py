@@ -11,7 +11,7 @@ from core.builders import request
 
 from inflight.core.scheduling.snapshot import AdapterCounts
 from inflight.core.speculation.stats import SpeculationStats
-from inflight.core.types.tier_counts import FolderStats, TierCounts
+from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
 from inflight.execution.grammars.tally import GrammarTally
 from inflight.server.metrics import Metrics, Names
 
@@ -47,6 +47,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
         adapters=AdapterCounts(2, (("sql", 1),), (), 1),
         tiers=TierCounts(),
         folder=FolderStats(0, 0, 0, 0, 0, 0, 0, 0),
+        handed_over=HandedOver(),
     )
     manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
     of_several = re.compile(r"^## Several models\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
