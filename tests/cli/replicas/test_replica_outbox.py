@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -37,6 +38,7 @@ class Gated(NullExecutor):
 
     def submit(self, plan: BatchPlan) -> Pending:
         self._gate.wait()
+        time.sleep(0.0005)  # others have their turn in this process, long before an answer is whole
         return super().submit(plan)
 
 
@@ -112,7 +114,7 @@ def test_a_stream_that_is_broken_off_takes_its_requests_along() -> None:
         await replica.ask("other", of(1, tokens=3000))
         replica.gate.set()
         items = replica.outboxes.follow("link")
-        first = decode_from_engine(await anext(items))
+        await anext(items)
         await items.aclose()  # type: ignore[attr-defined]
         while (await replica.bridge.snapshot()).running != 1:
             await asyncio.sleep(0.01)
