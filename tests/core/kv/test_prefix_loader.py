@@ -10,7 +10,7 @@ from inflight.core.types.plan import BatchPlan, WaitForTransfers
 
 from .. import inspect_scheduler as inside
 from ..builders import request
-from ..harness import Harness, Setup
+from ..harness import Harness, LaneSetup, Setup
 from ..remembered import RememberingTier
 from ..test_state_machine import check_against_alone, check_ledgers
 
@@ -121,6 +121,20 @@ def test_what_a_failed_step_has_left_is_not_kept() -> None:
     harness.commit()
     harness.drain()
     assert not tier.held
+
+
+def test_nobody_gives_way_to_one_that_then_stands_apart() -> None:
+    """There is no room for what could be brought before somebody has given way; who did has not done so for nothing."""
+    lanes = (LaneSetup("interactive", policy="priority"),)
+    harness = Harness(kept(lanes=lanes, transfer_polls=(4,), max_rows=2, max_model_len=64))
+    harness.add(request("low", [1, 0] * 17, output=6, priority=9))
+    harness.step()
+    harness.step()
+    harness.add(request("high", PROMPT, output=4, priority=0))
+    while not harness.scheduler.snapshot().preemptions:
+        harness.step()
+    assert [one.request.request_id for one in inside.running(harness.scheduler)] == ["high"]
+    finish(harness)
 
 
 def test_what_vanishes_behind_its_source_costs_a_computation() -> None:
