@@ -130,10 +130,9 @@ def test_settings_are_sent_and_what_is_left_alone_is_not(page: ForeignClient) ->
 
 
 def test_what_the_server_refuses_and_what_the_field_does(page: ForeignClient) -> None:
-    page.call("fill", selector="#priority", text="3")
-    ask(page, QUESTION)
-    assert "priority 3" in page.call("texts", selector=".problem.bad")[0]
-    page.call("fill", selector="#priority", text="")
+    assert page.call("attributes", selector="#priority", name="placeholder") == ["none: this lane's policy reads none"]
+    ask(page, "too long " * 3000)
+    assert "maximum context length" in page.call("texts", selector=".problem.bad")[0]
     page.call("fill", selector="#set-temperature", text="9")
     page.call("fill", selector="#question", text="And now?")
     page.call("press", selector="#question", key="Enter")
