@@ -79,7 +79,7 @@ class Engine:
         recorder = Recorder(path.open("w", encoding="utf-8"), settings, self.capacity)
         executor = NullExecutor(self.capacity, step_seconds)
         loop = EngineLoop(scheduler, executor, VirtualClock(), depth=self.depth, observers=[recorder])
-        _drive(loop, sorted(requests, key=lambda one: one.arrival, reverse=True))
+        drive(loop, sorted(requests, key=lambda one: one.arrival, reverse=True))
         loop.close()
         return path
 
@@ -95,7 +95,7 @@ class Engine:
         return self.setting(folder, requests).runs[0]
 
 
-def _drive(loop: EngineLoop, coming: list[Request]) -> None:
+def drive(loop: EngineLoop, coming: list[Request]) -> None:
     """coming: the next one last."""
     while coming or not loop.idle:
         while coming and coming[-1].arrival <= loop.clock.now():

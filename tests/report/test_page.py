@@ -212,7 +212,7 @@ def chromium(*arguments: str) -> subprocess.CompletedProcess[str]:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no Chromium on PATH")
-    fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=8000"]
+    fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=60000"]
     command = [browser, *fixed, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

@@ -101,7 +101,7 @@ class Exchange:
             side.ends(transfer.ticket, now)
         export.expires = now + HOLD_SECONDS
         side.expires(export.expires, export_id)
-        self._make_room(side, export, now)
+        self._displace(side, export, now)
         self._go_on(export_id, export, now)
 
     def give_early(self, side: ExchangeSide, early: EarlySend, begin: float, seconds: float) -> None:
@@ -128,7 +128,8 @@ class Exchange:
                 end = export.side.send_early(len(offer.names), begin, offer.end - begin, self._link)
                 export.early.update(dict.fromkeys(offer.names, end))
 
-    def _make_room(self, side: ExchangeSide, last: _Export, now: float) -> None:
+    def _displace(self, side: ExchangeSide, last: _Export, now: float) -> None:
+        """What is held longest gives way to the last, where too much is held."""
         for export_id, export in tuple(self._exports.items()) if side.held > side.most_held else ():
             if side.held <= side.most_held:
                 return

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from core.builders import request
+from report.recorded import drive
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
@@ -19,7 +20,7 @@ from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import SLO, Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -82,22 +83,9 @@ def record(path: Path) -> Path:
     }
     recorder = Recorder(path.open("w", encoding="utf-8"), settings, capacity, created="2026-01-01T00:00:00+00:00")
     loop = EngineLoop(scheduler, NullExecutor(capacity, seconds), clock, observers=[recorder])
-    _drive(loop, requests())
+    drive(loop, requests())
     loop.close()
     return path
-
-
-def _drive(loop: EngineLoop, coming: list[Request]) -> None:
-    """coming: the next one last."""
-    while coming or not loop.idle:
-        while coming and coming[-1].arrival <= loop.clock.now():
-            loop.add(coming.pop())
-        if loop.idle:
-            loop.clock.wait_until(coming[-1].arrival)
-            continue
-        told = loop.advance()
-        if isinstance(told, WaitUntil):
-            loop.clock.wait_until(min([told.time] + [one.arrival for one in coming[-1:]]))
 
 
 if __name__ == "__main__":
