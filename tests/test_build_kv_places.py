@@ -57,4 +57,4 @@ def test_without_places_nothing_is_opened_nor_digested(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_are_told_in_a_sentence(tmp_path: Path) -> None:
     wanted = wanted_places(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
-        KVPlaces(wanted, lambda digest: DESCRIPTION, 16)
+        list(KVPlaces(wanted, lambda digest: DESCRIPTION, 16).open(None))

@@ -183,7 +183,8 @@ class LLM:
         return [_pooled(one, classified(one.embedding or (), self._tasks.labels)) for one in found]
 
     def close(self) -> None:
-        """Closes the record file, if there is one; the model's memory goes with the object."""
+        """Closes the record file, if there is one, and ends the engines that compute prompts; the model's memory goes
+        with the object."""
         self._close()
 
     def __enter__(self) -> LLM:
@@ -201,8 +202,9 @@ class LLM:
         session_id: str | Sequence[str] | None,
     ) -> list[RequestOutput]:
         changed = self._engine.adapters.known(adapter)
-        params = for_each(len(prompts), sampling_params or SamplingParams(), EngineParams, "sampling_params")
-        sessions = for_each(len(prompts), session_id or "", str, "session_id")
+        wanted = SamplingParams() if sampling_params is None else sampling_params
+        params = for_each(len(prompts), wanted, EngineParams, "sampling_params")
+        sessions = for_each(len(prompts), "" if session_id is None else session_id, str, "session_id")
         now = self._engine.loop.clock.now()
 
         def requests() -> Iterator[tuple[Request, str | None]]:

@@ -213,8 +213,8 @@ def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved,
         )
     shape, windows = kv_layout(settings, limits, model)
     kept = KeptState(windows, limits.whole_texts, any(states_of(model)))
-    places = wanted_places(settings, wanted.peers, files, kept)
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
+    places = wanted_places(settings, wanted.peers, files, kept)  # last: it begins to read all files
     ends_early = scheduling is wanted.scheduling
     return _Prepared(computed, device, limits, ends_early, rules, adapters, shape, windows, places, drafting)
 

@@ -88,22 +88,22 @@ class KVPlaces:
     """Of one engine. Its parts are asked for when the executor has been made."""
 
     def __init__(self, wanted: WantedPlaces, describe: Callable[[str], KVDescription], block_size: int):
-        """describe(digest): what the engine's blocks are, with such files. Raises SettingsError for files that are
-        gone."""
-        self._wanted, self._block_size = wanted, block_size
-        self._identity = None if wanted.digest is None else PeerIdentity(describe(_digest(wanted.digest)))
+        """describe(digest): what the engine's blocks are, with such files."""
+        self._wanted, self._describe, self._block_size = wanted, describe, block_size
+        self._identity: PeerIdentity | None = None  # from when there is memory: files are read while weights are packed
         self._tier: FolderTier | None = None
         self.exchange: KVExchange | None = None
 
     def open(self, memory: BlockMemory | None) -> Iterator[PlaceTransfers]:
-        """memory: of the engine's blocks. Raises SettingsError."""
-        if self._identity is None:
+        """memory: of the engine's blocks. Raises SettingsError, for files that are gone, too."""
+        if self._wanted.digest is None:
             return
+        self._identity = identity = PeerIdentity(self._describe(_digest(self._wanted.digest)))
         if self._wanted.folder is not None:
-            self._tier = self._wanted.folder.open(memory, self._block_size, self._identity.describe(), adapter_digest)
+            self._tier = self._wanted.folder.open(memory, self._block_size, identity.describe(), adapter_digest)
             yield self._tier
         if self._wanted.peers is not None:
-            self.exchange = self._wanted.peers.open(memory, self._identity)
+            self.exchange = self._wanted.peers.open(memory, identity)
             yield self.exchange
 
     def has_adapters(self, adapters: AdapterNames) -> None:

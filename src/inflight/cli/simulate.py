@@ -76,11 +76,11 @@ def command(**values: Any) -> int:
         raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")
     if values["split_replicas"] is not None and values["html"] is not None:
         raise click.UsageError("--split-replicas runs every split, and --html plays one run; leave one of them out.")
-    scales = [values[name] for name in ("max_replicas", "max_prefill_replicas", "max_decode_replicas")]
-    if values["html"] is not None and any(one is not None for one in scales):
+    scaling = ("max_replicas", "max_prefill_replicas", "max_decode_replicas")
+    if values["html"] is not None and (scaled := [name for name in scaling if values[name] is not None]):
         raise click.UsageError(
-            "--html plays engines that are there all the time, and with --max-replicas they come and go; leave one of "
-            "them out."
+            f"--html plays engines that are there all the time, and with --{scaled[0].replace('_', '-')} they come and "
+            "go; leave one of them out."
         )
     check_writable(values["record"], values["html"], reads=[values["trace"], values["classes"], values["step_model"]])
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]

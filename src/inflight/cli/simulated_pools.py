@@ -98,14 +98,14 @@ def setup_of(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[D
         replicas = number or 1
         pools.append(replace(pool, replicas=replicas, scaling=_scaling(values, name, replicas)))
     if values["replica_start_seconds"] is not None and not any(pool.scaling for pool in pools):
-        raise click.UsageError(_NO_SCALING)
+        raise click.UsageError(_NO_SCALING.format("--max-prefill-replicas or --max-decode-replicas"))
     handover = Handover(values["decode_asks"] or "after", values["first_token"] or "decode")
     return Setup(pools[0], pools[1], link, seed, content_seed, handover=handover)
 
 
 _NO_SCALING = (
-    "--replica-start-seconds is of engines that are added while others run, and there are none; give --max-replicas as "
-    "well."
+    "--replica-start-seconds is of engines that are added while others run, and there are none; give {} as well, or "
+    "leave it out."
 )
 
 
@@ -119,7 +119,7 @@ def _check_one_pool(values: dict[str, Any], moves: bool) -> None:
                 "--decode-replicas, or leave it out."
             )
     if values["replica_start_seconds"] is not None and values["max_replicas"] is None:
-        raise click.UsageError(_NO_SCALING)
+        raise click.UsageError(_NO_SCALING.format("--max-replicas"))
 
 
 def _check_blocks_move(first: Pool, second: Pool) -> None:

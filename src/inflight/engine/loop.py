@@ -76,8 +76,8 @@ class EngineLoop:
         grammars: GrammarGate | None = None,
         places: Places | None = None,
     ):
-        """grammars: None: the executor binds no output to one. folder: of what lies in a folder of blocks, if there is
-        one. abandon: has transfers with peers, which may take long, end as soon as can be; None: there are none."""
+        """grammars: None: the executor binds no output to one. places: of blocks beyond the device; None: there are
+        none."""
         self._places = places
         self.clock = clock
         self.grammars = grammars

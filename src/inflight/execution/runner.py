@@ -176,10 +176,10 @@ class ModelRunner:
                 self._is_computing, self._computed = False, time.perf_counter()
 
     def _compute(self, plan: BatchPlan, flight: InFlight) -> None:
+        if self._layers is not None:
+            self._layers.begin(plan)  # before anything by which this step, and not the one before, is broken off
         if plan.transfers:
             self._transfers.begin(plan)
-        if self._layers is not None:
-            self._layers.begin(plan)
         if self._adapters is not None:
             self._adapters.begin(plan)
         planned: tuple[Chunk, ...] = plan.chunks

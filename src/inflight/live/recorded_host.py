@@ -18,12 +18,14 @@ class RecordedHost:
         self._num_blocks, self._is_tier = num_blocks, is_tier
         self._owner: dict[int, int] = {}  # host block → sequence that comes back for it, or EVICTABLE
         self._last: dict[int, int] = {}  # device block → who of the preempted held it last
+        self._away: set[int] = set()  # who was preempted, and may come back
 
     def __len__(self) -> int:
         return len(self._owner)
 
     def preempted(self, number: int, blocks: Sequence[int]) -> None:
         """It gave up its row and these device blocks, and comes back."""
+        self._away.add(number)
         self._last.update(dict.fromkeys(blocks, number))
 
     def taken(self, blocks: Sequence[int]) -> None:
@@ -41,6 +43,9 @@ class RecordedHost:
 
     def wants_no_more(self, number: int) -> None:
         """It has a row, or has ended."""
+        if number not in self._away:
+            return
+        self._away.remove(number)
         mine = [host for host, owner in self._owner.items() if owner == number]
         for host in mine:
             if self._is_tier:

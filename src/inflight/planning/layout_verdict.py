@@ -26,22 +26,33 @@ _WIDTH = 38
 @dataclass(frozen=True, slots=True)
 class LayoutOutlook:
     """needs: of each layout, the plan's own kind among them. link: between engines; None: not known. no_tiers: why none
-    were tried although they were asked about; "": they were, or were not asked about."""
+    were tried although they were asked about; "": they were, or were not asked about. moves: whether blocks of this
+    model can go elsewhere: its layers look back equally far, and keep no state."""
 
     needs: Sequence[LayoutNeed]
     demand: Demand
     traffic: Traffic
     link: Link | None
     no_tiers: str = ""
+    moves: bool = True
+
+    @property
+    def untried(self) -> list[str]:
+        """What was not, and why."""
+        if not self.moves:
+            return [
+                "apart and tiers were not tried: layers of this model look back differently far, or keep a state, and "
+                "its blocks go nowhere else"
+            ]
+        no_link = (
+            "apart was not tried: nothing is known of the link between engines; give --transfer-gbps, or, where it is "
+            "given, calibrate anew: the step model does not say how many bytes a block has"
+        )
+        return [one for one in (no_link if self.link is None else "", self.no_tiers) if one]
 
 
 def describe(outlook: LayoutOutlook) -> list[str]:
-    lines = [_line(one, outlook.demand) for one in outlook.needs]
-    if outlook.link is None:
-        lines.append("apart was not tried: nothing is known of the link between engines; give --transfer-gbps")
-    if outlook.no_tiers:
-        lines.append(outlook.no_tiers)
-    return [*lines, *verdicts(outlook)]
+    return [*(_line(one, outlook.demand) for one in outlook.needs), *outlook.untried, *verdicts(outlook)]
 
 
 def verdicts(outlook: LayoutOutlook) -> list[str]:
@@ -58,6 +69,7 @@ def layout_data(outlook: LayoutOutlook) -> dict[str, Any]:
     return {
         "link_gbps": None if outlook.link is None else outlook.link.gbps,
         "found": [_data(one, outlook.demand) for one in outlook.needs],
+        "untried": outlook.untried,
         "verdicts": verdicts(outlook),
     }
 
@@ -215,7 +227,7 @@ def _of_tier(need: LayoutNeed, usual: LayoutNeed, demand: Demand) -> str:
 
 
 def _cached(trial: Trial | None) -> float:
-    return 0.0 if trial is None else trial.summary.cached_tokens / max(1, trial.summary.prompt_tokens)
+    return 0.0 if trial is None else trial.cached
 
 
 def _data(need: LayoutNeed, demand: Demand) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from inflight.planning.machine import WIDEST_STEP, Machine
 from inflight.planning.proposal import BUDGETS, early_end, rows_for_decodes
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Pools, Tiers, Trial
-from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for
+from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for, whole_engines
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
 from inflight.simulate.exchange import Link
@@ -69,17 +69,13 @@ class LayoutNeed:
             return None
         pools = self.layout.pools
         if pools is None:
-            return (_whole(demand.rate / self.rate),)
+            return (whole_engines(demand.rate / self.rate),)
         units = demand.rate / (self.rate * (pools.prefill + pools.decode))
-        return _whole(units * pools.prefill), _whole(units * pools.decode)
+        return whole_engines(units * pools.prefill), whole_engines(units * pools.decode)
 
     def gpus(self, demand: Demand) -> int | None:
         engines = self.engines(demand)
         return None if engines is None else sum(engines) * self.layout.candidate.machine.gpus
-
-
-def _whole(engines: float) -> int:
-    return max(1, math.ceil(engines * 0.999))
 
 
 def layout_needs(
@@ -142,9 +138,7 @@ def pool_configs(runner: TrialRunner, machine: Machine) -> tuple[EngineConfig, E
     """Of engines for prompts, and of engines for answers."""
     rows = rows_for_decodes(machine, runner.traffic, runner.question.slos)
     scheduling = SchedulingSettings.of(strategy="chunked").ending_early(early_end(machine))
-    prompts = EngineConfig(
-        max_num_seqs=min(PREFILL_ROWS, WIDEST_STEP), max_num_batched_tokens=BUDGETS[-1], scheduling=scheduling
-    )
+    prompts = EngineConfig(max_num_seqs=PREFILL_ROWS, max_num_batched_tokens=BUDGETS[-1], scheduling=scheduling)
     answers = EngineConfig(max_num_seqs=rows, max_num_batched_tokens=rows + TAILS, scheduling=scheduling)
     return prompts, answers
 

@@ -207,14 +207,14 @@ def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> Layout
     asked, demand = runner.question.layouts, runner.question.demand
     if asked is None:
         return None
-    link, tiers = asked.link(best.machine), asked.tiers(best.machine)
-    no_tiers = ""
-    if tiers and runner.traffic.shared < WORTH_ASKING:
+    link, tiers, no_tiers = asked.link(best.machine), asked.tiers(best.machine), ""
+    moves = best.machine.windows == (0,) and not best.machine.state_snapshots
+    if not moves:
+        link, tiers = None, ()
+    elif tiers and runner.traffic.shared < WORTH_ASKING:
         tiers, no_tiers = (), "tiers were not tried: prompts share no beginnings, which is all that they keep"
-    if best.machine.windows != (0,) or best.machine.state_snapshots:
-        tiers, link = (), None
     needs = layout_needs(runner, best, link, asked.handovers, tiers, progress)
-    return LayoutOutlook(needs, demand, runner.traffic, link, no_tiers)
+    return LayoutOutlook(needs, demand, runner.traffic, link, no_tiers, moves)
 
 
 def _speculation(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> SpeculationOutlook | None:

@@ -7,13 +7,12 @@ what a router is (`routing`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import ROUTER, Trial
-from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner
+from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, whole_engines
 
 ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 WORTH_ASKING = 0.01  # of the prompts' tokens that earlier ones had
@@ -33,8 +32,7 @@ class RouterNeed:
     @property
     def cached(self) -> float:
         """Share of the prompts' tokens that was found cached."""
-        summary = None if self.trial is None else self.trial.summary
-        return summary.cached_tokens / max(1, summary.prompt_tokens) if summary is not None else 0.0
+        return 0.0 if self.trial is None else self.trial.cached
 
 
 def router_needs(runner: TrialRunner, best: Candidate, progress: Progress) -> list[RouterNeed]:
@@ -50,7 +48,7 @@ def router_needs(runner: TrialRunner, best: Candidate, progress: Progress) -> li
 
         held = find_capacity(trial, best.rate, ROUGH, _TRIALS, trickle=False).held
         demand = runner.question.demand.rate
-        replicas = None if held is None else max(1, math.ceil(demand / held.rate * 0.999))
+        replicas = None if held is None else whole_engines(demand / held.rate)
         found.append(RouterNeed(router, held, replicas, best.pooled))
     return found
 

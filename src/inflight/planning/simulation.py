@@ -180,6 +180,11 @@ class Trial:
     busy: tuple[float, ...] = ()
 
     @property
+    def cached(self) -> float:
+        """Share of the prompts' tokens that was found cached."""
+        return self.summary.cached_tokens / max(1, self.summary.prompt_tokens)
+
+    @property
     def saturated(self) -> bool:
         """Waiting still grew when arrivals ended: percentiles would tell the length of the run."""
         return self.summary.saturated

@@ -62,6 +62,11 @@ def requests_for(slos: Sequence[Slo]) -> Requests:
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
 
 
+def whole_engines(wanted: float) -> int:
+    """At least one; a thousandth more than whole ones is none more."""
+    return max(1, math.ceil(wanted * 0.999))
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutsAsked:
     """link(machine): between two of its engines; None: nothing is known of it. handovers: ways to ask for prompts.
@@ -111,7 +116,7 @@ class Candidate:
         """That serve the demand; raises ValueError where no rate keeps the SLOs."""
         if not self.rate:
             raise ValueError(f"{self.machine.name} keeps the promises at no rate")
-        return max(1, math.ceil(demand.rate / self.rate * 0.999))
+        return whole_engines(demand.rate / self.rate)
 
     def gpus(self, demand: Demand) -> int:
         return self.replicas(demand) * self.machine.gpus

@@ -47,9 +47,6 @@ class FolderContents:
         self._most = most_blocks
         self._kept: OrderedDict[int, _Kept] = OrderedDict()  # by name, used longest ago first
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def has(self, name: int, reader: int, now: float) -> bool:
         kept = self._kept.get(name)
         return kept is not None and (kept.writer == reader or now >= kept.since + LOOK_SECONDS)

@@ -13,9 +13,7 @@ import math
 
 SHORTEST, PER_DOUBLING, BUCKETS = 0.25, 2, 40  # seconds up to which gaps are alike; ages up to three days
 FORGETTING = 0.9995  # by gap: one counts half after about 1,400 more
-PRIOR = (
-    1 / 16
-)  # turns that each age is thought to have seen, of one gap that came so far: who has rested longer, rests on
+PRIOR = 1 / 16  # turns that each age is thought to have seen, of a gap that came so far: who rested longer, rests on
 NEWS = 32  # what was told changes what blocks bring once it is one in so many of all that count
 
 

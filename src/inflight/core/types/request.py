@@ -36,8 +36,8 @@ class Request:
     slo: targets (policy deadline, admission).
     bad_token_ids: what bad_words are as tokens: the last of each is not drawn behind the others.
     cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
-    handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
-        request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
+    handed_tokens: leading prompt tokens whose keys and values came with the request, as records of earlier versions
+        have it of simulated engines; engines use `handover`. They take whole blocks, and are not computed here.
     session: of one conversation, for routers between engines and for what of the cache is evicted; "": none.
     handover: what of the prompt's keys and values other engines have, or are to have; None: nothing.
     adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.

@@ -93,7 +93,7 @@ class Exports:
             for other_id, other in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
                 if held <= self._most:
                     break
-                if other is export:
+                if other is export or not other.blocks:
                     continue
                 held -= len(other.blocks)
                 self._end(other_id, other, "displaced")

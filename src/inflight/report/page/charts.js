@@ -231,11 +231,11 @@
     }
     draw(width) {
       const { plot } = this, { data, drawn, bands, across } = KINDS[plot.kind](plot);
-      const up = heights(plot, data), shown = { ...this.axes(plot, width) };
+      const up = heights(plot, data);
       const label = Object.assign(document.createElement("div"), { className: "up", textContent: plot.y.label });
       this.box.append(label);
       this.u = new uPlot({
-        width, height: HEIGHT, padding: [14, 10, 0, 0], legend: { show: false }, ...shown, series: drawn, bands: bands || [],
+        width, height: HEIGHT, padding: [14, 10, 0, 0], legend: { show: false }, axes: this.axes(plot), series: drawn, bands: bands || [],
         scales: { x: { time: false, distr: plot.x.log ? 3 : 1, range: (u, low, high) => this.zoomed(u, low, high, across) },
           y: { distr: plot.y.log ? 3 : 1, range: up } },
         cursor: { y: false, points: { show: false }, drag: { x: plot.kind === "lines" || plot.kind === "stack", y: false } },
@@ -267,16 +267,19 @@
       const [xs] = u.data, is_part = low > xs[0] || high < xs[xs.length - 1];
       return this.u && is_part && low < high && !this.plot.names ? [low, high] : across;
     }
-    axes({ kind, names, x, y }, width) {
+    axes({ names, x, y }) {
       const line = { stroke: () => colours.soft, font: FONT, ticks: { stroke: () => colours.grid, size: 4 }, grid: { stroke: () => colours.grid, width: 1 }, gap: 4 };
       const below = { ...line, grid: { show: false }, label: x.label || undefined, labelSize: 18, labelGap: 0, labelFont: FONT, size: 24, space: 46, values: marks(x), ...rounds(x) };
       if (names) {
-        const longest = Math.max(...names.map((name) => name.length)) * 7 + 8, every = Math.max(1, Math.ceil((longest * names.length) / (width - 60)));
-        below.splits = () => names.map((name, place) => place).filter((place) => place % every === 0);
+        const longest = Math.max(...names.map((name) => name.length)) * 7 + 8;
+        below.splits = (u) => {
+          const every = Math.max(1, Math.ceil((longest * names.length) / (u.width - 60)));
+          return names.map((name, place) => place).filter((place) => place % every === 0);
+        };
         below.values = (u, splits) => splits.map((place) => names[place]);
         below.ticks = { show: false };
       }
-      return { axes: [below, { ...line, size: 46, space: 34, values: marks(y), ...rounds(y) }] };
+      return [below, { ...line, size: 46, space: 34, values: marks(y), ...rounds(y) }];
     }
   }
 
