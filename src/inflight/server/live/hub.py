@@ -119,10 +119,9 @@ class LiveHub:
             yield _event(encode(greeting if view is None else hello_for(greeting, view)))
         while True:
             behind = [one for one in self._kept if one.number > place]
-            if last_event_id is None and len(behind) > BEHIND:  # of one engine, and of several as many each
-                engines = len(source.hellos())
-                if len(behind) > BEHIND * engines:
-                    behind = [one for one in behind[:-engines] if isinstance(one.message, Hello)] + behind[-engines:]
+            engines = len(source.hellos())
+            if len(behind) > BEHIND * engines and last_event_id is None:
+                behind = [one for one in behind[:-engines] if isinstance(one.message, Hello)] + behind[-engines:]
             for one in behind:
                 yield one.written(self._server, view)
                 place = one.number
