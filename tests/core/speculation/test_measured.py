@@ -12,9 +12,9 @@ from breadth import usual_of
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
 from inflight.core.speculation.measured import FIRST_TOKENS, MeasuredSpeculation
-from inflight.core.speculation.questions import READING
+from inflight.core.speculation.questions import READING, Questions
 from inflight.core.speculation.speculation import Allotment, Candidate
-from inflight.core.speculation.time_budget import RESERVE, SHARE
+from inflight.core.speculation.time_budget import RESERVE, SHARE, TimeBudget
 from inflight.core.types.plan import BatchPlan, Chunk
 
 from .rig import Device, Foreseeing, Rig, Right
@@ -194,6 +194,24 @@ def test_who_is_to_be_asked_is_seldom_looked_for_while_nobody_is(
     rig.add(4, 3000)
     rig.until_done()
     assert len(rig.plans) >= 3000 and len([one for one in looks if one > 1000]) < 100
+
+
+def test_drafts_of_long_ago_do_not_keep_steps_telling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where questions have become too dear since, the last step that had candidates may have had drafts."""
+    told: list[int] = []
+    passed = TimeBudget.passed
+    monkeypatch.setattr(TimeBudget, "passed", lambda self, *of: (told.append(1), passed(self, *of))[1])
+    rig = Rig(Device(lambda tokens: 0.0005), Foreseeing(often(1.0)))
+    rig.add(1, 3000)
+    while not any(rig.drafts()):
+        rig.step()
+    monkeypatch.setattr(Questions, "may_be_any", lambda self, beside: False)
+    for _ in range(1000):
+        rig.step()
+    told.clear()
+    for _ in range(1000):
+        rig.step()
+    assert 1 <= len(told) <= 20
 
 
 @pytest.mark.parametrize("drafter", [Foreseeing(often(0.9)), ExecutorDrafter("model", 5)])

@@ -39,6 +39,7 @@ LAST_TRIAL = 24  # the same, after trials that failed
 WHOLE_TRIAL = 2  # drafts of a trial at most
 OBSERVED = 50e-3  # seconds after which a step tells what those take in which nobody was asked: short ones are alike
 FIRST_ROUNDS = 16  # without questions that tell at once, since what questions take is measured against them
+RECENT = 4  # steps behind one with drafts that tell at once: drafts that go on are measured against these
 FIRST_TOKENS = 0.005  # by which drafts and questions may lengthen a step that computes prompts
 DRAFTING = 2  # times the planning of a step with drafts that is left for it by those who wait for it
 PROMISES = 4  # drafts that are looked at behind a token that is still being computed
@@ -85,6 +86,7 @@ class MeasuredSpeculation:
         self._waits = -1, False  # a step, and whether all those that run may wait for its drafts
         self._rounds = Rounds(FIRST_ASKING)
         self._untold_rounds = FIRST_ROUNDS  # of the first ones, those that are still to tell
+        self._tells_until: float = NEVER  # the last step that tells at once
         self._asked: dict[int, float] = {}  # seconds that looking at drafts was charged, by step
 
     # -- before a step ------------------------------------------------------------------------------------------
@@ -185,6 +187,7 @@ class MeasuredSpeculation:
         if not choice.counts:
             return []
         self._tally.steps += 1
+        self._tells_until = max(self._tells_until, step + RECENT)
         self._drafted[step] = _Drafted(extended, tokens, proposals)
         return [
             Allotment(number, count, proposals[number].token_ids[:count]) for number, count in choice.counts.items()
@@ -268,7 +271,7 @@ class MeasuredSpeculation:
     def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
         self._step = step = plan.step
         self._passed += result.seconds
-        is_told = self._passed >= OBSERVED or self._untold_rounds > 0 or self._was_drafting
+        is_told = self._passed >= OBSERVED or step <= self._tells_until
         if not is_told and step not in self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
         ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
@@ -281,7 +284,9 @@ class MeasuredSpeculation:
         if round_seconds and held.tokens == held.samples:  # a round of decodes alone
             between = min(result.seconds, max(0.0, round_seconds - result.seconds))
             self._budget.settle(0.0, self._rounds.observe(between, ahead, asked))
-            self._untold_rounds -= asked is None
+            if asked is None and self._untold_rounds:
+                self._untold_rounds -= 1
+                self._tells_until = NEVER if self._untold_rounds else step + RECENT
         if result.error is None and (drafted is not None or is_told):
             self._cost.observe(held, result.seconds - result.draft_seconds)
         if drafted is not None and result.error is None:
