@@ -84,6 +84,15 @@ def test_right_drafts_bring_answers_sooner(rows: int, depth: int) -> None:
     assert stats is not None and stats.won_seconds > 10 * stats.lost_seconds
 
 
+def test_questions_leave_of_the_account_what_their_drafts_take() -> None:
+    """Many rows with prompts that nobody has read, on a device that computes tokens almost as dear as they are worth:
+    were all spent on questions, nothing would be there to draft with, and nothing ever won."""
+    rig = Rig(Device(lambda tokens: 0.002 + 0.00004 * tokens, often(1.0)), Foreseeing(often(1.0)))
+    rig.add(64, 300, prompt=600)
+    rig.until_done()
+    assert sum(rig.drafts()) > 5_000
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_drafts_of_the_executor_bring_answers_sooner(depth: int) -> None:
     device = Device(memory_bound, often(0.8), pass_seconds=0.001)

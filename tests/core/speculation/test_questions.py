@@ -6,6 +6,7 @@ import pytest
 
 from core.builders import sequence
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import LEARNED
 from inflight.core.speculation.questions import ASKING, DEARER, READING, Questions
 from inflight.core.speculation.time_budget import SHARE, TimeBudget
 
@@ -36,6 +37,25 @@ def test_the_first_question_reads_the_sequence_and_the_next_only_what_came_since
     assert questions.price(asked) == ASKING
     questions.ended(view(1, prompt=10, output=30))  # its answer is learned first
     assert questions.price(asked) == pytest.approx(ASKING + 30 * READING)
+
+
+def test_of_many_answers_that_have_ended_a_question_reads_so_many_tokens_and_the_next_goes_on() -> None:
+    questions, asked = Questions(TimeBudget(), reads=True), view(0, prompt=0)
+    questions.began(asked)
+    questions.ended(view(1, prompt=10, output=LEARNED + 100))
+    assert questions.pay(asked) == pytest.approx(ASKING + LEARNED * READING)
+    assert questions.pay(asked) == pytest.approx(ASKING + 100 * READING)
+    assert questions.pay(asked) == ASKING
+
+
+def test_what_is_kept_for_drafts_is_not_spent_on_a_question() -> None:
+    budget = emptied()
+    questions, asked = Questions(budget, reads=True), view(0, prompt=100)
+    questions.began(asked)
+    price = questions.price(asked)
+    filled(budget, 2.5 * price)
+    assert questions.pay(asked, beside=2 * price) is None and budget.seconds == pytest.approx(2.5 * price)
+    assert questions.pay(asked, beside=price) == price
 
 
 def test_a_drafter_that_reads_nothing_is_always_as_dear() -> None:

@@ -112,7 +112,7 @@ class TestTexts:
     def test_answers_are_learned_when_drafts_are_asked_for_a_few_in_each_call(
         self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(suffix, "LONGEST_ANSWER", 8)
+        monkeypatch.setattr(suffix, "LEARNED", 8)
         drafter, ended = drafter_of(kind), [Text(n, [50 + n], [10 * n, 10 * n + 1, 10 * n + 2]) for n in range(5)]
         for text in ended:
             drafter.finished(text)  # type: ignore[arg-type]

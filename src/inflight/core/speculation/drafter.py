@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol
 from inflight.core.plugin import Plugin, check_finite_number, check_whole_number
 from inflight.core.sequence import SequenceView
 
+LEARNED = 4_096  # tokens of ended answers that a drafter reads for one question, about, where so many wait
+
 
 class Proposal(NamedTuple):
     """Tokens that may follow those that there are, and of each the chance that it is right if those before it are, as

@@ -41,6 +41,7 @@ OBSERVED = 50e-3  # seconds after which a step tells what those take in which no
 FIRST_ROUNDS = 16  # without questions that tell at once, since what questions take is measured against them
 RECENT = 4  # steps behind one with drafts that tell at once: drafts that go on are measured against these
 FIRST_TOKENS = 0.005  # by which drafts and questions may lengthen a step that computes prompts
+KEPT_DRAFTS = 4  # of each sequence that is asked about, for which the account must hold seconds beside the question
 DRAFTING = 2  # times the planning of a step with drafts that is left for it by those who wait for it
 PROMISES = 4  # drafts that are looked at behind a token that is still being computed
 NOBODY: frozenset[int] = frozenset()
@@ -83,6 +84,7 @@ class MeasuredSpeculation:
         self._like_it = (0.0, 0.0)  # the fewest and the most running for which these verdicts hold
         self._passed, self._told = 0.0, -1  # seconds of the steps behind this one, which the budget does not know yet
         self._ahead: set[int] = set()  # steps in flight that were planned ahead
+        self._drafts_take = 0.0  # seconds, of a sequence's in the last step with candidates
         self._waits = -1, False  # a step, and whether all those that run may wait for its drafts
         self._rounds = Rounds(FIRST_ASKING)
         self._untold_rounds = FIRST_ROUNDS  # of the first ones, those that are still to tell
@@ -118,7 +120,7 @@ class MeasuredSpeculation:
         """Whose turn it is, and in which step that is to be found out next, unless something comes before."""
         if step < self._rests_until:
             return NOBODY, self._rests_until
-        beside = self._rounds.asking
+        beside = self._rounds.asking + self._drafts_take
         if not self._questions.may_be_any(beside):
             return NOBODY, NEVER
         if not self._cost.ready:
@@ -145,11 +147,12 @@ class MeasuredSpeculation:
         running = max(1, self._judged_at)
         each_token = self._budget.step_seconds / running
         planning = self._rounds.unhidden / running
+        taken = self._drafts_take + DRAFTING * self._rounds.unhidden
         if self._waits[0] != step:  # those who come last are to be told the same as the first, or half of them go on
-            may_all = self._budget.allows(2 * running * (ASKING + planning))
+            may_all = self._budget.allows(2 * running * (ASKING + planning) + taken)
             self._waits = step, may_all and len(self._turns.due) >= running
         lost = min(each_token, planning) if self._waits[1] else each_token
-        may = self._budget.allows(lost + DRAFTING * self._rounds.unhidden)  # or it would be held for nothing
+        may = self._budget.allows(lost + taken)  # or it would be held for nothing
         found = self._chances(step, view, 1 + PROMISES) if may else None
         if found is None or sum(accumulate(found[1][1:], mul)) * each_token <= lost:
             self._turns.pauses(view.number, step, self._longest_in_vain(self._budget.step_seconds))
@@ -172,6 +175,7 @@ class MeasuredSpeculation:
                 self._prompts = step
                 return []
         self._asked.setdefault(step, 0.0)
+        self._drafts_take = extended.extra(KEPT_DRAFTS)
         if extended.seconds <= 0 or not (self._was_drafting or self._may_pay(extended, tokens)):
             self._rest = min(LONGEST, max(1, 2 * self._rest))
             self._rests_until = step + self._rest
@@ -207,27 +211,33 @@ class MeasuredSpeculation:
         proposals: dict[int, Proposal] = {}
         offers: list[Offer] = []
         self._questions.begin()
+        wanted = 0
         for view, room in candidates:
-            found = self._chances(step, view, min(room, self._most, budget))
+            most = min(room, self._most, budget)
+            found = self._chances(step, view, most, extended.extra(wanted + min(most, KEPT_DRAFTS)))
             if found is None:
                 continue
             proposal, chances = found
             if chances:
+                wanted += min(len(chances), KEPT_DRAFTS)
                 proposals[view.number] = proposal
                 offers.append(Offer(view.number, chances))
             else:
                 self._turns.pauses(view.number, step, self._longest_in_vain(extended.seconds))
         return proposals, offers
 
-    def _chances(self, step: int, view: SequenceView, most: int) -> tuple[Proposal, tuple[float, ...]] | None:
+    def _chances(
+        self, step: int, view: SequenceView, most: int, kept: float = 0.0
+    ) -> tuple[Proposal, tuple[float, ...]] | None:
         """At most so many drafts of a sequence, and of each the chance that it is right if those before it are. None
-        where finding out is more than may be lost now."""
+        where finding out is more than may be lost now. kept: seconds that are not to be spent on it, since the drafts
+        that were found would take them."""
         if most <= 0:
             return NOTHING, ()
         of = self._of[view.number]
         if isinstance(self._drafter, ExecutorDrafter):
             return NOTHING, self._acceptance.chances_by_place(of, most)
-        price = self._questions.pay(view)
+        price = self._questions.pay(view, kept)
         if price is None:
             return None
         self._asked[step] = self._asked.get(step, 0.0) + price

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import LEARNED
 from inflight.core.speculation.time_budget import TimeBudget
 
 ASKING = 15e-6  # seconds that a drafter and the planner take for one sequence at least
@@ -25,7 +26,7 @@ class Questions:
         self._budget, self._reads = budget, reads
         self._views: dict[int, SequenceView] = {}  # of those that run, by number
         self._seen: dict[int, int] = {}  # tokens of each of them that the drafter was shown
-        self._unseen = 0  # tokens of answers that have ended since a drafter was asked, which it learns first
+        self._unseen = 0  # tokens of answers that have ended and a drafter has not learned, which it does first
         self._least = ASKING  # seconds that the account has to hold before it is worth finding out who could be asked
 
     def began(self, view: SequenceView) -> None:
@@ -42,8 +43,8 @@ class Questions:
         """Seconds."""
         if not self._reads:
             return ASKING
-        unseen = view.prompt_tokens + view.output_tokens - self._seen.get(view.number, 0) + self._unseen
-        return ASKING + READING * unseen
+        unseen = view.prompt_tokens + view.output_tokens - self._seen.get(view.number, 0)
+        return ASKING + READING * (unseen + min(self._unseen, LEARNED))
 
     def may_be_any(self, beside: float) -> bool:
         """Whether it is worth finding out whose turn it is. beside: seconds that a round with questions takes more."""
@@ -64,13 +65,15 @@ class Questions:
         """Somebody is asked in this step."""
         self._least = ASKING
 
-    def pay(self, view: SequenceView) -> float | None:
-        """It is asked about: the account is charged. Seconds; None where it does not hold them, and nobody is asked."""
+    def pay(self, view: SequenceView, beside: float = 0.0) -> float | None:
+        """It is asked about: the account is charged. Seconds; None where it does not hold them, with so many beside,
+        and nobody is asked."""
         price = self.price(view)
-        if not self._holds(price):
+        if not self._holds(price + beside):
             return None
         self._budget.settle(0.0, price)
-        self._seen[view.number], self._unseen = view.prompt_tokens + view.output_tokens, 0
+        self._seen[view.number] = view.prompt_tokens + view.output_tokens
+        self._unseen = max(0, self._unseen - LEARNED)
         return price
 
     def _holds(self, seconds: float) -> bool:
