@@ -37,6 +37,7 @@ from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
+from inflight.execution.step_activity import StepActivity
 from inflight.execution.warm_up import warm_up
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.spec import ModelSpec
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PlacesOpener = Callable[[BlockMemory | None], Iterable[PlaceTransfers]]
+PlacesOpener = Callable[[BlockMemory | None, StepActivity], Iterable[PlaceTransfers]]
 
 
-def no_places(memory: BlockMemory | None) -> Iterable[PlaceTransfers]:
+def no_places(memory: BlockMemory | None, steps: StepActivity) -> Iterable[PlaceTransfers]:
     """Blocks stay where they are."""
     return ()
 
@@ -59,9 +60,9 @@ def no_places(memory: BlockMemory | None) -> Iterable[PlaceTransfers]:
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
     """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. adapters: that its
-    rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow. open_places(memory): to
-    which its blocks go beside the steps, and from where they come; memory: of the blocks, None where this machine's
-    does not have them in one piece."""
+    rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow. open_places(memory,
+    steps): to which its blocks go beside the steps, and from where they come; memory: of the blocks, None where this
+    machine's does not have them in one piece."""
 
     engine: EngineSettings
     scheduling: SchedulingSettings
@@ -132,10 +133,10 @@ def build_executor(
     kv_cache, capacity = _kv_cache(backend, settings, size, states, computed.spec, drafter)
     memory_of_blocks = backend.block_memory(kv_cache)
     block_bytes = backend.bytes_per_block(settings.shape)
-    places = tuple(
-        settings.open_places(None if memory_of_blocks is None else BlockMemory(memory_of_blocks, block_bytes))
-    )
-    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed.spec, drafter, matrices, places)
+    steps = StepActivity()
+    blocks = None if memory_of_blocks is None else BlockMemory(memory_of_blocks, block_bytes)
+    places = tuple(settings.open_places(blocks, steps))
+    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed.spec, drafter, matrices, places, steps)
     executor = with_workers(runner, workers)
     allocated = time.perf_counter()
     try:
@@ -240,6 +241,7 @@ def _runner(
     drafter: LoadedDrafter | None,
     adapters: AdapterMatrices | None,
     places: Sequence[PlaceTransfers],
+    steps: StepActivity,
 ) -> ModelRunner:
     limits, kinds = settings.limits, states_of(spec)
     cache = None
@@ -252,7 +254,7 @@ def _runner(
         # On a GPU a step with drafts is none of those that are captured as graphs; whether it pays is not measured yet.
         grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced=not limits.on_gpu)
     layers = _layer_progress(decoder, backend, settings.shape, places)
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers)
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers, steps)
 
 
 def _layer_progress(

@@ -26,6 +26,7 @@ from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.memory import gib
+from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -94,13 +95,13 @@ class KVPlaces:
         self._tier: FolderTier | None = None
         self.exchange: KVExchange | None = None
 
-    def open(self, memory: BlockMemory | None) -> Iterator[PlaceTransfers]:
-        """memory: of the engine's blocks. Raises SettingsError, for files that are gone, too."""
+    def open(self, memory: BlockMemory | None, steps: StepActivity) -> Iterator[PlaceTransfers]:
+        """memory: of the engine's blocks. steps: its own. Raises SettingsError, for files that are gone, too."""
         if self._wanted.digest is None:
             return
         self._identity = identity = PeerIdentity(self._describe(_digest(self._wanted.digest)))
         if self._wanted.folder is not None:
-            self._tier = self._wanted.folder.open(memory, self._block_size, identity.describe(), adapter_digest)
+            self._tier = self._wanted.folder.open(memory, self._block_size, identity.describe(), adapter_digest, steps)
             yield self._tier
         if self._wanted.peers is not None:
             self.exchange = self._wanted.peers.open(memory, identity)

@@ -18,6 +18,7 @@ from inflight.config.setting import SettingsError
 from inflight.core.types.adapter import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
+from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.folder_tier import FolderTier
 
 GIB = 2**30
@@ -37,8 +38,9 @@ class WantedFolder:
         block_size: int,
         description: KVDescription,
         adapter_digest: Callable[[Adapter], str],
+        steps: StepActivity,
     ) -> FolderTier:
-        """memory: of the engine's blocks. Raises SettingsError."""
+        """memory: of the engine's blocks. steps: its own. Raises SettingsError."""
         if memory is None:
             raise SettingsError(
                 "--kv-cache-dir keeps blocks that lie in this machine's memory, and this device has them elsewhere; "
@@ -46,7 +48,8 @@ class WantedFolder:
             )
         try:
             identity = _identity(description)
-            return FolderTier(self.path, self.most_bytes, identity, block_size, memory, _known(adapter_digest))
+            known = _known(adapter_digest)
+            return FolderTier(self.path, self.most_bytes, identity, block_size, memory, known, steps)
         except OSError as error:
             raise SettingsError(
                 f"--kv-cache-dir {self.path} cannot be used ({error.strerror or error}); give a folder that can be "

@@ -11,7 +11,6 @@ them. Where the device itself has ended, a step does not fail but raises: nobody
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -40,13 +39,13 @@ from inflight.execution.layer_progress import LayerProgress
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
+from inflight.execution.step_activity import StepActivity
 
 log = logging.getLogger(__name__)
 
 Y = TypeVar("Y", Sampled, Scored, Pooled)
 
 _TICK = 0.002  # seconds between two looks at what goes on beside the steps
-_BETWEEN_STEPS = 0.25  # from one's beginning or its computing to the next, at most, while they follow one another
 
 
 class ModelRunner:
@@ -62,13 +61,14 @@ class ModelRunner:
         adapters: AdapterMatrices | None = None,
         places: Sequence[PlaceTransfers] = (),
         layers: LayerProgress | None = None,
+        steps: StepActivity | None = None,
     ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
         drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any.
         adapters: which of the model's matrices those may change; None: no plan loads any. places: to which blocks go
         beside the steps, and from which they come. layers: told of a step's progress, where somebody reads its blocks
-        meanwhile."""
+        meanwhile. steps: told when one is computed, for those who work beside them."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -77,12 +77,12 @@ class ModelRunner:
         self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
         self._transfers = BlockTransfers(capacity, self._copy_blocks, places)
         self._layers = layers
+        self._steps = steps or StepActivity()
         self._grammars = grammars
         self._adapters = None
         if adapters is not None:
             assert isinstance(backend, Backend)
-            self._adapters = AdapterLoader(adapters, backend, self._slots, self._is_busy)
-        self._is_computing, self._computed = False, -math.inf  # here; and when it was last
+            self._adapters = AdapterLoader(adapters, backend, self._slots, self._steps)
         self._flights: deque[InFlight] = deque()  # whose results nobody has, where rows may have grammars
         self.lost: str | None = None  # a sentence, once the device computes nothing any more
         self._loss_is_told = False
@@ -147,10 +147,6 @@ class ModelRunner:
                 return ended
             time.sleep(_TICK)
 
-    def _is_busy(self) -> bool:
-        """Whether steps are being computed, one after the other."""
-        return self._is_computing or time.perf_counter() - self._computed < _BETWEEN_STEPS
-
     def close(self) -> None:
         """Nothing but threads outlives the runner's own references."""
         self._transfers.close()
@@ -168,12 +164,11 @@ class ModelRunner:
         return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
-        self._is_computing = bool(plan.chunks)
+        self._steps.began(bool(plan.chunks))
         try:
             self._compute(plan, flight)
         finally:
-            if self._is_computing:
-                self._is_computing, self._computed = False, time.perf_counter()
+            self._steps.ended()
 
     def _compute(self, plan: BatchPlan, flight: InFlight) -> None:
         if self._layers is not None:

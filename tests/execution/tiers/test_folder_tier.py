@@ -18,6 +18,7 @@ from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes
 from inflight.execution.tiers.folder_index import FOLDER
@@ -215,6 +216,45 @@ def test_a_disk_that_hangs_fails_its_ticket_and_never_touches_its_blocks_again(
     goes_on.append(True)
     time.sleep(0.05)
     assert waits and engine.block(9) == before
+
+
+def test_a_ticket_of_which_something_comes_again_and_again_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes in all, and those behind it, too."""
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    read_block = folder_tier.read_block
+
+    def slow(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
+        time.sleep(0.15)
+        read_block(path, identity, name, into)
+
+    monkeypatch.setattr(folder_tier, "read_block", slow)
+    monkeypatch.setattr(folder_tier, "LIMIT", 0.4)
+    for ticket, blocks in ((1, (4, 5, 6, 7)), (2, (8, 9, 10, 11)), (3, (12, 13, 14, 15))):
+        engine.tier.begin(Transfer(ticket, "load", PLACE, blocks, numbers))
+    ended: list[str | None] = []
+    while (told := engine.tier.poll()) is not None:
+        ended += [one.error for one in told]
+        time.sleep(0.001)
+    assert ended == [None] * 3
+    assert [engine.block(at) for at in range(12, 16)] == [engine.block(at) for at in range(4)]
+
+
+def test_files_are_read_slowly_while_steps_are_computed(tmp_path: Path) -> None:
+    """They use the cores that the steps do."""
+    rests = []
+
+    class Watched(StepActivity):
+        def rest(self, worked: float, times: float, longest: float) -> None:
+            rests.append(worked)
+            assert worked > 0 and times >= 20 and longest <= 0.1
+
+    engine = Engine(tmp_path, steps=Watched())
+    numbers = engine.keep()
+    assert engine.transfer("load", (7, 8, 9, 10), numbers) is None
+    assert len(rests) == 2, "two threads read two blocks each, and rest between them"
 
 
 def test_a_folder_that_may_not_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from inflight.core.types.plan import AdapterLoad, BatchPlan, Chunk, Transferred
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Adapter, Backend, Delta, RequestSlots
 from inflight.execution.checkpoints.lora_files import LoraFiles
+from inflight.execution.step_activity import StepActivity
 from inflight.models.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -27,9 +28,8 @@ _LONGEST_REST = 0.02  # seconds
 
 
 class AdapterLoader:
-    def __init__(self, matrices: AdapterMatrices, backend: Backend, slots: RequestSlots, is_busy: Callable[[], bool]):
-        """is_busy: whether a step is being computed."""
-        self._matrices, self._backend, self._slots, self._is_busy = matrices, backend, slots, is_busy
+    def __init__(self, matrices: AdapterMatrices, backend: Backend, slots: RequestSlots, steps: StepActivity):
+        self._matrices, self._backend, self._slots, self._steps = matrices, backend, slots, steps
         self._thread = ThreadPoolExecutor(1, "adapters")
         self._under_way: dict[int, tuple[AdapterLoad, Future[Adapter]]] = {}  # by ticket
         self._slot_of: dict[int, int] = {}  # of rows with an adapter
@@ -74,8 +74,8 @@ class AdapterLoader:
         began = time.perf_counter()
         for delta in deltas:
             yield delta
-            if self._is_busy():
-                time.sleep(min(_LONGEST_REST, _RESTS * (time.perf_counter() - began)) / max(1, len(self._under_way)))
+            loads = max(1, len(self._under_way))
+            self._steps.rest(time.perf_counter() - began, _RESTS / loads, _LONGEST_REST / loads)
             began = time.perf_counter()
 
     def _placed(self, load: AdapterLoad, packed: Future[Adapter]) -> Transferred:

@@ -6,6 +6,7 @@ Once a ticket was given up, nothing is read from its blocks or written to them a
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 
@@ -19,12 +20,14 @@ class BlockCopies:
         self._views = views
         self._lock = threading.Lock()
         self._given_up = False
+        self.touched = 0.0  # when something came of them, on the monotonic clock; 0: no thread has begun
 
     def __len__(self) -> int:
         return len(self._views)
 
     def take(self) -> list[memoryview]:
         """What is in them. Raises GivenUp."""
+        self.touch()
         with self._lock:
             self._check()
             return [memoryview(bytes(view)) for view in self._views]
@@ -34,6 +37,11 @@ class BlockCopies:
         with self._lock:
             self._check()
             self._views[at][:] = content
+        self.touch()
+
+    def touch(self) -> None:
+        """Something came of them."""
+        self.touched = time.monotonic()
 
     def give_up(self) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ from inflight.core.types.plan import Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.tier_counts import FolderStats
 from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
 from inflight.execution.tiers.block_copies import BlockCopies
 from inflight.execution.tiers.block_files import DamagedFile, file_bytes, read_block, write_block
@@ -33,7 +34,9 @@ from inflight.execution.tiers.folder_index import FolderIndex
 
 PLACE = "folder"
 READERS = 2
-LIMIT = 30.0  # seconds of a ticket
+LIMIT = 30.0  # seconds in which something of a ticket comes
+_RESTS = 20 * READERS - 1  # times as long as a block took, while steps are computed: a twentieth of a core for all
+_LONGEST_REST = 0.05  # seconds: a disk that is slow takes no core
 _PAUSE = 30.0  # seconds without it after a fault
 _LOOK = 20.0  # seconds between two looks at what others have written
 _CLOSING = 5.0  # seconds for what is under way, at the end
@@ -54,11 +57,11 @@ class FolderCounts:
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """until: on the clock."""
+    """began: on the clock."""
 
     copies: BlockCopies
     parts: list[Future[None]]
-    until: float
+    began: float
 
 
 class FolderTier:
@@ -72,20 +75,22 @@ class FolderTier:
         block_size: int,
         memory: BlockMemory,
         adapter_digest: Callable[[Adapter], str | None] = lambda adapter: None,
+        steps: StepActivity | None = None,
     ):
         """identity: of the model and of how it is computed. memory: of the engine's blocks. adapter_digest(adapter): of
-        its files; None: not known, and nothing computed with it is kept. Raises OSError for a folder that cannot be
-        used."""
+        its files; None: not known, and nothing computed with it is kept. steps: beside which files are read. Raises
+        OSError for a folder that cannot be used."""
         self.index = FolderIndex(folder, identity, most_bytes)
         self.counts = FolderCounts()
         self._identity, self._block_size, self._memory = identity, block_size, memory
         self._file_bytes = file_bytes(memory.block_bytes)
         self._adapter_digest = adapter_digest
+        self._steps = steps or StepActivity()
         self._roots: dict[SharedRoot, bytes | None] = {}
         self._writing: set[int] = set()  # names
         self._no_reads_before = self._no_writes_before = 0.0
         self._told = False  # that nothing can be written
-        self._looked = time.monotonic()
+        self._looked = self._came = time.monotonic()  # when others' files were; when the last block was read or written
         self._readers = BackgroundThreads(READERS, "kv-read", READING)
         self._writer = BackgroundThreads(1, "kv-write", WRITING)
         self._out: dict[int, _UnderWay] = {}  # by ticket
@@ -143,7 +148,7 @@ class FolderTier:
         else:
             shares = [range(first, len(numbers), READERS) for first in range(min(READERS, len(numbers)))]
             parts = [self._readers.submit(partial(self._read, numbers, copies, share)) for share in shares]
-        self._out[transfer.ticket] = _UnderWay(copies, parts, time.monotonic() + LIMIT)
+        self._out[transfer.ticket] = _UnderWay(copies, parts, time.monotonic())
 
     def poll(self) -> Sequence[Transferred] | None:
         if not self._out:
@@ -153,7 +158,7 @@ class FolderTier:
             if all(part.done() for part in one.parts):
                 faults = [fault for part in one.parts if (fault := part.exception()) is not None]
                 ended.append(Transferred(ticket, str(faults[0]) or type(faults[0]).__name__ if faults else None))
-            elif now > one.until:
+            elif now - self._last_sign(one) > LIMIT:
                 one.copies.give_up()
                 self._stands_still(now)
                 ended.append(Transferred(ticket, f"The folder of blocks has not answered for {LIMIT:g} s."))
@@ -177,6 +182,10 @@ class FolderTier:
         for threads in (self._readers, self._writer):
             threads.close(1.0)
 
+    def _last_sign(self, one: _UnderWay) -> float:
+        """Of life: of a ticket's own blocks, or, while it waits for a thread, of anybody's."""
+        return one.copies.touched or max(one.began, self._came)
+
     def _stands_still(self, now: float) -> None:
         """Its files are neither asked for nor written for a while."""
         self._no_reads_before = self._no_writes_before = now + _PAUSE
@@ -187,11 +196,18 @@ class FolderTier:
     # -- in the threads -----------------------------------------------------------------------------------------
     def _read(self, numbers: Sequence[int], copies: BlockCopies, share: range) -> None:
         into = memoryview(bytearray(self._memory.block_bytes))
+        copies.touch()
+        worked = 0.0
         for at in share:
+            if worked:
+                self._steps.rest(worked, _RESTS, _LONGEST_REST)
             if self._closed.is_set():
                 raise OSError("The engine was closed.")
+            began = time.monotonic()
             self._read_one(numbers[at], into)
             copies.put(at, into)
+            self._came = time.monotonic()
+            worked = self._came - began
         self.index.used(tuple(numbers[at] for at in share))
 
     def _read_one(self, number: int, into: memoryview) -> None:
@@ -214,6 +230,8 @@ class FolderTier:
                 if self._closed.is_set():
                     raise OSError("the engine was closed")
                 self._write_one(number, content)
+                copies.touch()
+                self._came = time.monotonic()
             self._told = False
         except OSError as error:
             self.counts.write_errors += 1
