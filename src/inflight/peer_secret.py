@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-SHORTEST, LONGEST = 16, 4096  # bytes
+SHORTEST, NEW, LONGEST = 16, 64, 4096  # bytes
 VARIABLE = "INFLIGHT_KV_PEER_SECRET"
 _HOW = "`openssl rand -hex 32 > FILE` makes one; give all peers the same file."
 
@@ -28,6 +28,11 @@ class PeerSecret:
                 f"The peers' secret has {len(secret)} bytes, but takes {SHORTEST} to {LONGEST}; {_HOW}"
             )
         self._secret = secret
+
+    @classmethod
+    def new(cls) -> PeerSecret:
+        """That nobody else knows."""
+        return cls(os.urandom(NEW))
 
     def __repr__(self) -> str:
         return "PeerSecret()"  # and no more, wherever it is shown

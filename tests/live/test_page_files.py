@@ -38,7 +38,7 @@ def test_a_served_page_has_its_styles_in_it_and_its_scripts_in_one_file() -> Non
         style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
         assert style is not None and text_of("live.css") in style[1], "it is whole"
         digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
-        assert page.style == f"sha256-{digest}", "the policy allows this one and no other"
+        assert page.style == f"'sha256-{digest}'", "the policy allows this one and no other"
         assert gzip.decompress(page.gzipped) == page.content
         named = re.findall(r'<script defer src="ui/([^"]+)">', text_of(name))
         whole = page_file(bundle).content.decode()

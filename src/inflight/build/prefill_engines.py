@@ -18,7 +18,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
-from inflight.peer_secret import LONGEST, PeerSecret
+from inflight.peer_secret import PeerSecret
 
 MOST = 8
 ASKED_BY = "prefill_engines"
@@ -40,7 +40,7 @@ def build_engines(
         )
     if not prefill_engines:
         return build_engine(settings, scheduling, record), NO_PREFILL_ENGINES
-    secret, each = PeerSecret(os.urandom(min(64, LONGEST))), _share(settings, 1 + prefill_engines)
+    secret, each = PeerSecret.new(), _share(settings, 1 + prefill_engines)
     with ExitStack() as closed_by_a_fault:
         decode = build_engine(each, scheduling, record, peers=_peers("decode", secret))
         closed_by_a_fault.callback(decode.loop.close)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from inflight import uplot
+from inflight import page_policy, uplot
 from inflight.live.frames import Frame, Hello, encode
 
 _FOLDERS = (Path(__file__).parent / "page", uplot.FOLDER)
@@ -84,7 +84,7 @@ def served_page(name: str, head: str = "") -> PageFile:
     scripts = iter([f'<script defer src="ui/{bundle}"></script>\n'])
     text = _STYLE.sub(lambda found: next(links, ""), text)
     text = _SCRIPT.sub(lambda found: next(scripts, ""), text)
-    return _made(text.encode(), ".html")._replace(style=_hash(style))
+    return _made(text.encode(), ".html")._replace(style=page_policy.by_hash(style))
 
 
 def _made(content: bytes, suffix: str) -> PageFile:
@@ -103,10 +103,7 @@ def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str
     data = "\n".join(
         f'<script type="application/x-inflight-frames">{_packed(hello, frames)}</script>' for hello, frames in runs
     )
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    policy = page_policy.alone(script, page_policy.by_hash(style))
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{html.escape(title)}</title>\n'
         f"<style>{style}</style>"
@@ -117,10 +114,6 @@ def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str
     body, _, end = rest.partition("<!-- scripts -->")
     _, _, end = end.partition("<!-- /scripts -->")
     return f"{before}{head}{body}{data}\n<script>{script}</script>{end}"
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _packed(hello: Hello, frames: Iterable[Frame]) -> str:

@@ -71,10 +71,9 @@ class ReplicaHandle:
 
     async def metrics(self) -> Mapping[str, bytes]:
         """Pages of the replicas that answer, by Ray's names for them."""
-        said = await asyncio.gather(*(self._answers_of(pool, "page") for pool in self._pools))
-        pools = zip(self._pools, said, strict=True)
-        self._pool_of = {name: pool.deployment_name for pool, pages in pools for name, _ in pages}
-        return {name: page for pages in said for name, page in pages}
+        said = await self._answers_by_pool("page")
+        self._pool_of = {name: pool for pool, pages in said.items() for name, _ in pages}
+        return {name: page for pages in said.values() for name, page in pages}
 
     async def shown(self, asked: bytes) -> Mapping[str, bytes]:
         """What the engines of the replicas that answer do, as `live.distant` writes it."""
@@ -86,8 +85,12 @@ class ReplicaHandle:
 
     async def _answers(self, question: str, *arguments: bytes) -> list[tuple[str, bytes]]:
         """Of all replicas that answer: their names, and what they say."""
+        return [one for of_pool in (await self._answers_by_pool(question, *arguments)).values() for one in of_pool]
+
+    async def _answers_by_pool(self, question: str, *arguments: bytes) -> dict[str, list[tuple[str, bytes]]]:
+        """By the pool's name."""
         said = await asyncio.gather(*(self._answers_of(pool, question, *arguments) for pool in self._pools))
-        return [one for of_pool in said for one in of_pool]
+        return {pool.deployment_name: one for pool, one in zip(self._pools, said, strict=True)}
 
     async def _answers_of(
         self, pool: DeploymentHandle[Any], question: str, *arguments: bytes

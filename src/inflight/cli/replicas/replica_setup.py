@@ -5,7 +5,6 @@ Knows settings, and that replicas share a secret which nobody else is told; not 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 from inflight.config.engine import EngineSettings
@@ -14,8 +13,6 @@ from inflight.config.setting import SettingsError
 from inflight.core.types.kv_exchange_options import KVExchangeOptions
 from inflight.peer_secret import PeerSecret, PeerSecretError, read_peer_secret
 from inflight.server.settings import ServerSettings
-
-SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> PoolS
 def _secret(server: ServerSettings) -> PeerSecret:
     """The one that was given; else a new one. Raises SettingsError."""
     if server.kv_peer_secret_file is None:
-        return PeerSecret(os.urandom(SECRET_BYTES))
+        return PeerSecret.new()
     try:
         return read_peer_secret(server.kv_peer_secret_file)
     except PeerSecretError as error:

@@ -34,7 +34,7 @@ class WriteCounts:
 
 class WriteBehind:
     def __init__(self, pool: BlockPool, prefix: PrefixCache, transfers: Transfers, sink: BlockSink):
-        self._pool, self._prefix, self._transfers, self._sink = pool, prefix, transfers, sink
+        self._prefix, self._transfers, self._sink = prefix, transfers, sink
         self._most_out = max(1, pool.num_blocks // SHARE_OUT)
         self._names: dict[int, bytes] = {}  # of nodes that can be found
         self._promised: deque[tuple[int, CachedBlock]] = deque()  # the step that computes them, and blocks, in order

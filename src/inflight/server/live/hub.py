@@ -51,6 +51,13 @@ class _Kept:
         return found
 
 
+def _latest_of(behind: list[_Kept], engines: int) -> list[_Kept]:
+    """Their latest frames, with hellos before them, where these are too many."""
+    if len(behind) <= BEHIND * engines:
+        return behind
+    return [one for one in behind[:-engines] if isinstance(one.message, Hello)] + behind[-engines:]
+
+
 def _view(message: Hello | Frame, tenant: str) -> Hello | Frame:
     return frame_for(message, tenant) if isinstance(message, Frame) else hello_for(message, tenant)
 
@@ -119,9 +126,8 @@ class LiveHub:
             yield _event(encode(greeting if view is None else hello_for(greeting, view)))
         while True:
             behind = [one for one in self._kept if one.number > place]
-            engines = len(source.hellos())
-            if len(behind) > BEHIND * engines and last_event_id is None:
-                behind = [one for one in behind[:-engines] if isinstance(one.message, Hello)] + behind[-engines:]
+            if len(behind) > BEHIND and last_event_id is None:
+                behind = _latest_of(behind, len(source.hellos()))
             for one in behind:
                 yield one.written(self._server, view)
                 place = one.number

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -58,7 +59,7 @@ class MembersSource:
         told, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
         found: list[Hello | Frame] = [] if counts is None else [counts]
         for name, data in told.items():
-            if (shown := await offload(lambda data=data: _read(data))) is not None:  # type: ignore[misc]
+            if (shown := await offload(partial(_read, data))) is not None:
                 found += self._taken(name, shown)
         for name in self._known.keys() - told.keys():
             del self._known[name]

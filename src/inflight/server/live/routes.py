@@ -123,7 +123,7 @@ def check_origin(request: Request) -> None:
 def page_response(file: PageFile, request: Request) -> Response:
     headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": file.etag, "Vary": "Accept-Encoding"}
     if file.style:
-        headers["Content-Security-Policy"] = _POLICY.replace("style-src 'self'", f"style-src 'self' '{file.style}'")
+        headers["Content-Security-Policy"] = _POLICY.replace("style-src 'self'", f"style-src 'self' {file.style}")
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
     if "gzip" not in request.headers.get("accept-encoding", ""):
