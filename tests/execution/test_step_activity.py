@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -55,3 +56,30 @@ def test_a_step_that_begins_transfers_alone_leaves_them_the_cores() -> None:
     steps.began(computes=False)
     steps.ended()
     assert not steps.is_going_on
+
+
+def test_a_small_piece_waits_for_the_end_of_the_step_that_is_being_computed() -> None:
+    steps, passed = StepActivity(), []
+    steps.await_gap(1.0, 10, 10)  # nothing is
+    steps.began(computes=True)
+
+    def work() -> None:
+        steps.await_gap(1.0, 10, 10)
+        passed.append(steps.is_going_on)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.05)
+    assert not passed
+    steps.ended()
+    thread.join(5)
+    assert passed == [True], "between two steps, though others follow"
+
+
+def test_it_does_not_wait_for_long_steps_longer_than_it_would_rest() -> None:
+    steps = StepActivity()
+    steps.began(computes=True)
+    began = time.monotonic()
+    steps.await_gap(0.001, 20, 10)
+    steps.await_gap(5.0, 20, 0.02)
+    assert 0.03 < time.monotonic() - began < 5

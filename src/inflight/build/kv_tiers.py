@@ -19,6 +19,7 @@ from inflight.core.types.adapter import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.step_activity import StepActivity
+from inflight.execution.tiers.block_files import MARK
 from inflight.execution.tiers.folder_tier import FolderTier
 
 GIB = 2**30
@@ -72,9 +73,9 @@ def wanted_folder(settings: EngineSettings) -> WantedFolder | None:
 
 def _identity(description: KVDescription) -> bytes:
     """Of what blocks are: the same for two engines whose blocks have the same bits for the same tokens. Names of models
-    and the adapters that happen to be loaded make no difference."""
+    and the adapters that happen to be loaded make no difference; another form of files does."""
     told = msgspec.structs.replace(description, model="", adapters={})
-    return blake2b(msgspec.json.encode(told), digest_size=16, person=b"inflight-kv-tier").digest()
+    return blake2b(MARK + msgspec.json.encode(told), digest_size=16, person=b"inflight-kv-tier").digest()
 
 
 def _known(digest: Callable[[Adapter], str]) -> Callable[[Adapter], str | None]:

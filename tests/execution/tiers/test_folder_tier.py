@@ -247,7 +247,7 @@ def test_files_are_read_slowly_while_steps_are_computed(tmp_path: Path) -> None:
     rests = []
 
     class Watched(StepActivity):
-        def rest(self, worked: float, times: float, longest: float) -> None:
+        def await_gap(self, worked: float, times: float, longest: float) -> None:
             rests.append(worked)
             assert worked > 0 and times >= 20 and longest <= 0.1
 

@@ -40,11 +40,8 @@ def check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        cause = (
-            f"no answer within {CONNECT_SECONDS:g} s"
-            if isinstance(error, TimeoutError)
-            else error.strerror or str(error)
-        )
+        late = isinstance(error, TimeoutError)
+        cause = f"no answer within {CONNECT_SECONDS:g} s" if late else error.strerror or str(error)
         raise SettingsError(f"--ray-address {address} cannot be reached ({cause}). {advice(address)}") from None
 
 

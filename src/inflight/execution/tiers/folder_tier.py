@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from inflight.execution.tiers.folder_index import FolderIndex
 PLACE = "folder"
 READERS = 2
 LIMIT = 30.0  # seconds in which something of a ticket comes
-_RESTS = 20 * READERS - 1  # times as long as a block took, while steps are computed: a twentieth of a core for all
+_RESTS = 40 * READERS - 1  # times as long as a block took, while steps are computed: a fortieth of a core for all
 _LONGEST_REST = 0.05  # seconds: a disk that is slow takes no core
 _PAUSE = 30.0  # seconds without it after a fault
 _LOOK = 20.0  # seconds between two looks at what others have written
@@ -91,6 +92,7 @@ class FolderTier:
         self._no_reads_before = self._no_writes_before = 0.0
         self._told = False  # that nothing can be written
         self._looked = self._came = time.monotonic()  # when others' files were; when the last block was read or written
+        self._turn = threading.Lock()  # of readers, while steps are computed
         self._readers = BackgroundThreads(READERS, "kv-read", READING)
         self._writer = BackgroundThreads(1, "kv-write", WRITING)
         self._out: dict[int, _UnderWay] = {}  # by ticket
@@ -200,13 +202,15 @@ class FolderTier:
         worked = 0.0
         for at in share:
             if worked:
-                self._steps.rest(worked, _RESTS, _LONGEST_REST)
+                self._steps.await_gap(worked, _RESTS, _LONGEST_REST)
             if self._closed.is_set():
                 raise OSError("The engine was closed.")
-            began = time.monotonic()
-            self._read_one(numbers[at], into)
-            copies.put(at, into)
-            self._came = time.monotonic()
+            # Both at once would delay the planner and the next step, which have the same cores.
+            with self._turn if self._steps.is_going_on else nullcontext():
+                began = time.monotonic()
+                self._read_one(numbers[at], into)
+                copies.put(at, into)
+                self._came = time.monotonic()
             worked = self._came - began
         self.index.used(tuple(numbers[at] for at in share))
 
