@@ -24,7 +24,6 @@ from inflight.workload.lengths import parse_lengths
 
 PLENTY = 1000.0  # requests/s: whole engines are filled
 SETUP_S = 0.001
-LAYERS = len(read_model(MODEL).layers)
 
 
 def machine_of(context: float) -> Machine:
@@ -55,6 +54,7 @@ class Search:
         self._runner = TrialRunner(question, traffic)
         self._best: Candidate = candidate_for(question, traffic, machine, Overrides())
         self._bytes_per_token = machine.block_bytes / machine.block_size
+        self._layers = len(read_model(MODEL).layers)
 
     def together(self, engines: int | None = None) -> list[LayoutNeed]:
         """Whole prompts, and chunks."""
@@ -62,14 +62,14 @@ class Search:
 
     def apart(self, gbps: float, handover: Handover = AFTER, engines: int | None = None) -> LayoutNeed:
         """The best of the splits that look best."""
-        link = Link(self._bytes_per_token, gbps, SETUP_S, LAYERS)
+        link = Link(self._bytes_per_token, gbps, SETUP_S, self._layers)
         return self._best_of(apart(self._runner, self._best, link, handover, engines))
 
     def again(self, need: LayoutNeed, gbps: float, handover: Handover = AFTER) -> LayoutNeed:
         """The same split with a slower link, or asked in another way."""
         pools = need.layout.pools
         assert pools is not None
-        link = Link(self._bytes_per_token, gbps, SETUP_S, LAYERS)
+        link = Link(self._bytes_per_token, gbps, SETUP_S, self._layers)
         guess = need.rate or need.layout.guess
         ceiling = guess if gbps < pools.link.gbps else math.inf
         return self._need(

@@ -17,7 +17,7 @@ from inflight.config.setting import SettingsError, option
 from inflight.planning.machine import Machine
 from inflight.planning.simulation import Tiers
 from inflight.planning.sizing import LayoutsAsked
-from inflight.simulate.efficiency import NETWORK_SHARE
+from inflight.simulate.efficiency import network_gbps
 from inflight.simulate.exchange import Link
 from inflight.simulate.folder import Folder
 from inflight.simulate.handover import Handover
@@ -96,7 +96,7 @@ def _known(machine: Machine, gib: float, name: str) -> float:
 def _link(machine: Machine, gbps: float | None) -> Link | None:
     gpu = getattr(machine.model, "gpu", None)
     if gbps is None and gpu is not None:
-        gbps = 8 * NETWORK_SHARE * gpu.between_nodes_gb_per_s * machine.gpus
+        gbps = network_gbps(gpu, machine.gpus)
     if gbps is None or not machine.block_bytes:
         return None
     spec = getattr(machine.model, "spec", None)

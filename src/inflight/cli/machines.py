@@ -27,7 +27,7 @@ from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
-from inflight.simulate.efficiency import NETWORK_SHARE
+from inflight.simulate.efficiency import network_gbps
 from inflight.simulate.fitted import FittedModel, NoisyModel, Size
 from inflight.simulate.hardware import ITEM_BYTES, find_gpu, read_hardware_file
 from inflight.simulate.sources import known_of, read_step_model
@@ -309,7 +309,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
         host_bytes=machine.block_bytes / machine.block_size,
         name=machine.device,
         depth=machine.depth,
-        link_gbps=8 * NETWORK_SHARE * hardware.gpu.between_nodes_gb_per_s * degree,
+        link_gbps=network_gbps(hardware.gpu, degree),
         layers=len(hardware.model.layers),
     )
 

@@ -146,7 +146,7 @@ _COLLECTIVES: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]] = {
 }
 _START = {2: 10e-6, 4: 13e-6, 8: 20e-6}  # seconds of the smallest message
 _SHARE = 0.6  # of the link, by large messages: 0.54 to 0.8 over NVLink, 0.7 over PCIe
-NETWORK_SHARE = 0.7  # of the network card: two nodes of A100 took 4.89 ms for 45 MB
+_NETWORK_SHARE = 0.7  # of the network card: two nodes of A100 took 4.89 ms for 45 MB
 _HOP = 60e-6  # seconds that crossing between nodes adds
 
 
@@ -155,13 +155,18 @@ def all_reduce_seconds(gpu: Gpu, gpus: int, message_bytes: float) -> float:
     if gpus == 1 or message_bytes <= 0:
         return 0.0
     if gpus > gpu.node_gpus:
-        rate = NETWORK_SHARE * gpu.between_nodes_gb_per_s * 1e9
+        rate = network_gbps(gpu) * 1e9 / 8
         return _START[8] + _HOP + 2 * (gpus - 1) / gpus * message_bytes / rate
     measured = _COLLECTIVES.get(gpu.name, {}).get(gpus)
     if measured is not None:
         return _between(measured, message_bytes)
     start = _START.get(gpus, 20e-6)
     return start + 2 * (gpus - 1) / gpus * message_bytes / (_SHARE * gpu.link_bytes_per_s)
+
+
+def network_gbps(gpu: Gpu, gpus: int = 1) -> float:
+    """Gigabits per second that the network cards of so many GPUs pass, one way."""
+    return 8 * _NETWORK_SHARE * gpu.between_nodes_gb_per_s * gpus
 
 
 def _between(measured: Sequence[tuple[float, float]], size: float) -> float:

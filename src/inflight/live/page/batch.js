@@ -244,9 +244,7 @@
     axis(pen, end, span) {
       const bottom = TOP + this.plotHeight;
       const every = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60].find((one) => (one / span) * this.plotWidth >= 64) || 60;
-      const live = this.history.hello && this.history.hello.source === "live";
-      const zero = live ? 0 : this.history.hello && this.history.hello.span ? this.history.hello.span[0] : 0;
-      const begin = end - span;
+      const zero = this.history.zero, begin = end - span;
       for (let mark = Math.ceil((begin - zero) / every) * every + zero; mark <= end + 1e-9; mark += every) {
         const x = LEFT + ((mark - begin) / span) * this.plotWidth;
         if (mark - zero < -1e-9) continue;

@@ -132,19 +132,10 @@
     mapAt(time) {
       return this.maps[Math.max(0, History.at(this.maps, time))] || null;
     }
-    // Runs of a row that lie in a stretch of time, oldest last.
-    *within(row, from, to) {
-      const runs = this.rows[row];
-      if (!runs) return;
-      for (let place = History.at(runs, to, (run) => run.start); place >= 0; place--) {
-        if (runs[place].end < from) return;
-        yield runs[place];
-      }
-    }
     // The run at a place of the picture.
     runAt(row, time) {
-      for (const run of this.within(row, time, time)) return run;
-      return null;
+      const runs = this.rows[row] || [], run = runs[History.at(runs, time, (one) => one.start)];
+      return run && run.end >= time ? run : null;
     }
     runsOf(number) {
       const found = [];

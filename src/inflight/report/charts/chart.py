@@ -7,7 +7,7 @@ Knows scales, series and how much of them a picture can show; how they are drawn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -25,7 +25,6 @@ MARKS = (  # shapes of points, SVG path data around their middle
     "M0 -4.6l4.6 4.6l-4.6 4.6l-4.6 -4.6z",
     "M0 -4.4l4.4 8h-8.8z",
 )
-Values = Sequence[float | None]
 
 
 class Scale(Struct, frozen=True, omit_defaults=True):

@@ -24,7 +24,7 @@ from inflight.report.charts.chart import (
     scale,
     series_class,
 )
-from inflight.report.charts.quantity import MISSING, quantity
+from inflight.report.charts.quantity import quantity
 
 _QUANTILES = (*(place / 120 for place in range(120)), 0.995, 0.999, 1.0)  # of a line, however many values it has
 _TOLD = ((0.1, "10 %"), (0.5, "50 %"), (0.9, "90 %"), (0.95, "95 %"), (0.99, "99 %"), (1.0, "all"))
@@ -138,7 +138,7 @@ def curve(
         for name, some in kept
         for point in some
     ]
-    table = ValueTable(("", x[0], y[0]), tuple(rows) or (("", MISSING, MISSING),))
+    table = ValueTable(("", x[0], y[0]), tuple(rows))
     return Chart(title, about, plot, _keys(series), table)
 
 

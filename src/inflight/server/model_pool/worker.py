@@ -7,7 +7,6 @@ that its modules, which take as long as a small model's weights, are there when 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import signal
 import socket
@@ -19,6 +18,7 @@ from inflight.engine.event_stream import settle
 from inflight.server.model_pool.messages import Failed, FromModel, Ready, decode_from_model
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames
+from inflight.server.processes.questions import Questions
 
 ENDING_SECONDS = 5.0  # until one that does not end is killed
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
@@ -42,9 +42,7 @@ class Worker:
             handed_down = (theirs.fileno(), *inherited)
             self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
         self._control = Control(ours, decode_from_model)
-        self._questions = itertools.count()
-        self._pages: dict[int, asyncio.Future[bytes | None]] = {}
-        self._frames: dict[int, asyncio.Future[bytes | None]] = {}
+        self._pages, self._frames = Questions[bytes | None](), Questions[bytes | None]()
         self._why = ""
         self._is_ending = False
 
@@ -73,32 +71,21 @@ class Worker:
         """The page of its engine; None where there is none, or it does not answer."""
         if self.ended.done():
             return None
-        question = next(self._questions)
-        page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._pages[question] = page
-        self._control.tell(AskPage(question))
         try:
-            return await asyncio.wait_for(page, PAGE_SECONDS)
+            return await self._pages.ask(lambda question: self._control.tell(AskPage(question)), PAGE_SECONDS)
         except TimeoutError:
             return None
-        finally:
-            del self._pages[question]
 
     async def shown(self, asked: bytes, name: str) -> bytes | None:
         """What its engine does, as `live.distant` writes it; None where there is none, or it does not answer. name: of
         its model."""
         if self.ended.done():
             return None
-        question = next(self._questions)
-        frames: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._frames[question] = frames
-        self._control.tell(AskFrames(question, asked, name))
+        tell = self._control.tell
         try:
-            return await asyncio.wait_for(frames, SHOWN_SECONDS)
+            return await self._frames.ask(lambda question: tell(AskFrames(question, asked, name)), SHOWN_SECONDS)
         except TimeoutError:
             return None
-        finally:
-            del self._frames[question]
 
     async def end(self) -> None:
         """Returns when its memory is free."""
@@ -138,8 +125,8 @@ class Worker:
         """Whoever waits for something is told."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
-        for waiting in (*self._pages.values(), *self._frames.values()):
-            settle(waiting, None)
+        for questions in (self._pages, self._frames):
+            questions.end(None)
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
             if not future.done():
@@ -156,11 +143,9 @@ class Worker:
             case Failed():
                 self._why = message.sentence
             case Page():
-                if (asked := self._pages.get(message.question)) is not None:
-                    settle(asked, message.text)
+                self._pages.answered(message.question, message.text)
             case ShownFrames():
-                if (frames := self._frames.get(message.question)) is not None:
-                    settle(frames, message.data)
+                self._frames.answered(message.question, message.data)
 
 
 class Workers:

@@ -8,7 +8,6 @@ CONTROL does.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import queue
 import signal
@@ -17,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from inflight.engine.event_stream import EngineStopped, settle
+from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.client import RemoteClient
 from inflight.server import logs
 from inflight.server.access_log import log_call
@@ -59,6 +58,7 @@ from inflight.server.processes.messages import (
     decode_to_child,
 )
 from inflight.server.processes.owner import Owner
+from inflight.server.processes.questions import Questions
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants
@@ -116,9 +116,7 @@ class _Child:
         )
         self._members = MembersSource(self._page, "", "engine", self._show)
         self._news: queue.SimpleQueue[Model | Ready | None] = queue.SimpleQueue()
-        self._questions = itertools.count()
-        self._pages: dict[int, asyncio.Future[tuple[bytes, str]]] = {}
-        self._frames: dict[int, asyncio.Future[bytes]] = {}
+        self._pages, self._frames = Questions[tuple[bytes, str]](), Questions[bytes]()
         self._client: RemoteClient | None = None
         self._is_alone = False  # the engine's process is gone
 
@@ -204,25 +202,11 @@ class _Child:
         """Raises ApiError while nothing is loaded."""
         if self._service.loaded is None:
             raise self._service.not_loaded()
-        question = next(self._questions)
-        page: asyncio.Future[tuple[bytes, str]] = self._process.loop.create_future()
-        self._pages[question] = page
-        self._tell(AskPage(question))
-        try:
-            return await page
-        finally:
-            del self._pages[question]
+        return await self._pages.ask(lambda question: self._tell(AskPage(question)))
 
     async def _show(self, asked: bytes) -> Mapping[str, bytes]:
         """What the engine does. Raises EngineStopped."""
-        question = next(self._questions)
-        shown: asyncio.Future[bytes] = self._process.loop.create_future()
-        self._frames[question] = shown
-        self._tell(AskFrames(question, asked))
-        try:
-            return {"": await shown}
-        finally:
-            del self._frames[question]
+        return {"": await self._frames.ask(lambda question: self._tell(AskFrames(question, asked)))}
 
     def _observe(self, route: str, status: int, seconds: float) -> None:
         self._tell(Answered(route, status, seconds))
@@ -244,10 +228,8 @@ class _Child:
         remove(self._setup.folder)  # nobody else is left to do it
         if self._client is not None:
             self._client.stop(GONE)
-        for page in self._pages.values():
-            settle(page, EngineStopped(GONE))
-        for frames in self._frames.values():
-            settle(frames, EngineStopped(GONE))
+        for questions in (self._pages, self._frames):
+            questions.end(EngineStopped(GONE))
 
     def _heard(self, message: ToChild) -> None:
         if isinstance(message, Loading):
@@ -256,11 +238,9 @@ class _Child:
         elif isinstance(message, Signal):
             self._process.on_signal(message.number)
         elif isinstance(message, Page):
-            if (asked := self._pages.get(message.question)) is not None:
-                settle(asked, _shown(message))
+            self._pages.answered(message.question, _shown(message))
         elif isinstance(message, ShownFrames):
-            if (wanted := self._frames.get(message.question)) is not None:
-                settle(wanted, message.data)
+            self._frames.answered(message.question, message.data)
         elif not isinstance(message, Setup):
             self._news.put(message)
 
