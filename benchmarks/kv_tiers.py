@@ -2,8 +2,7 @@
 
 Part one starts `inflight serve` with a folder, asks one question behind a prefix of 4,096 tokens, ends the server,
 starts it again and asks another question behind the same prefix. Each time a short question goes before, so that memory
-is touched. The folder is part of a fresh start in each repeat; the system's file cache is as it is (`--drop-caches`
-empties it, where that is allowed).
+is touched. The folder is part of a fresh start in each repeat; the system's file cache is as it is.
 
 Part two has streams decode in one engine while others come whose prefixes lie in the folder, or are to be kept there;
 and the same streams in an engine without a folder, for which the same prefixes lie in the prefix cache, so that beside

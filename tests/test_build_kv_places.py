@@ -12,6 +12,7 @@ from inflight.build.kv_places import KeptState, KVPlaces, wanted_places
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role
+from inflight.execution.step_activity import StepActivity
 from inflight.peer_secret import PeerSecret
 
 PLAIN = KeptState((0,), whole_texts=False, is_recurrent=False)
@@ -50,11 +51,11 @@ def test_peers_need_the_prefix_cache_and_are_called_as_they_were_asked_for(tmp_p
 def test_without_places_nothing_is_opened_nor_digested(tmp_path: Path) -> None:
     wanted = wanted_places(settings(), None, tmp_path / "nowhere", PLAIN)
     places = KVPlaces(wanted, lambda digest: DESCRIPTION, 16)
-    assert wanted.digest is None and not list(places.open(None)) and not places.in_force()
+    assert wanted.digest is None and not list(places.open(None, StepActivity())) and not places.in_force()
     assert not places.sources and places.sink is places.handed_over_as is places.exchange is places.of_loop is None
 
 
 def test_files_that_cannot_be_read_are_told_in_a_sentence(tmp_path: Path) -> None:
     wanted = wanted_places(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
-        list(KVPlaces(wanted, lambda digest: DESCRIPTION, 16).open(None))
+        list(KVPlaces(wanted, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))

@@ -9,14 +9,14 @@ import base64
 import hashlib
 
 
-def by_hash(text: str) -> str:
+def hash_source(text: str) -> str:
     """A source of scripts or styles: this text alone."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def alone(script: str, styles: str) -> str:
+def content_security_policy(script: str, styles: str) -> str:
     """The policy of a page with this script. styles: a source of styles."""
     return (
-        f"default-src 'none'; script-src {by_hash(script)}; style-src {styles}; img-src data:; base-uri 'none'; "
+        f"default-src 'none'; script-src {hash_source(script)}; style-src {styles}; img-src data:; base-uri 'none'; "
         "form-action 'none'"
     )

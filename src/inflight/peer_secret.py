@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-SHORTEST, NEW, LONGEST = 16, 64, 4096  # bytes
+SHORTEST, NEW_BYTES, LONGEST = 16, 64, 4096  # bytes
 VARIABLE = "INFLIGHT_KV_PEER_SECRET"
 _HOW = "`openssl rand -hex 32 > FILE` makes one; give all peers the same file."
 
@@ -32,7 +32,7 @@ class PeerSecret:
     @classmethod
     def new(cls) -> PeerSecret:
         """That nobody else knows."""
-        return cls(os.urandom(NEW))
+        return cls(os.urandom(NEW_BYTES))
 
     def __repr__(self) -> str:
         return "PeerSecret()"  # and no more, wherever it is shown

@@ -84,7 +84,7 @@ def served_page(name: str, head: str = "") -> PageFile:
     scripts = iter([f'<script defer src="ui/{bundle}"></script>\n'])
     text = _STYLE.sub(lambda found: next(links, ""), text)
     text = _SCRIPT.sub(lambda found: next(scripts, ""), text)
-    return _made(text.encode(), ".html")._replace(style=page_policy.by_hash(style))
+    return _made(text.encode(), ".html")._replace(style=page_policy.hash_source(style))
 
 
 def _made(content: bytes, suffix: str) -> PageFile:
@@ -103,7 +103,7 @@ def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str
     data = "\n".join(
         f'<script type="application/x-inflight-frames">{_packed(hello, frames)}</script>' for hello, frames in runs
     )
-    policy = page_policy.alone(script, page_policy.by_hash(style))
+    policy = page_policy.content_security_policy(script, page_policy.hash_source(style))
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{html.escape(title)}</title>\n'
         f"<style>{style}</style>"

@@ -6,7 +6,7 @@ import pytest
 
 from core.builders import sequence
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import LEARNED
+from inflight.core.speculation.drafter import LEARNED_PER_QUESTION, LONGEST_ANSWER, MOST_UNLEARNED
 from inflight.core.speculation.questions import ASKING, DEARER, READING, Questions
 from inflight.core.speculation.time_budget import SHARE, TimeBudget
 
@@ -42,10 +42,28 @@ def test_the_first_question_reads_the_sequence_and_the_next_only_what_came_since
 def test_of_many_answers_that_have_ended_a_question_reads_so_many_tokens_and_the_next_goes_on() -> None:
     questions, asked = Questions(TimeBudget(), reads=True), view(0, prompt=0)
     questions.began(asked)
-    questions.ended(view(1, prompt=10, output=LEARNED + 100))
-    assert questions.pay(asked) == pytest.approx(ASKING + LEARNED * READING)
+    questions.ended(view(1, prompt=10, output=LEARNED_PER_QUESTION + 100))
+    assert questions.pay(asked) == pytest.approx(ASKING + LEARNED_PER_QUESTION * READING)
     assert questions.pay(asked) == pytest.approx(ASKING + 100 * READING)
     assert questions.pay(asked) == ASKING
+
+
+def test_what_no_drafter_learns_any_more_is_not_paid_for() -> None:
+    """However many have ended while nobody was asked, and however long they were."""
+    questions, asked = Questions(TimeBudget(), reads=True), view(0, prompt=0)
+    questions.began(asked)
+    questions.ended(view(1, prompt=10, output=2 * LONGEST_ANSWER))
+    for _ in range(LONGEST_ANSWER // LEARNED_PER_QUESTION):
+        assert questions.price(asked) > ASKING
+        questions.pay(asked)
+    assert questions.price(asked) == ASKING
+    for number in range(100):
+        questions.ended(view(1 + number, prompt=10, output=LONGEST_ANSWER))
+    for _ in range(MOST_UNLEARNED // LEARNED_PER_QUESTION):
+        questions.began(asked)
+        assert questions.price(asked) > ASKING
+        questions._unseen -= LEARNED_PER_QUESTION
+    assert questions.price(asked) == ASKING
 
 
 def test_what_is_kept_for_drafts_is_not_spent_on_a_question() -> None:

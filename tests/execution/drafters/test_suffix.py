@@ -112,7 +112,7 @@ class TestTexts:
     def test_answers_are_learned_when_drafts_are_asked_for_a_few_in_each_call(
         self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(suffix, "LEARNED", 8)
+        monkeypatch.setattr(suffix, "LEARNED_PER_QUESTION", 8)
         drafter, ended = drafter_of(kind), [Text(n, [50 + n], [10 * n, 10 * n + 1, 10 * n + 2]) for n in range(5)]
         for text in ended:
             drafter.finished(text)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class TestTexts:
     def test_of_many_answers_that_nobody_asked_for_the_newest_wait(
         self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(suffix, "MOST_WAITING", 9)
+        monkeypatch.setattr(suffix, "MOST_UNLEARNED", 9)
         drafter = drafter_of(kind)
         for number in range(5):
             drafter.finished(Text(number, [50 + number], [10 * number, 10 * number + 1]))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,19 +243,77 @@ def test_a_ticket_of_which_something_comes_again_and_again_is_waited_for(
     assert [engine.block(at) for at in range(12, 16)] == [engine.block(at) for at in range(4)]
 
 
-def test_files_are_read_slowly_while_steps_are_computed(tmp_path: Path) -> None:
+def test_files_are_read_one_by_one_and_slowly_while_steps_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They use the cores that the steps do."""
-    rests = []
+    rests, reading, together = [], [], []
 
     class Watched(StepActivity):
         def await_gap(self, worked: float, times: float, longest: float) -> None:
             rests.append(worked)
             assert worked > 0 and times >= 20 and longest <= 0.1
 
-    engine = Engine(tmp_path, steps=Watched())
+    read_block = folder_tier.read_block
+
+    def watched(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
+        reading.append(name)
+        together.append(len(reading))
+        time.sleep(0.005)
+        read_block(path, identity, name, into)
+        reading.remove(name)
+
+    steps = Watched()
+    engine = Engine(tmp_path, steps=steps)
     numbers = engine.keep()
+    monkeypatch.setattr(folder_tier, "read_block", watched)
     assert engine.transfer("load", (7, 8, 9, 10), numbers) is None
-    assert len(rests) == 2, "two threads read two blocks each, and rest between them"
+    assert max(together) == 2, "nothing else has the cores"
+    together.clear()
+    steps.began(computes=True)
+    assert engine.transfer("load", (7, 8, 9, 10), numbers) is None
+    assert together == [1] * 4 and len(rests) == 4, "two threads read two blocks each, and rest between them"
+
+
+def test_a_file_that_hangs_while_steps_are_computed_does_not_keep_others_from_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, goes_on = StepActivity(), threading.Event()
+    engine = Engine(tmp_path, steps=steps)
+    numbers = engine.keep()
+    read_block = folder_tier.read_block
+
+    def first_hangs(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
+        if int.from_bytes(name) == numbers[0]:
+            goes_on.wait(10)
+        read_block(path, identity, name, into)
+
+    monkeypatch.setattr(folder_tier, "read_block", first_hangs)
+    steps.began(computes=True)
+    engine.tier.begin(Transfer(100, "load", PLACE, (4,), numbers[:1]))
+    assert engine.transfer("load", (8, 9, 10), numbers[1:]) is None
+    goes_on.set()
+
+
+def test_what_is_written_is_no_sign_that_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(tmp_path)
+    numbers = engine.keep()
+    goes_on = threading.Event()
+    monkeypatch.setattr(folder_tier, "read_block", lambda *of: goes_on.wait(10))
+    monkeypatch.setattr(folder_tier, "LIMIT", 0.2)
+    monkeypatch.setattr(folder_tier, "_PAUSE", 0.0)
+    for ticket in (100, 101):
+        engine.tier.begin(Transfer(ticket, "load", PLACE, (4, 5), numbers[:2]))
+    ended: dict[int, str | None] = {}
+    others = iter(range(1000, 100_000, 4))
+    last = time.monotonic() + 5
+    while len(ended) < 2 and time.monotonic() < last:
+        tokens = tuple(range(at := next(others), at + 4))
+        engine.tier.begin(Transfer(at, "store", PLACE, (12,), tuple(engine.names(tokens=tokens))))
+        time.sleep(0.02)
+        ended.update({one.ticket: one.error for one in engine.tier.poll() or () if one.ticket < 1000})
+    goes_on.set()
+    assert [ended.get(ticket, "") for ticket in (100, 101)] == ["The folder of blocks has not answered for 0.2 s."] * 2
 
 
 def test_a_folder_that_may_not_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

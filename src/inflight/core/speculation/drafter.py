@@ -13,7 +13,10 @@ from typing import NamedTuple, Protocol
 from inflight.core.plugin import Plugin, check_finite_number, check_whole_number
 from inflight.core.sequence import SequenceView
 
-LEARNED = 4_096  # tokens of ended answers that a drafter reads for one question, about, where so many wait
+# A drafter may learn answers that have ended when it is asked for drafts, the oldest first:
+LEARNED_PER_QUESTION = 1_024  # so many of their tokens for one question, about
+MOST_UNLEARNED = 16_384  # tokens of those that wait to be learned; of more, the oldest are dropped
+LONGEST_ANSWER = 4_096  # leading tokens of an answer that are learned
 
 
 class Proposal(NamedTuple):

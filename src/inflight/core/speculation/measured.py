@@ -132,7 +132,7 @@ class MeasuredSpeculation:
 
     def _begin_batch(self, running: int) -> None:
         """So many sequences run that verdicts of before may not hold."""
-        self._judged_at, self._rests_until, self._rest = running, 0, 0
+        self._judged_at, self._rests_until, self._rest, self._drafts_take = running, 0, 0, 0.0
         self._like_it = running / OTHER_BATCH, running * OTHER_BATCH
         self._turns.everybody()
 
@@ -153,7 +153,7 @@ class MeasuredSpeculation:
             self._waits = step, may_all and len(self._turns.due) >= running
         lost = min(each_token, planning) if self._waits[1] else each_token
         may = self._budget.allows(lost + taken)  # or it would be held for nothing
-        found = self._chances(step, view, 1 + PROMISES) if may else None
+        found = self._chances(step, view, 1 + PROMISES, taken) if may else None
         if found is None or sum(accumulate(found[1][1:], mul)) * each_token <= lost:
             self._turns.pauses(view.number, step, self._longest_in_vain(self._budget.step_seconds))
             return False

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import LEARNED
+from inflight.core.speculation.drafter import LEARNED_PER_QUESTION, LONGEST_ANSWER, MOST_UNLEARNED
 from inflight.core.speculation.time_budget import TimeBudget
 
 ASKING = 15e-6  # seconds that a drafter and the planner take for one sequence at least
@@ -37,14 +37,14 @@ class Questions:
         self._views.pop(view.number, None)
         self._seen.pop(view.number, None)
         if self._reads:
-            self._unseen += view.output_tokens
+            self._unseen = min(MOST_UNLEARNED, self._unseen + min(view.output_tokens, LONGEST_ANSWER))
 
     def price(self, view: SequenceView) -> float:
         """Seconds."""
         if not self._reads:
             return ASKING
         unseen = view.prompt_tokens + view.output_tokens - self._seen.get(view.number, 0)
-        return ASKING + READING * (unseen + min(self._unseen, LEARNED))
+        return ASKING + READING * (unseen + min(self._unseen, LEARNED_PER_QUESTION))
 
     def may_be_any(self, beside: float) -> bool:
         """Whether it is worth finding out whose turn it is. beside: seconds that a round with questions takes more."""
@@ -73,7 +73,7 @@ class Questions:
             return None
         self._budget.settle(0.0, price)
         self._seen[view.number] = view.prompt_tokens + view.output_tokens
-        self._unseen = max(0, self._unseen - LEARNED)
+        self._unseen = max(0, self._unseen - LEARNED_PER_QUESTION)
         return price
 
     def _holds(self, seconds: float) -> bool:

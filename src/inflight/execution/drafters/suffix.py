@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections import deque
 
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import LEARNED, NOTHING, Proposal
+from inflight.core.speculation.drafter import LEARNED_PER_QUESTION, LONGEST_ANSWER, MOST_UNLEARNED, NOTHING, Proposal
 from inflight.execution.drafters.answers import Answers
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import LEVELS
 
 MOST_BYTES = 64 << 20  # a million tokens and more; the keys and values of so many take hundreds of times as much
 MOST_READ = 16_384  # tokens of a sequence that a call reads, a few milliseconds: a long prompt takes several calls
-LONGEST_ANSWER = LEARNED  # leading tokens of an answer that are kept: a call learns one that long, or several shorter
-MOST_WAITING = 65_536  # tokens of answers that wait to be learned; of more, the oldest are dropped unread
 PROMPT_END = LEVELS[-1]  # tokens before it that are kept, too: the same question finds how the answer began
 
 
@@ -78,12 +76,12 @@ class SuffixDrafter:
             return
         self._waiting.append((view.salt, token_ids))
         self._waiting_tokens += len(token_ids)
-        while self._waiting_tokens > MOST_WAITING:
+        while self._waiting_tokens > MOST_UNLEARNED:
             self._next_waiting()
 
     def _learn(self) -> None:
         """Answers that wait, as far as one question is to pay for."""
-        left = LEARNED
+        left = LEARNED_PER_QUESTION
         while self._waiting and left > 0:
             salt, token_ids = self._next_waiting()
             left -= len(token_ids)

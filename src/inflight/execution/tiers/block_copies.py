@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class GivenUp(RuntimeError):
-    """The ticket was given up: it took too long."""
+    """The ticket was given up: nothing came of it for too long."""
 
 
 class BlockCopies:
@@ -40,7 +40,7 @@ class BlockCopies:
         self.touch()
 
     def touch(self) -> None:
-        """Something came of them."""
+        """A thread has begun with them, or something came of them."""
         self.touched = time.monotonic()
 
     def give_up(self) -> None:

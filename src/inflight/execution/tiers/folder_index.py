@@ -19,7 +19,7 @@ from pathlib import Path
 
 _FILE = re.compile(r"[0-9a-f]{32}\.kv")
 _OLD_ASIDE = 600.0  # seconds after which a file that was never moved to its place is nobody's
-FOLDER = "blocks-1"  # of this form of files
+FOLDER = "blocks-1"  # of this layout of folders
 
 
 @dataclass(slots=True)

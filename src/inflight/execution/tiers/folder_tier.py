@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,8 +58,9 @@ class FolderCounts:
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """began: on the clock."""
+    """kind: load or store. began: on the clock."""
 
+    kind: str
     copies: BlockCopies
     parts: list[Future[None]]
     began: float
@@ -91,7 +92,8 @@ class FolderTier:
         self._writing: set[int] = set()  # names
         self._no_reads_before = self._no_writes_before = 0.0
         self._told = False  # that nothing can be written
-        self._looked = self._came = time.monotonic()  # when others' files were; when the last block was read or written
+        self._looked = time.monotonic()
+        self._came = {"load": 0.0, "store": 0.0}  # when the last block was read, or written
         self._turn = threading.Lock()  # of readers, while steps are computed
         self._readers = BackgroundThreads(READERS, "kv-read", READING)
         self._writer = BackgroundThreads(1, "kv-write", WRITING)
@@ -150,7 +152,7 @@ class FolderTier:
         else:
             shares = [range(first, len(numbers), READERS) for first in range(min(READERS, len(numbers)))]
             parts = [self._readers.submit(partial(self._read, numbers, copies, share)) for share in shares]
-        self._out[transfer.ticket] = _UnderWay(copies, parts, time.monotonic())
+        self._out[transfer.ticket] = _UnderWay(transfer.kind, copies, parts, time.monotonic())
 
     def poll(self) -> Sequence[Transferred] | None:
         if not self._out:
@@ -185,8 +187,8 @@ class FolderTier:
             threads.close(1.0)
 
     def _last_sign(self, one: _UnderWay) -> float:
-        """Of life: of a ticket's own blocks, or, while it waits for a thread, of anybody's."""
-        return one.copies.touched or max(one.began, self._came)
+        """Of life: of a ticket's own blocks, or, while it waits for a thread, of others' that such a thread has."""
+        return one.copies.touched or max(one.began, self._came[one.kind])
 
     def _stands_still(self, now: float) -> None:
         """Its files are neither asked for nor written for a while."""
@@ -205,14 +207,24 @@ class FolderTier:
                 self._steps.await_gap(worked, _RESTS, _LONGEST_REST)
             if self._closed.is_set():
                 raise OSError("The engine was closed.")
-            # Both at once would delay the planner and the next step, which have the same cores.
-            with self._turn if self._steps.is_going_on else nullcontext():
+            with self._one_at_a_time():
                 began = time.monotonic()
                 self._read_one(numbers[at], into)
                 copies.put(at, into)
-                self._came = time.monotonic()
-            worked = self._came - began
+                self._came["load"] = came = time.monotonic()
+            worked = came - began
         self.index.used(tuple(numbers[at] for at in share))
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """While steps are computed, as long as the other reader does not hang: both at once would delay the planner and
+        the next step, which have the same cores."""
+        taken = self._steps.is_going_on and self._turn.acquire(timeout=_LONGEST_REST)
+        try:
+            yield
+        finally:
+            if taken:
+                self._turn.release()
 
     def _read_one(self, number: int, into: memoryview) -> None:
         path = self.index.path(number)
@@ -235,7 +247,7 @@ class FolderTier:
                     raise OSError("the engine was closed")
                 self._write_one(number, content)
                 copies.touch()
-                self._came = time.monotonic()
+                self._came["store"] = time.monotonic()
             self._told = False
         except OSError as error:
             self.counts.write_errors += 1

@@ -108,7 +108,7 @@
       return [...counts].sort((one, other) => other[1] - one[1]).map((one) => one[0])[0] || 0;
     }
     options(about, width) {
-      const { of } = this.colours, history = this.history;
+      const { of } = this.colours;
       const series = about.series.map(([label, colour, dash]) => ({ label, stroke: of[colour], width: 1.8, dash, points: { show: false }, spanGaps: false }));
       if (about.target) series.push({ label: "target", stroke: of.bad, width: 1.2, dash: [2, 3], points: { show: false } });
       const axis = { stroke: of.soft, grid: { stroke: of.grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
@@ -117,8 +117,8 @@
         scales: { x: { time: false }, y: { range: (plot, low, high) => [0, Math.max((high || 0) * 1.12, 1e-3)] } },
         series: [{}, ...series],
         axes: [
-          { ...axis, size: 22, space: 64, splits: (plot, index, low, high, every) => marksOf(low, high, every, history.zero),
-            values: (plot, marks) => marks.map((mark) => `${+(mark - history.zero).toFixed(2)} s`) },
+          { ...axis, size: 22, space: 64, splits: (plot, index, low, high, every) => marksOf(low, high, every, this.history.zero),
+            values: (plot, marks) => marks.map((mark) => `${+(mark - this.history.zero).toFixed(2)} s`) },
           { ...axis, size: 54, space: 32, values: (plot, marks) => marks.map(about.say) },
         ],
       };

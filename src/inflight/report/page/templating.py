@@ -67,7 +67,7 @@ def _environment() -> jinja2.Environment:
 def _files() -> PageFiles:
     script = "\n".join((uplot.notice(), uplot.text_of(uplot.SCRIPT), _text_of("charts.js")))
     style = "\n".join((PAGE_VARIABLES, _text_of("report.css"), CHART_RULES, uplot.text_of(uplot.STYLE)))
-    policy = page_policy.alone(script, "'unsafe-inline'")  # lines of charts have styles of their own
+    policy = page_policy.content_security_policy(script, "'unsafe-inline'")  # lines of charts have styles of their own
     return PageFiles(style, script, PATTERNS, policy)
 
 

@@ -18,7 +18,7 @@ from inflight.engine.event_stream import settle
 from inflight.server.model_pool.messages import Failed, FromModel, Ready, decode_from_model
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames
-from inflight.server.processes.questions import Questions
+from inflight.server.processes.pending_replies import PendingReplies
 
 ENDING_SECONDS = 5.0  # until one that does not end is killed
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
@@ -42,7 +42,7 @@ class Worker:
             handed_down = (theirs.fileno(), *inherited)
             self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
         self._control = Control(ours, decode_from_model)
-        self._pages, self._frames = Questions[bytes | None](), Questions[bytes | None]()
+        self._pages, self._frames = PendingReplies[bytes | None](), PendingReplies[bytes | None]()
         self._why = ""
         self._is_ending = False
 
@@ -125,8 +125,8 @@ class Worker:
         """Whoever waits for something is told."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
-        for questions in (self._pages, self._frames):
-            questions.end(None)
+        for replies in (self._pages, self._frames):
+            replies.end(None)
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
             if not future.done():
@@ -143,9 +143,9 @@ class Worker:
             case Failed():
                 self._why = message.sentence
             case Page():
-                self._pages.answered(message.question, message.text)
+                self._pages.came(message.question, message.text)
             case ShownFrames():
-                self._frames.answered(message.question, message.data)
+                self._frames.came(message.question, message.data)
 
 
 class Workers:

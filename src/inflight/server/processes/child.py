@@ -58,7 +58,7 @@ from inflight.server.processes.messages import (
     decode_to_child,
 )
 from inflight.server.processes.owner import Owner
-from inflight.server.processes.questions import Questions
+from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants
@@ -116,7 +116,7 @@ class _Child:
         )
         self._members = MembersSource(self._page, "", "engine", self._show)
         self._news: queue.SimpleQueue[Model | Ready | None] = queue.SimpleQueue()
-        self._pages, self._frames = Questions[tuple[bytes, str]](), Questions[bytes]()
+        self._pages, self._frames = PendingReplies[tuple[bytes, str]](), PendingReplies[bytes]()
         self._client: RemoteClient | None = None
         self._is_alone = False  # the engine's process is gone
 
@@ -228,8 +228,8 @@ class _Child:
         remove(self._setup.folder)  # nobody else is left to do it
         if self._client is not None:
             self._client.stop(GONE)
-        for questions in (self._pages, self._frames):
-            questions.end(EngineStopped(GONE))
+        for replies in (self._pages, self._frames):
+            replies.end(EngineStopped(GONE))
 
     def _heard(self, message: ToChild) -> None:
         if isinstance(message, Loading):
@@ -238,9 +238,9 @@ class _Child:
         elif isinstance(message, Signal):
             self._process.on_signal(message.number)
         elif isinstance(message, Page):
-            self._pages.answered(message.question, _shown(message))
+            self._pages.came(message.question, _shown(message))
         elif isinstance(message, ShownFrames):
-            self._frames.answered(message.question, message.data)
+            self._frames.came(message.question, message.data)
         elif not isinstance(message, Setup):
             self._news.put(message)
 

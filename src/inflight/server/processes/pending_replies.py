@@ -1,0 +1,51 @@
+"""Replies that another process owes: each to its question, by number, until it comes or nobody is there to give it.
+
+Knows numbers and who waits; how a question is put, whoever asks says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from inflight.engine.event_stream import settle
+
+R = TypeVar("R")
+
+
+class PendingReplies(Generic[R]):
+    """Of one event loop. A reply may be an exception, which is raised where it is waited for."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._pending: dict[int, asyncio.Future[R]] = {}
+        self._last: tuple[R | BaseException] | None = None  # of all questions from now on
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def ask(self, put: Callable[[int], None], seconds: float | None = None) -> R:
+        """put: the question, by its number. Raises TimeoutError after so many seconds."""
+        number, reply = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._pending[number] = reply
+        try:
+            if self._last is None:
+                put(number)
+            else:
+                settle(reply, self._last[0])
+            return await asyncio.wait_for(reply, seconds)
+        finally:
+            del self._pending[number]
+
+    def came(self, number: int, reply: R | BaseException) -> None:
+        """Nothing, where nobody waits for it any more."""
+        if (pending := self._pending.get(number)) is not None:
+            settle(pending, reply)
+
+    def end(self, reply: R | BaseException) -> None:
+        """There is nobody left to ask: this is the reply to all that were asked, and to whatever is asked later."""
+        self._last = (reply,)
+        for pending in self._pending.values():
+            settle(pending, reply)
