@@ -12,6 +12,8 @@ from inflight.core.types.block_source import Continuation
 from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.request import Request
 
+from .peering import identity
+
 
 class RememberingTier:
     """elsewhere: of the null executors that share it."""
@@ -42,7 +44,7 @@ class RememberingTier:
         self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
     ) -> Continuation | None:
         self.asked += 1
-        name, found = root_name(root, b""), []
+        name, found = root_name(root, identity(root.adapter)), []
         for at in range(len(token_ids) // self.block_size):
             name = next_name(name, token_ids[at * self.block_size : (at + 1) * self.block_size])
             if at < held:
@@ -53,7 +55,9 @@ class RememberingTier:
         return Continuation("load", self.place, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes:
-        return next_name(root_name(before, b"") if isinstance(before, SharedRoot) else before, token_ids)
+        return next_name(
+            root_name(before, identity(before.adapter)) if isinstance(before, SharedRoot) else before, token_ids
+        )
 
     def wants(self, name: bytes) -> bool:
         return int.from_bytes(name) not in self.held and len(self.held) < self.most

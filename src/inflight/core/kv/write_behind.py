@@ -50,13 +50,17 @@ class WriteBehind:
 
     # -- what can be found --------------------------------------------------------------------------------------
     def published(self, node: int, before: int | SharedRoot, token_ids: tuple[int, ...]) -> None:
-        """A block can be found that the plan under construction computes, or one in flight."""
-        if (place := self._named(node, before, token_ids)) is not None:
+        """A block can be found that the plan under construction computes, or one in flight; or what it holds is on its
+        way to another block, which holds it only when it is `loaded`."""
+        place = self._named(node, before, token_ids)
+        if place is not None and not place.loading:
             self._promised.append((self._step, place))
 
     def loaded(self, node: int, before: int | SharedRoot, token_ids: tuple[int, ...]) -> None:
         """A block can be found that was brought, and holds what it should."""
-        if (place := self._named(node, before, token_ids)) is not None:
+        self._named(node, before, token_ids)
+        place = self._prefix.block_of(node)
+        if node in self._names and place is not None:
             self._ready.append(place)
 
     def dropped(self, node: int) -> None:
@@ -72,6 +76,7 @@ class WriteBehind:
     def begin(self, step: int) -> None:
         """With the plan of this step, as much as may be out."""
         self._step = step
+        coming: list[CachedBlock] = []
         while self._ready and self._out < self._most_out:
             places: list[CachedBlock] = []
             names: list[bytes] = []
@@ -80,11 +85,14 @@ class WriteBehind:
                 name = self._names.get(place.node)
                 if place.lost or place.block is None or name is None:
                     self.counts.missed += 1
+                elif place.loading:  # it was given away since, and comes back from the host
+                    coming.append(place)
                 elif self._sink.wants(name):
                     places.append(place)
                     names.append(name)
             if places:
                 self._store(places, names)
+        self._ready += coming
 
     def committed(self, step: int) -> None:
         """All that the plans up to this one promised is computed."""
