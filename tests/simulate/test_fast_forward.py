@@ -147,6 +147,21 @@ def test_skipping_is_stepping(
         assert_same(workload, Setup(one, one if moves else None, Link(5e5, 1.0), handover=handover))
 
 
+@pytest.mark.parametrize("turns", [False, True])
+def test_the_first_token_is_told_once_by_whichever_pool_has_it_first(turns: bool) -> None:
+    """A decode engine that is asked first, and has no room for what is handed over, computes the prompt itself: it may
+    be through before the prefill engine has begun."""
+    entries = chat(15, 0.5, 1).entries
+    if turns:
+        next_turns = (Entry(0.0, one.prompt_tokens + 70, 9, after=at, think_s=0.3) for at, one in enumerate(entries))
+        entries = (*entries, *next_turns)
+    sizes = {"num_blocks": 16, "max_rows": 1, "budget": 8}
+    one = pool(SchedulingSettings.of(strategy="chunked"), prefix_caching=True, **sizes)
+    run = simulate(Workload(entries, "chat"), Setup(one, one, Link(5e5, 1.0), handover=Handover("first", "prefill")))
+    for each, entry in zip(run.observations, entries, strict=True):
+        assert len(each.token_times) == entry.output_tokens and list(each.token_times) == sorted(each.token_times)
+
+
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 

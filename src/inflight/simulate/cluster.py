@@ -90,6 +90,7 @@ class Cluster:
         self._followed = {entry.after for entry in workload.entries if entry.after is not None}
         self._routed_before: dict[int, RoutedRequest] = {}  # entries that another one is to follow
         self._cached: dict[str, int] = {}  # prompt tokens that the first pool found cached
+        self._first_told: set[str] = set()  # requests under way whose first token the client has, where pools tell it
 
     def run(self) -> list[Observation]:
         """What became of the entries, in their order. Raises EngineFault when a step fails."""
@@ -232,22 +233,32 @@ class Cluster:
         from_prefill = decode.handover.first_token == "prefill"
         if sent.whole is None:
             if isinstance(event, FinishedEvent):
+                self._first_told.discard(event.request_id)
                 return self._with_first_cached(event)
             is_first = isinstance(event, TokensEvent) and sent.tokens == len(event.token_ids)
-            return None if from_prefill and is_first else event
+            return event if not (from_prefill and is_first) or self._is_first(event.request_id) else None
         request_id = sent.whole.request_id
         if isinstance(event, TokensEvent):
-            return event._replace(request_id=request_id) if from_prefill else None
+            return event._replace(request_id=request_id) if from_prefill and self._is_first(request_id) else None
         if not isinstance(event, FinishedEvent):
             return None
         if fault := next((one.detail for one in event.finishes if one.reason == "error"), None):
             raise EngineFault(f"A step of the engine failed: {fault}")
         if decode.handover.ends_with_prompt(sent.whole):
+            self._first_told.discard(request_id)
             return replace(event, request_id=request_id)
         self._cached[request_id] = event.timings.cached_tokens
         if decode.handover.asks == "after":
             self._go_on(sent.index, sent.whole, decode, now)
         return None
+
+    def _is_first(self, request_id: str) -> bool:
+        """Whether the client has no token of it yet. A decode engine that is asked first, and computes the prompt
+        itself, may have its first token before the prefill engine has, and all of them."""
+        if request_id in self._first_told or request_id not in self._collector.pending:
+            return False
+        self._first_told.add(request_id)
+        return True
 
     def _go_on(self, index: int, request: Request, decode: DecodePool, now: float) -> None:
         """To the second pool, which is to have its prompt from the first."""
