@@ -126,6 +126,13 @@ def test_an_adapter_that_takes_anothers_name_takes_its_blocks_back() -> None:
     assert told.events([BlockDropped(1), *chain((3, 4), root=old, first=20), BlockPublished(2, 1, (3, 4))]) == []
 
 
+def test_an_adapter_whose_blocks_were_cleared_at_once_has_taken_the_name_all_the_same() -> None:
+    told = ToldBlocks()
+    old, new = (SharedRoot("", Adapter("a", path, number)) for path, number in (("/1", 0), ("/2", 1)))
+    assert told.events([*chain((1, 2), root=new), CacheCleared()]) == [AllBlocksCleared()]
+    assert told.events(chain((3, 4), root=old, first=20)) == []
+
+
 def test_the_bytes_are_those_of_vllms_types() -> None:
     """Field by field, with what says nothing left out, as those types encode themselves."""
     from . import subscriber

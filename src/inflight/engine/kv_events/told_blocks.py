@@ -68,6 +68,8 @@ class ToldBlocks:
         cleared = max((at for at, one in enumerate(changes) if isinstance(one, CacheCleared)), default=-1)
         events = list(self._clear()) if cleared >= 0 else []
         self._last = -1
+        for change in changes[: max(0, cleared)]:
+            self._note_adapter(change)
         for change in changes[cleared + 1 :]:
             match change:
                 case BlockPublished():
@@ -77,6 +79,12 @@ class ToldBlocks:
                 case BlockDropped(node):
                     self._drop((node,), events)
         return events
+
+    def _note_adapter(self, change: CacheChange) -> None:
+        """Whose its name is now, though what it published is cleared since."""
+        root = change.parent if isinstance(change, BlockPublished) else None
+        if isinstance(root, SharedRoot) and (adapter := root.adapter) is not None:
+            self._newest[adapter.name] = max(adapter.number, self._newest.get(adapter.name, adapter.number))
 
     def _publish(self, change: BlockPublished, events: list[KVEvent]) -> None:
         if isinstance(change.parent, SharedRoot):
