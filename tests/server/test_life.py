@@ -83,10 +83,10 @@ def test_what_is_not_done_in_time_is_told_so_and_ended(start: Callable[..., Serv
         whole.append(server.post("/v1/completions", {**ENDLESS, "n": 64, "stream": False}))
 
     waiting = threading.Thread(target=ask)
-    waiting.start()
     with httpx.stream("POST", server.url + "/v1/completions", json={**ENDLESS, "n": 64}, timeout=60) as response:
         lines = response.iter_lines()  # kept: the stream is closed with it
         next(lines)
+        waiting.start()  # now: were it the first, this one would have no token before it is through
         assert server.settled(lambda: "2 calls" in server.get("/health").json()["detail"])
         server.process.send_signal(signal.SIGTERM)
         told = [line for line in lines if line]
