@@ -267,6 +267,7 @@ class Cluster:
         try:
             self._hand(index, for_decode(request), decode.pool, now, routed)
         except _Refused as error:
+            self._first_told.discard(request.request_id)
             pending = self._collector.pending.pop(request.request_id)
             self._pacer.ended(index, error.at)
             self._collector.refused(index, error.refusal, pending.intended, error.at)

@@ -36,7 +36,7 @@ from inflight.execution.tiers.folder_index import FolderIndex
 PLACE = "folder"
 READERS = 2
 LIMIT = 30.0  # seconds in which something of a ticket comes
-_RESTS = 40 * READERS - 1  # times as long as a block took, while steps are computed: a fortieth of a core for all
+_RESTS = 40 * READERS - 1  # times as long as a block took, while a step is computed: a fortieth of a core for all
 _LONGEST_REST = 0.05  # seconds: a disk that is slow takes no core
 _PAUSE = 30.0  # seconds without it after a fault
 _LOOK = 20.0  # seconds between two looks at what others have written
