@@ -19,20 +19,24 @@ if TYPE_CHECKING:
     from benchmarks.gpu.model import DrawnModel, Limits
     from inflight.execution.backends.torch.operations import DeviceOperations
 
-PARTS = ("kernels", "start", "decode", "prefill", "mixed", "invariance", "gaps", "by-kernel")
-_TINY = {**TINY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 300}
+PARTS = ("kernels", "start", "decode", "prefill", "drafts", "speculation", "mixed", "invariance", "gaps", "by-kernel")
+_TINY = {**TINY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 2048}
 _POSITIONS = 8192 + 64
 _KV_TOKENS = 256 * 1280
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured. seconds: of arrivals in the mixed load."""
+    """How much is measured. drafts: of each row. legs: of a contest, each of so many tokens a row. seconds: of arrivals
+    in the mixed load."""
 
     rows: Sequence[int]
     context: int
     steps: int
     prompts: Sequence[int]
+    drafts: Sequence[int]
+    legs: int
+    leg_tokens: int
     seconds: float
     shares: Sequence[float]
     prompt: int  # tokens of the prompt whose company changes
@@ -42,8 +46,8 @@ class Scale:
         return max(self.rows)
 
 
-_FULL = Scale((1, 8, 32, 128, 256), 1024, 48, (512, 2048, 8192), 15.0, (0.5, 0.8), 300)
-_LITTLE = Scale((1, 3), 20, 2, (24,), 0.5, (0.5,), 12)
+_FULL = Scale((1, 8, 32, 128, 256), 1024, 48, (64, 200, 512, 2048, 8192), (1, 3, 7, 15), 20, 128, 15.0, (0.5, 0.8), 300)
+_LITTLE = Scale((1, 3), 20, 2, (24,), (1, 3), 1, 4, 0.5, (0.5,), 12)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,9 +135,15 @@ def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: ar
     scale, started = _FULL if device.is_gpu else _LITTLE, time.perf_counter()
     shape = GPU_SHAPES[name] if device.is_gpu else _TINY
     graphs = CudaGraphs(device.device) if device.is_gpu and not asked.enforce_eager else None
-    model = DrawnModel(device, _operations(device, asked), shape, _limits(scale), asked.quantization, graphs)
+
+    def drawn(shape: dict[str, object]) -> DrawnModel:
+        operations = _operations(device, asked)
+        return DrawnModel(device, operations, shape, _limits(scale), asked.quantization, graphs, asked.batch_invariant)
+
+    model = drawn(shape)
     device.wait()
     measured = _measurements(device, model, scale, time.perf_counter() - started)
+    measured["speculation"] = "Speculation against none", lambda: _contest(drawn, shape, scale, device.is_gpu)
     yield f"### {name}'s shape in {_held(asked)}"
     for part in parts:
         title, run = measured[part]
@@ -153,7 +163,7 @@ def _limits(scale: Scale) -> Limits:
     from benchmarks.gpu.model import Limits
 
     if scale is _LITTLE:
-        return Limits(scale.most_rows, 128, 64, 1024)
+        return Limits(scale.most_rows, 1024, 64, 1024)
     return Limits(scale.most_rows, _POSITIONS, max(scale.prompts), _KV_TOKENS)
 
 
@@ -171,6 +181,10 @@ def _measurements(
             lambda: throughput.decoding(device, model, scale.rows, scale.context, scale.steps),
         ),
         "prefill": ("Prompts", lambda: throughput.prompts(device, model, scale.prompts)),
+        "drafts": (
+            "Steps with drafts",
+            lambda: throughput.verifying(model, scale.rows[:-1], scale.drafts, scale.context, scale.steps),
+        ),
         "mixed": ("Requests as they come", lambda: mixed.served(model, scale.seconds, scale.shares)),
         "invariance": (
             "The same row in other company",
@@ -182,11 +196,19 @@ def _measurements(
         ),
         "by-kernel": (
             "Where the time goes",
-            lambda: by_kernel.by_kernel(
-                model, scale.rows, scale.context, scale.steps, scale.prompts[len(scale.prompts) // 2]
-            ),
+            lambda: by_kernel.by_kernel(model, scale.rows, scale.context, scale.steps, scale.prompts[-2:][0]),
         ),
     }
+
+
+def _contest(
+    drawn: Callable[[dict[str, object]], DrawnModel], shape: dict[str, object], scale: Scale, is_gpu: bool
+) -> str:
+    """The only part that asks for more of this project than a step does; and for a vocabulary of its texts."""
+    from benchmarks.gpu.speculation import contest
+
+    model = drawn({**shape, "vocab_size": 2048})
+    return contest(model, (1, 4, 16, 64) if is_gpu else scale.rows, scale.legs, scale.leg_tokens)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from benchmarks.gpu.device import MeasuredDevice
 from benchmarks.shapes import write_config
 from inflight.config.assembly import scheduler_for
-from inflight.config.engine import EngineSettings
+from inflight.config.engine import GPU_GRAPH_TOKENS, GPU_LOGIT_ROWS, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.engine.clock import MonotonicClock
@@ -25,11 +26,13 @@ from inflight.engine.loop import EngineLoop
 from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array, Quantization
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import Buckets
 from inflight.execution.backends.torch.capture import CapturedDecoder, Graphs
+from inflight.execution.backends.torch.opening import graph_buckets
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.decoder import Decoder
+from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import MachineMemory, kv_shape
 from inflight.execution.runner import ModelRunner
 from inflight.execution.states import states_of
@@ -81,7 +84,7 @@ class DrawingPacker(Packer):
 
 
 class DrawingBackend(TorchBackend):
-    def __init__(self, device: MeasuredDevice, operations: DeviceOperations, buckets: Sequence[int]) -> None:
+    def __init__(self, device: MeasuredDevice, operations: DeviceOperations, buckets: Buckets) -> None:
         held = "bfloat16" if device.act == torch.bfloat16 else "float32"
         depth = 2 if device.is_gpu else 1
         super().__init__(held, device.device, operations, 1, depth, buckets)  # type: ignore[arg-type]
@@ -89,7 +92,7 @@ class DrawingBackend(TorchBackend):
 
 
 class DrawnModel:
-    """limits: what it was made for. capacity: of its runner."""
+    """limits: what its own runner was made for."""
 
     def __init__(
         self,
@@ -99,28 +102,50 @@ class DrawnModel:
         limits: Limits,
         quantization: Quantization = "none",
         graphs: Graphs | None = None,
+        batch_invariant: bool = False,
     ) -> None:
-        """graphs: how passes that decode are captured; None: they are not."""
+        """graphs: how passes are captured; None: they are not. batch_invariant: whether operations are."""
         with tempfile.TemporaryDirectory() as folder:
             self.spec = read_folder(Path(write_config(Path(folder) / "shape", shape)), to_run=True)
         self.limits, self.quantization = limits, quantization
-        self.backend = DrawingBackend(device, operations, () if graphs is None else bucket_sizes(limits.rows))
+        several = 0 if states_of(self.spec) else min(GPU_GRAPH_TOKENS, limits.pass_tokens)
+        sizes = NO_GRAPHS if graphs is None else GraphLimits(limits.rows, several)
+        buckets = graph_buckets(sizes, batch_invariant)
+        self.backend = DrawingBackend(device, operations, buckets)
         memory = MachineMemory(1 << 62, 1 << 62, "the device")  # what does not fit it says itself
         weights = load_weights(
             self.spec, ShapesAlone(), self.backend, limits.positions, quantization=quantization, memory=memory
         )
+        self._weights, self._graphs = weights, graphs
         self.weight_bytes = weights.nbytes
-        decoder = Decoder(self.spec, weights, self.backend, limits.pass_tokens, limits.rows)
-        self.captured = None if graphs is None else CapturedDecoder(decoder, graphs)
+
+    @cached_property
+    def _own(self) -> tuple[ModelRunner, CapturedDecoder | None]:
+        """When it is first asked for: not every part needs its memory."""
+        return self.beside(self.limits)
+
+    @property
+    def runner(self) -> ModelRunner:
+        return self._own[0]
+
+    @property
+    def captured(self) -> CapturedDecoder | None:
+        """The runner's graphs."""
+        return self._own[1]
+
+    def beside(self, limits: Limits) -> tuple[ModelRunner, CapturedDecoder | None]:
+        """Another runner over the same weights, with all other memory of its own; and its graphs, if there are any."""
+        decoder = Decoder(self.spec, self._weights, self.backend, limits.pass_tokens, GPU_LOGIT_ROWS)
+        captured = None if self._graphs is None else CapturedDecoder(decoder, self._graphs, self.backend.buckets)
         blocks = -(-limits.kv_tokens // BLOCK)
         kinds = states_of(self.spec)
         snapshots = 2 * limits.rows if kinds else 0
         states = self.backend.state_cache(kinds, limits.rows + 1, snapshots) if kinds else None
-        self.capacity = Capacity(
+        capacity = Capacity(
             blocks, BLOCK, limits.rows, limits.positions, self.spec.vocab_size, state_snapshots=snapshots
         )
-        self.kv_cache = self.backend.kv_cache(kv_shape(self.spec, BLOCK), blocks + 1)  # one more, for padding
-        self.runner = ModelRunner(self.captured or decoder, self.backend, self.kv_cache, self.capacity, states)
+        kv_cache = self.backend.kv_cache(kv_shape(self.spec, BLOCK), blocks + 1)  # one more, for padding
+        return ModelRunner(captured or decoder, self.backend, kv_cache, capacity, states), captured
 
     def loop(self) -> EngineLoop:
         """A scheduler around it that has served nothing yet."""
@@ -128,5 +153,5 @@ class DrawnModel:
         settings = EngineSettings(
             max_num_seqs=limits.rows, max_num_batched_tokens=limits.pass_tokens, max_model_len=limits.positions
         )
-        scheduler = scheduler_for(self.capacity, settings, SchedulingSettings())
+        scheduler = scheduler_for(self.runner.capacity, settings, SchedulingSettings())
         return EngineLoop(scheduler, self.runner, MonotonicClock(), depth=self.backend.depth)

@@ -44,6 +44,14 @@ class Stepper:
             ends.append(time.perf_counter())
         return (ends[-1] - ends[WARM_STEPS - 1]) / steps
 
+    def verify_seconds(self, rows: int, drafts: int, context: int, steps: int) -> float:
+        """Of a step in which so many rows decode with so many drafts each, none of which is right."""
+        prompts = [Prompt(tuple(at % 1000 + 3 for at in range(context)), context - 1)] * rows
+        ends: list[float] = []
+        for _ in self.run(self._verifying(prompts, drafts, WARM_STEPS + steps)):
+            ends.append(time.perf_counter())
+        return (ends[-1] - ends[WARM_STEPS - 1]) / steps
+
     def prompt_seconds(self, tokens: int, repeats: int = 5) -> float:
         """Of one pass over a prompt, and its first token: the least of some."""
         prompt, found = Prompt(tuple(at % 1000 + 3 for at in range(tokens))), []
@@ -61,6 +69,18 @@ class Stepper:
         for step in range(1, steps):
             chunks = [Chunk(row, row, len(prompt.token_ids) + step - 1, 1, (), 1) for row, prompt in enumerate(prompts)]
             yield BatchPlan(next(self._numbers), tuple(chunks))
+
+    def _verifying(self, prompts: Sequence[Prompt], drafts: int, steps: int) -> Iterator[BatchPlan]:
+        """The same positions in each step: what is rolled back is computed again."""
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        yield self._beginning(prompts, longest + 1 + drafts)
+        guessed = tuple(range(3, 3 + drafts))
+        chunks = tuple(
+            Chunk(row, row, len(one.token_ids), 1 + drafts, (), 1 + drafts, draft_token_ids=guessed)
+            for row, one in enumerate(prompts)
+        )
+        for _ in range(1, steps):
+            yield BatchPlan(next(self._numbers), chunks)
 
     def continued(self, prompts: Sequence[Prompt], pieces: Sequence[int], steps: int) -> Iterator[BatchPlan]:
         """As `decodes`, with the first prompt in chunks that end at `pieces` and then at its end, each in a step of its

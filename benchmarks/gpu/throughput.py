@@ -13,6 +13,7 @@ from benchmarks.gpu.device import MeasuredDevice
 from benchmarks.gpu.model import DrawnModel
 from benchmarks.gpu.steps import Stepper
 from benchmarks.results import table
+from inflight.core.types.plan import BatchPlan
 
 
 def decoding(device: MeasuredDevice, model: DrawnModel, rows: Sequence[int], context: int, steps: int) -> str:
@@ -43,6 +44,22 @@ def prompts(device: MeasuredDevice, model: DrawnModel, lengths: Sequence[int]) -
     return table(["tokens of a prompt", "tokens/s", "pass, ms", "at best, ms", "share"], cells)
 
 
+def verifying(model: DrawnModel, rows: Sequence[int], numbers: Sequence[int], context: int, steps: int) -> str:
+    """Steps with so many drafts of each row, beside those without; no more tokens than a prompt's pass has."""
+    stepper, cells = Stepper(model), []
+    for count in rows:
+        of_row: list[object] = [count, f"{(plain := stepper.decode_seconds(count, context, steps)) * 1e3:.2f}"]
+        for drafts in numbers:
+            if count * (1 + drafts) > model.limits.pass_tokens:
+                of_row.append("")
+                continue
+            seconds = stepper.verify_seconds(count, drafts, context, steps)
+            of_row.append(f"{seconds * 1e3:.2f} ({seconds / plain:.2f})")
+        cells.append(of_row)
+    head = [f"rows at {context:,} tokens of context", "no drafts, ms", *(f"{drafts} drafts each" for drafts in numbers)]
+    return f"In brackets: times a step without drafts.\n\n{table(head, cells)}"
+
+
 def starting(model: DrawnModel, context: int, load_seconds: float) -> str:
     """Of a model that has computed nothing yet: load_seconds until its weights lie there."""
     stepper, captured = Stepper(model), model.captured
@@ -54,15 +71,17 @@ def starting(model: DrawnModel, context: int, load_seconds: float) -> str:
     if captured is None:
         return f"{sentence} No graph is captured."
     took: list[float] = []
-    captured.capture_ahead(
-        lambda rows: took.append(_seconds(lambda: stepper.decode_seconds(rows, context, 1))), model.limits.rows, 120.0
-    )
+    captured.capture_ahead(lambda chunks: took.append(_seconds(lambda: _padded(model, chunks))), 120.0)
     if captured.failure is not None:
         return f"{sentence} Graphs: {captured.failure}."
     return (
-        f"{sentence} {len(captured.captured)} graphs of up to {captured.captured[-1]} rows were captured in "
+        f"{sentence} {len(captured.captured)} graphs of up to {captured.captured[-1].tokens} tokens were captured in "
         f"{sum(took):.1f} s, {max(took):.2f} s for the slowest, the steps around them included."
     )
+
+
+def _padded(model: DrawnModel, chunks: Sequence[int]) -> None:
+    model.runner.submit(BatchPlan(0, (), padding=tuple(chunks))).result()
 
 
 def _seconds(run: Callable[[], object]) -> float:

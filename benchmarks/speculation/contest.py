@@ -28,6 +28,7 @@ ON, OFF = (
 )  # what auto comes to, and none
 ASKED: dict[tuple[Kind, int], float] = {("repeating", 1): 2.0, ("repeating", 4): 1.5}  # × at least
 ANYWHERE = 0.99
+HEAD = ["work", "rows", "off, tokens/s", "auto over off", "asked", "drafts", "right", "right of a chunk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +48,31 @@ class Contest:
 def contest(
     model: Model, rows: int, kind: Kind, pairs: Sequence[Pair], legs: int, tokens: int | None, clock: Clock
 ) -> Contest:
-    """A leg is of so many tokens, or as many as an answer has on average; of twice as many at 16 rows, of four times at
-    64."""
+    """tokens: of a leg at one row; None: as many as an answer has on average. Of twice as many at 16 rows, of four
+    times at 64."""
     with_drafts = engine(model.beside(), rows, pairs, ON, SuffixDrafter(), clock)
     without = engine(model.beside(), rows, pairs, OFF, None, clock)  # alike: where memory lies tells in short steps
+    one_row = tokens or sum(len(pair.answer) for pair in pairs) / len(pairs)
+    found = between(with_drafts, without, rows, kind, legs, round(one_row * max(1.0, rows**0.5 / 2)))
+    tell(f"{model.name}, {counted(rows, 'row')}, {kind}: {told(found.speed_up)}, {found.drafted:,} drafts")
+    return found
+
+
+def between(
+    with_drafts: ScriptedEngine,
+    without: ScriptedEngine,
+    rows: int,
+    kind: Kind,
+    legs: int,
+    leg: int,
+) -> Contest:
+    """leg: its tokens."""
     for one in (with_drafts, without):
         one.fill(rows)
-    one_row = tokens or sum(len(pair.answer) for pair in pairs) / len(pairs)
-    leg = round(one_row * max(1.0, rows**0.5 / 2))
     before = with_drafts.stats
     ones, others = in_turns(lambda: _leg(with_drafts, rows, leg), lambda: _leg(without, rows, leg), legs)
     stats = with_drafts.stats
-    found = Contest(
+    return Contest(
         rows,
         kind,
         sum(one.tokens for one in others) / sum(one.seconds for one in others),
@@ -68,8 +82,6 @@ def contest(
         sum(stats.accepted) - sum(before.accepted),
         sum(chunks for _, chunks in stats.chosen) - sum(chunks for _, chunks in before.chosen),
     )
-    tell(f"{model.name}, {counted(rows, 'row')}, {kind}: {told(found.speed_up)}, {found.drafted:,} drafts")
-    return found
 
 
 def _leg(engine: ScriptedEngine, rows: int, tokens: int) -> Leg:
@@ -94,20 +106,20 @@ def report(
         model = Model(name, blocks(max(batches)), MODEL_LEN, quantization, threads)
         for kind in kinds:
             pairs = read(kind, part)
-            cells += [_cells(model, contest(model, rows, kind, pairs, legs, tokens, clock)) for rows in batches]
-    head = ["model", "work", "rows", "off, tokens/s", "auto over off", "asked", "drafts", "right", "right of a chunk"]
+            for rows in batches:
+                cells.append([model.name, *told_cells(contest(model, rows, kind, pairs, legs, tokens, clock))])
     said = (
         f"Tokens a second with `--speculation auto` over those with `off`, prompts included, in {legs} legs each that "
         f"ran in turns; in brackets 95 % intervals. Texts: the {part} half of the corpus. All answers were the same, "
         "token by token."
     )
-    return f"{said}\n\n{table(head, cells)}"
+    return f"{said}\n\n{table(['model', *HEAD], cells)}"
 
 
-def _cells(model: Model, found: Contest) -> list[object]:
+def told_cells(found: Contest) -> list[object]:
+    """Under `HEAD`."""
     asked = ASKED.get((found.kind, found.rows), ANYWHERE)
     return [
-        model.name,
         found.kind,
         found.rows,
         f"{found.off_per_s:,.0f}",

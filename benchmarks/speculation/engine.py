@@ -58,11 +58,13 @@ class ScriptedEngine:
     """seconds, tokens, steps: of all that it has done since it was filled; a token counts when it has come. ttfts:
     seconds of its own, of the requests that have their first token."""
 
-    def __init__(self, executor: Executor, scheduler: Scheduler, pairs: Sequence[Pair], clock: Clock):
-        """clock: by which it counts its seconds. They go while it runs: others may run in between."""
+    def __init__(self, executor: Executor, scheduler: Scheduler, pairs: Sequence[Pair], clock: Clock, depth: int = 1):
+        """clock: by which it counts its seconds. They go while it runs: others may run in between. depth: steps in
+        flight."""
         answers = {pair.prompt: pair.answer for pair in pairs}
         self._pairs, self._clock, self._scheduler = pairs, clock, scheduler
-        self._loop = EngineLoop(scheduler, ScriptedExecutor(executor, lambda prompt, sample: answers[prompt]), clock)
+        scripted = ScriptedExecutor(executor, lambda prompt, sample: answers[prompt])
+        self._loop = EngineLoop(scheduler, scripted, clock, depth=depth)
         self._requests = self._endless()
         self._running: dict[str, _Running] = {}
         self.tokens, self.steps, self.seconds = 0, 0, 0.0

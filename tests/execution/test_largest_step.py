@@ -13,7 +13,7 @@ import torch
 from inflight.config.setting import SettingsError
 from inflight.execution.backends.protocol import DeviceMemory
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import Buckets
 from inflight.execution.backends.torch.capture import CapturedDecoder
 from inflight.execution.largest_step import LargestStep, chunk_lengths, largest_step_bytes
 from inflight.execution.memory import GIB
@@ -82,9 +82,9 @@ def test_no_graph_is_captured_of_it(tiny: Path) -> None:
         def capture(self, run: Callable[[], None]) -> Any:
             raise AssertionError("captured")
 
-    backend._buckets = bucket_sizes(4)
+    backend.buckets = Buckets((1, 2, 4), (2, 4))
     step = LargestStep(4, 4, 100, runner.capacity.vocab_size, runner._kv_cache.shape, (0,))
-    assert largest_step_bytes(CapturedDecoder(runner._decoder, Graphs()), backend, step) == STEP
+    assert largest_step_bytes(CapturedDecoder(runner._decoder, Graphs(), backend.buckets), backend, step) == STEP
     assert [one.length for one in backend.passes[-1]] == [1] * 4
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -33,19 +33,19 @@ class Noting:
 
 
 class Capturing:
-    asked: tuple[int, float] | None = None
+    asked = 0.0
 
-    def capture_ahead(self, run: Callable[[int], None], most: int, seconds: float) -> None:
-        self.asked = most, seconds
-        for rows in (most, 2):
-            run(rows)
+    def capture_ahead(self, run: Callable[[Sequence[int]], None], seconds: float) -> None:
+        self.asked = seconds
+        for chunks in ([1] * 6, [2]):
+            run(chunks)
 
 
 def test_it_computes_steps_of_padding_alone() -> None:
     decoder, executor = Capturing(), Noting()
     warm_up(decoder, executor, 3.0)
-    assert decoder.asked == (6, 3.0)
-    assert [plan.padding for plan in executor.plans] == [(1,) * 6, (1,) * 2]
+    assert decoder.asked == 3.0
+    assert [plan.padding for plan in executor.plans] == [(1,) * 6, (2,)]
     assert not any(plan.chunks or plan.new_rows for plan in executor.plans)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inflight.build.adapters import AdapterPlan, adapter_bytes, adapter_names, matrices_of
-from inflight.build.limits import Limits
+from inflight.build.limits import Limits, graph_limits
 from inflight.build.ranks import least_memory, with_workers
 from inflight.config.assembly import longest_chunk
 from inflight.config.engine import EngineSettings
@@ -251,8 +251,9 @@ def _runner(
     drafting = None if drafter is None else drafter.start(capacity)
     grammars = None
     if settings.grammars is not None:
-        # On a GPU a step with drafts is none of those that are captured as graphs; whether it pays is not measured yet.
-        grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced=not limits.on_gpu)
+        # A GPU takes a step with drafts for several decodes' time where it has no graph of it.
+        tells_forced = not limits.on_gpu or graph_limits(settings.engine, spec).tokens > 0
+        grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced)
     layers = _layer_progress(decoder, backend, settings.shape, places)
     return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers, steps)
 

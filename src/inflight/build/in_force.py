@@ -6,7 +6,7 @@ Knows how each is worded; decides none.
 from __future__ import annotations
 
 from inflight.build.executor import Built
-from inflight.build.limits import Limits, graph_rows
+from inflight.build.limits import Limits, graph_limits
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
@@ -43,7 +43,7 @@ def values_in_force(
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
-        **_graphs(limits.device, settings),
+        **_graphs(limits.device, settings, computed.spec),
         **_attention(settings),
         "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
         "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
@@ -118,10 +118,13 @@ def _attention(settings: EngineSettings) -> dict[str, Resolved]:
     return {"attention_backend": Resolved(settings.attention_backend, f"as set: it attends in {passes}")}
 
 
-def _graphs(device: Resolved, settings: EngineSettings) -> dict[str, Resolved]:
+def _graphs(device: Resolved, settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
     """Of a GPU."""
     if device.value == "cpu":
         return {}
-    if settings.enforce_eager:
-        return {"graph_rows": Resolved(0, "as --enforce-eager asks, no step is replayed as a graph")}
-    return {"graph_rows": Resolved(graph_rows(settings), "steps of up to so many rows that only decode are graphs")}
+    rows, tokens = graph_limits(settings, model)
+    if not rows:
+        why = "as --enforce-eager asks" if settings.enforce_eager else "texts are read whole"
+        return {"graph_rows": Resolved(0, f"{why}, no step is replayed as a graph")}
+    others = f", and others of up to {tokens} tokens" if tokens else ""
+    return {"graph_rows": Resolved(rows, f"steps of up to so many rows that only decode are graphs{others}")}

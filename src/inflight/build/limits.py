@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 
 from inflight.config.engine import (
+    GPU_GRAPH_TOKENS,
     GPU_LOGIT_ROWS,
     LOGIT_ROWS,
     EngineSettings,
@@ -23,6 +24,8 @@ from inflight.config.setting import Resolved, SettingsError
 from inflight.execution.attention_backends import AttentionUse, misfit
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
+from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.states import states_of
 from inflight.models.spec import ModelSpec
 
 
@@ -144,9 +147,15 @@ def _check_attention(settings: EngineSettings, model: ModelSpec, device: Resolve
         raise SettingsError(why)
 
 
-def graph_rows(settings: EngineSettings) -> int:
-    """Rows of the largest graph: those whose logits are computed at once."""
-    return min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
+def graph_limits(settings: EngineSettings, model: ModelSpec) -> GraphLimits:
+    """On a GPU. Only models that continue texts have graphs, of as many rows as logits are computed of at once; and of
+    chunks of several tokens, where nothing that is launched for them follows from what the host knows of each."""
+    if settings.enforce_eager or model.head is None:
+        return NO_GRAPHS
+    rows = min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
+    if settings.attention_backend != "auto" or states_of(model):
+        return GraphLimits(rows, 0)
+    return GraphLimits(rows, min(settings.max_num_batched_tokens or GPU_GRAPH_TOKENS, GPU_GRAPH_TOKENS))
 
 
 def _dtype(settings: EngineSettings, model: ModelSpec) -> Resolved:

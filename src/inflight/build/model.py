@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inflight.build.limits import graph_rows
+from inflight.build.limits import graph_limits
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
+from inflight.execution.graph_limits import NO_GRAPHS
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.pooler import by_next_token, with_pooling
 from inflight.models.registry import family_at, read_folder
@@ -33,8 +34,7 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
         if settings.score_tokens is not None:
             spec = by_next_token(spec, settings.score_tokens, _token_ids(files, settings.score_tokens))
         group = settings.quantization_group_size
-        captures = device != "cpu" and not settings.enforce_eager
-        rows = graph_rows(settings) if captures else 0
+        graphs = NO_GRAPHS if device == "cpu" else graph_limits(settings, spec)
         return KernelModel(
             spec,
             files,
@@ -43,7 +43,7 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             group,
             settings.seed,
             device,
-            rows,
+            graphs,
             settings.batch_invariant,
             settings.attention_backend,
         )

@@ -19,6 +19,7 @@ from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.checkpoints.module_tensors import ModuleTensors
 from inflight.execution.decoder import Decoder
+from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 from inflight.execution.packer import Progress, TensorSource
 from inflight.execution.parallel.member import Member
 from inflight.execution.pass_decoder import PassDecoder
@@ -61,7 +62,7 @@ class KernelModel:
     group_size: int  # inputs that share a scale where plain matrices become int4
     seed: int
     device: str = "cpu"  # or "cuda:0" and the like
-    graph_rows: int = 0  # on a GPU: steps of up to so many rows that only decode are replayed as graphs
+    graphs: GraphLimits = NO_GRAPHS  # on a GPU: which steps are replayed as graphs
     batch_invariant: bool = False  # on a GPU: by operations whose bits for a row do not depend on the rows beside
     attention: AttentionBackend = "auto"  # on a GPU: whose kernels attend
     member: Member | None = None  # of several processes that compute it together
@@ -83,15 +84,13 @@ class KernelModel:
                 threads,
                 cores=cores,
                 device=self.device,
-                graph_rows=self.graph_rows,
+                graphs=self.graphs,
                 batch_invariant=self.batch_invariant,
                 attention=self.attention,
             )
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(
-            dtype, self.device, threads, self.graph_rows, self.ranks, self.batch_invariant, self.attention
-        )
+        return open_device(dtype, self.device, threads, self.graphs, self.ranks, self.batch_invariant, self.attention)
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
@@ -107,7 +106,7 @@ class KernelModel:
             source = ModuleTensors(source, self.files)
         weights = self._weights(source, backend, max_positions, progress)
         decoder = Decoder(self.held, weights, backend, max_tokens, max_logit_rows)
-        if not self.graph_rows:
+        if self.graphs == NO_GRAPHS:
             return decoder
         from inflight.execution.backends.torch.opening import captured
 

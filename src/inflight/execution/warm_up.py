@@ -5,7 +5,7 @@ Knows steps of padding, which touch nobody's rows; what a decoder makes of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from inflight.core.types.plan import BatchPlan, Executor
@@ -17,17 +17,17 @@ CAPTURE_SECONDS = 5.0  # of a start; what is left is captured when it first come
 class CapturesAhead(Protocol):
     """A decoder that launches passes of some sizes faster once it has seen one of each."""
 
-    def capture_ahead(self, run: Callable[[int], None], most: int, seconds: float) -> None:
-        """run: computes a pass of so many rows that decode, `most` at most. Begins none when the seconds are over."""
+    def capture_ahead(self, run: Callable[[Sequence[int]], None], seconds: float) -> None:
+        """run: computes a pass in chunks of so many tokens. Begins none when the seconds are over."""
 
 
 def warm_up(decoder: object, executor: Executor, seconds: float = CAPTURE_SECONDS) -> None:
     """decoder: the executor's. Raises RuntimeError, with the executor's sentence, where it cannot compute a step."""
     if isinstance(decoder, CapturesAhead):
-        decoder.capture_ahead(lambda rows: _padding(executor, rows), executor.capacity.max_rows, seconds)
+        decoder.capture_ahead(lambda chunks: _padding(executor, chunks), seconds)
 
 
-def _padding(executor: Executor, rows: int) -> None:
-    result = executor.submit(BatchPlan(0, (), padding=(1,) * rows)).result()
+def _padding(executor: Executor, chunks: Sequence[int]) -> None:
+    result = executor.submit(BatchPlan(0, (), padding=tuple(chunks))).result()
     if result.error is not None:
         raise RuntimeError(result.error)

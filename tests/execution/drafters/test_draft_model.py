@@ -129,15 +129,16 @@ def test_passes_that_are_replayed_draft_the_same(tiny: Path) -> None:
     torch = pytest.importorskip("torch")
     from inflight.execution.backends.torch import eager
     from inflight.execution.backends.torch.backend import TorchBackend
+    from inflight.execution.backends.torch.buckets import Buckets
     from inflight.execution.backends.torch.capture import CapturedDecoder
 
     from ..backends.torch.test_captured_engine import Replays
 
-    backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=(1, 2, 4, 8))
+    backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=Buckets((1, 2, 4, 8), (2, 4, 8, 16)))
     rig = Rig(tiny, tiny, backend, blocks=22, logit_rows=8)
     plain, _ = rig.run(requests(max_tokens=20))
     graphs = Replays(), Replays()
-    rig.decoders = [CapturedDecoder(one, of) for one, of in zip(rig.decoders, graphs, strict=True)]  # type: ignore[misc]
+    rig.decoders = [CapturedDecoder(one, of, backend.buckets) for one, of in zip(rig.decoders, graphs, strict=True)]  # type: ignore[misc]
     drafted, account = rig.run(requests(max_tokens=20), most_drafts=5)
     assert tokens_of(drafted) == tokens_of(plain) and account.accepted > 0.97 * account.drafted > 40
     assert sum(graph.count for graph in graphs[1].made) > 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
@@ -23,7 +23,7 @@ class EagerSpeculation:
     def waits(self, step: int) -> bool:
         return False
 
-    def turns(self, step: int, running: int, ahead: bool) -> None:
+    def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
         return None
 
     def holds(self, step: int, view: SequenceView) -> bool:

@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+
 if TYPE_CHECKING:
     from inflight.execution.attention_backends import AttentionBackend
     from inflight.execution.backends.protocol import Backend, DType
@@ -23,12 +25,12 @@ def open_backend(
     isa: str = "auto",
     cores: Sequence[int] = (),
     device: str = "cpu",
-    graph_rows: int = 0,
+    graphs: GraphLimits = NO_GRAPHS,
     batch_invariant: bool = False,
     attention: AttentionBackend = "auto",
 ) -> Backend:
     """The backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` has what there is). On
-    such a GPU passes of up to `graph_rows` rows that only decode are made so that graphs can be captured of them.
+    such a GPU passes within `graphs` are made so that graphs can be captured of them.
     batch_invariant: there, the bits of a row do not depend on the rows beside it, as those of a CPU never do.
     attention: whose kernels attend there.
 
@@ -44,7 +46,7 @@ def open_backend(
     if device != "cpu" or isa == "torch":
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, device, threads, graph_rows, None, batch_invariant, attention)
+        return open_device(dtype, device, threads, graphs, None, batch_invariant, attention)
     if isa == "reference":
         from inflight.execution.backends.reference import ReferenceBackend
 

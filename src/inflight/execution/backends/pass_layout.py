@@ -29,6 +29,11 @@ class PassLayout(NamedTuple):
     positions: Array  # int32[T]
 
     @property
+    def longest_chunk(self) -> int:
+        """No chunk has more tokens."""
+        return int(self.lengths.max(initial=0))
+
+    @property
     def longest_context(self) -> int:
         """No chunk ends behind more positions."""
         return int((self.context_len + self.lengths).max(initial=0))
@@ -43,7 +48,7 @@ def laid_out(chunks: Sequence[Chunk]) -> PassLayout:
     np.cumsum(lengths, out=query_start[1:])
     chunk_of = np.arange(count, dtype=np.int32)
     positions, row_of = context_len, rows
-    if query_start[-1] != count:  # not decodes alone
+    if (lengths != 1).any():  # not decodes alone
         chunk_of = np.repeat(chunk_of, lengths)
         row_of = rows[chunk_of]
         positions = (context_len - query_start[:-1])[chunk_of] + np.arange(query_start[-1], dtype=np.int32)

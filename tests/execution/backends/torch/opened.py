@@ -3,7 +3,6 @@ cores; for whole engines, with TRITON_INTERPRET=0, our kernels on the GPU, of wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -11,20 +10,21 @@ import torch
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
 from inflight.execution.backends.torch.device import has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.streams import CopyStream, CudaCopyStream
 
 
 def on_cpu(
-    dtype: DType = "float32", depth: int = 1, buckets: Sequence[int] = (), copies: CopyStream | None = None
+    dtype: DType = "float32", depth: int = 1, buckets: Buckets = NO_BUCKETS, copies: CopyStream | None = None
 ) -> TorchBackend:
     torch.set_num_threads(1)
     return TorchBackend(dtype, torch.device("cpu"), eager, depth=depth, buckets=buckets, copies=copies)
 
 
 def on_device(
-    dtype: DType = "float32", depth: int = 1, buckets: Sequence[int] = (), copies: CopyStream | None = None
+    dtype: DType = "float32", depth: int = 1, buckets: Buckets = NO_BUCKETS, copies: CopyStream | None = None
 ) -> TorchBackend:
     if not _on_a_gpu():
         return on_cpu(dtype, depth, buckets, copies)

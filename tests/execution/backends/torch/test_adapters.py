@@ -15,6 +15,7 @@ from inflight.execution.backends.torch.adapted_matrix import RANKS, AdaptedMatri
 from inflight.execution.backends.torch.adapter_rows import TILE, most_tiles, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables, filled_up
 from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.buckets import Buckets
 from inflight.execution.backends.torch.slots import DeviceSlots
 from inflight.execution.backends.torch.upload import Upload
 
@@ -131,7 +132,7 @@ def test_ranks_are_filled_up_with_zeros() -> None:
 
 def test_passes_of_a_bucket_find_their_rows_adapters_at_the_same_addresses() -> None:
     capacity = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50, adapter_slots=SLOTS)
-    slots = DeviceSlots(capacity, 64, None, CPU, Upload(CPU), (1, 2, 4))
+    slots = DeviceSlots(capacity, 64, None, CPU, Upload(CPU), Buckets((1, 2, 4)))
     slots.adapters.place(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
     new = tuple(replace(new_row(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
     slots.prepare([], 65, new, ())

@@ -22,7 +22,7 @@ from inflight.execution.backends.torch.attention_libraries.flash_attn import Fla
 from inflight.execution.backends.torch.attention_libraries.flashinfer import FlashInfer
 from inflight.execution.backends.torch.attention_libraries.library import AttentionLibrary, LibraryOperations
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import Buckets, row_sizes
 from inflight.execution.backends.torch.opening import with_library
 from inflight.models.registry import read_folder
 
@@ -96,10 +96,10 @@ def test_an_engine_says_the_same(folder: Path, made: Callable[[], tuple[Attentio
     """Two steps in flight, passes filled up for graphs, prefixes that are shared."""
     library, module = made()
     operations: Any = LibraryOperations(eager, library)  # type: ignore[arg-type]
-    backend = TorchBackend("bfloat16", CPU, operations, depth=2, buckets=bucket_sizes(12))
+    backend = TorchBackend("bfloat16", CPU, operations, depth=2, buckets=Buckets(row_sizes(12)))
     shape: dict[str, Any] = {"max_num_seqs": 12, "block_size": 256, "num_blocks": 40}
     said = run(opened(folder, backend, **shape), requests(1))
-    assert said == run(opened(folder, on_cpu("bfloat16", 2, bucket_sizes(12)), **shape), requests(1))
+    assert said == run(opened(folder, on_cpu("bfloat16", 2, Buckets(row_sizes(12))), **shape), requests(1))
     if isinstance(module, FlashAttnModule):
         assert {"decode", "any"} == set(module.calls)
     else:

@@ -32,6 +32,8 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("start", "No graph is captured."),
         ("decode", "rows at 20 tokens of context"),
         ("prefill", "| 24 |"),
+        ("drafts", "| rows at 20 tokens of context | no drafts, ms | 1 drafts each | 3 drafts each |"),
+        ("speculation", "| repeating | 1 |"),
         ("mixed", "TTFT p50"),
         ("invariance", "| alone once more | 2 of 2 | 2 of 2 | 0 |"),
         ("gaps", "there is no GPU"),

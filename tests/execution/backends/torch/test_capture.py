@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Bucket, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 
 
@@ -17,7 +18,7 @@ class FakePass:
     """tokens: what it has, in memory that passes of a bucket share."""
 
     tokens: list[int]
-    bucket: int | None = None
+    bucket: Bucket | None = None
     adapters: int = 0
 
 
@@ -90,19 +91,29 @@ class FakeGraphs:
 
 
 class Bench:
-    def __init__(self, room: int = 99) -> None:
+    def __init__(self, room: int = 99, buckets: Buckets = NO_BUCKETS) -> None:
         self.decoder = CountingDecoder()
         self.graphs = FakeGraphs(self.decoder, room)
-        self.captured = CapturedDecoder(self.decoder, self.graphs)
+        self.captured = CapturedDecoder(self.decoder, self.graphs, buckets)
         self._memory: dict[int, FakePass] = {}
 
-    def decode(self, tokens: Sequence[int], bucket: int, adapters: int = 0) -> list[int]:
-        """A pass as a backend has it: the bucket's memory filled up with zeros; the logits of its own rows."""
-        batch = self._memory.setdefault(bucket, FakePass([], bucket))
-        batch.adapters = adapters
-        batch.tokens[:] = [*tokens, *[0] * (bucket - len(tokens))]
+    @property
+    def sizes(self) -> list[int]:
+        """Of the graphs there are."""
+        return [one.tokens for one in self.captured.captured]
+
+    def decode(self, tokens: Sequence[int], bucket: int, adapters: int = 0, one_each: bool = True) -> list[int]:
+        """The logits of the pass's own rows."""
+        batch = self.pass_of(tokens, bucket, adapters, one_each)
         self.captured.forward(batch)
         return list(self.captured.logits(batch, range(len(tokens))).written)
+
+    def pass_of(self, tokens: Sequence[int], bucket: int, adapters: int = 0, one_each: bool = True) -> FakePass:
+        """As a backend has it: the bucket's memory filled up with zeros."""
+        batch = self._memory.setdefault(bucket, FakePass([]))
+        batch.bucket, batch.adapters = Bucket(bucket, one_each), adapters
+        batch.tokens[:] = [*tokens, *[0] * (bucket - len(tokens))]
+        return batch
 
     @property
     def batch(self) -> dict[int, FakePass]:
@@ -112,7 +123,7 @@ class Bench:
 def test_a_second_pass_of_a_size_replays_the_first() -> None:
     bench = Bench()
     assert bench.decode([3, 4, 5], bucket=4) == [10, 17, 26]
-    assert bench.captured.captured == (4,)
+    assert bench.sizes == [4]
     assert bench.decoder.launched == [("forward", 4), ("logits", 4)]
     assert bench.decode([6, 7], bucket=4) == [37, 50]  # with what lies in the pass's memory now
     assert bench.decode([1], bucket=1) == [2]
@@ -122,8 +133,8 @@ def test_a_second_pass_of_a_size_replays_the_first() -> None:
 
 def test_other_passes_run_as_they_are() -> None:
     bench = Bench()
-    for tokens, bucket in (([2, 3], None), (list(range(100)), 128)):  # 128: more rows than the decoder has logits for
-        batch = FakePass(tokens, bucket)
+    for tokens in ([2, 3], list(range(100))):
+        batch = FakePass(tokens)
         bench.captured.forward(batch)
         assert bench.captured.logits(batch, [1]).written == [tokens[1] ** 2 + 1]
     assert not bench.graphs.made and (bench.captured.max_tokens, bench.captured.max_logit_rows) == (512, 64)
@@ -156,9 +167,9 @@ def test_where_none_can_be_made_a_sentence_says_so_once(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         for tokens, bucket in (([2], 1), ([2, 3], 2), ([4, 5], 2), ([1, 2, 3], 4), ([7], 1)):
             assert bench.decode(tokens, bucket) == [token * token + 1 for token in tokens]
-    assert bench.captured.captured == (1,) and bench.graphs.made[0].replays == 1
+    assert bench.sizes == [1] and bench.graphs.made[0].replays == 1
     (said,) = caplog.messages
-    assert said.startswith("a pass of 2 rows could not be captured as a graph (out of memory)")
+    assert said.startswith("a pass of 2 tokens could not be captured as a graph (out of memory)")
     assert "--enforce-eager" in said
 
 
@@ -173,35 +184,55 @@ def test_passes_with_adapters_have_graphs_of_their_own_until_adapters_change_mor
     assert bench.decode([1, 3], 2, adapters=2) == [2, 10]  # that of before is given up
     assert bench.decode([7], 1) == [50]
     assert [graph.replays for graph in bench.graphs.made] == [2, 1, 0, 1, 0]
-    assert bench.captured.captured == (1, 2)
+    assert bench.sizes == [1, 2]
 
 
 def test_ahead_the_largest_come_first_until_time_is_up() -> None:
-    bench, now = Bench(), [0.0]
+    bench, now = Bench(buckets=Buckets(row_sizes(32))), [0.0]
 
-    def run(size: int) -> None:
-        bench.decode([], size)
+    def run(chunks: Sequence[int]) -> None:
+        bench.decode([], sum(chunks))
         now[0] += 1
 
-    bench.captured.capture_ahead(run, 32, 2.0, lambda: now[0])
-    assert bench.captured.captured == (16, 32)
-    bench.captured.capture_ahead(run, 32, 0.0, lambda: now[0])
-    assert bench.captured.captured == (16, 32)
-    assert bench.decode([9], bucket=1) == [82] and bench.captured.captured == (1, 16, 32)
+    bench.captured.capture_ahead(run, 2.0, lambda: now[0])
+    assert bench.sizes == [16, 32]
+    bench.captured.capture_ahead(run, 0.0, lambda: now[0])
+    assert bench.sizes == [16, 32]
+    assert bench.decode([9], bucket=1) == [82] and bench.sizes == [1, 16, 32]
+
+
+def test_ahead_there_is_a_pass_for_each_size() -> None:
+    tried: list[Sequence[int]] = []
+    Bench(buckets=Buckets((1, 2), (2, 4))).captured.capture_ahead(tried.append, 60.0)
+    assert tried == [[1, 1], [1], [2, 2], [2]]
+
+
+def test_of_more_tokens_than_logits_are_computed_of_at_once_only_the_layers_are_replayed() -> None:
+    bench = Bench()
+    bench.captured.max_logit_rows = 2
+    for tokens in ([2, 3, 4], [5, 6, 7]):
+        batch = bench.pass_of(tokens, 4, one_each=False)
+        bench.captured.forward(batch)
+        assert bench.captured.logits(batch, [2]).written == [tokens[2] ** 2 + 1]
+        assert bench.captured.logits(batch, [0, 1]).written == [token * token + 1 for token in tokens[:2]]
+    (graph,) = bench.graphs.made
+    assert graph.replays == 1 and ("logits", 4) not in bench.decoder.launched
+
+
+def test_chunks_of_several_tokens_have_graphs_of_their_own_where_those_are_apart() -> None:
+    bench = Bench()
+    for tokens, one_each in (([3, 4], True), ([5, 6], False), ([7, 8], False), ([1, 2], True)):
+        assert bench.decode(tokens, 2, one_each=one_each) == [token * token + 1 for token in tokens]
+    assert bench.captured.captured == (Bucket(2, False), Bucket(2, True))
+    assert [graph.replays for graph in bench.graphs.made] == [1, 1]
 
 
 def test_ahead_ends_where_none_can_be_made() -> None:
-    bench, tried = Bench(room=0), []
+    bench, tried = Bench(0, Buckets(row_sizes(4))), []
 
-    def run(size: int) -> None:
-        tried.append(size)
-        bench.decode([], size)
+    def run(chunks: Sequence[int]) -> None:
+        tried.append(sum(chunks))
+        bench.decode([], sum(chunks))
 
-    bench.captured.capture_ahead(run, 4, 60.0)
+    bench.captured.capture_ahead(run, 60.0)
     assert tried == [4]
-
-
-def test_ahead_no_size_is_captured_that_has_more_rows_than_logits() -> None:
-    bench, tried = Bench(), []
-    bench.captured.capture_ahead(tried.append, 512, 60.0)
-    assert max(tried) == bench.decoder.max_logit_rows

@@ -31,7 +31,7 @@ from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
 from inflight.execution.backends.torch.adapter_rows import AdapterRows
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
@@ -97,14 +97,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(folder: Path, captures: bool) -> tuple[list[list[int]], WatchedReplays]:
     """Of requests with every adapter and with none, more of them than slots."""
     spec, operations = read_folder(folder / "model", to_run=True), WatchedOperations()
-    buckets = bucket_sizes(ROWS) if captures else ()
+    buckets = Buckets(row_sizes(ROWS), row_sizes(24)) if captures else NO_BUCKETS
     backend = TorchBackend("float32", torch.device("cpu"), operations, buckets=buckets)
     weights = load_weights(spec, Checkpoint(folder / "model", True), backend, POSITIONS)
     decoder: Any = Decoder(spec, weights, backend, 64, ROWS)
     capacity = Capacity(BLOCKS, 16, ROWS, POSITIONS, spec.vocab_size, adapter_slots=SLOTS)
     graphs = WatchedReplays(operations)
     runner = ModelRunner(
-        CapturedDecoder(decoder, graphs) if captures else decoder,
+        CapturedDecoder(decoder, graphs, buckets) if captures else decoder,
         backend,
         backend.kv_cache(kv_shape(spec, 16), BLOCKS + 1),
         capacity,

@@ -27,7 +27,7 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
@@ -79,16 +79,16 @@ class Replays:
         return self.made[-1]
 
 
-def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None) -> list[list[int]]:
+def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None, buckets: Buckets) -> list[list[int]]:
     """Of ten requests, and of some that go on from what these said, whose states were kept on the way."""
     spec = read_folder(write_config(folder / "shape", shape), to_run=True)
-    backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=bucket_sizes(ROWS) if graphs else ())
+    backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=buckets)
     weights = load_weights(spec, DummyWeights("float32"), backend, POSITIONS)
     decoder: Any = Decoder(spec, weights, backend, 64, ROWS)
     kinds = states_of(spec)
     capacity = Capacity(BLOCKS, 16, ROWS, POSITIONS, spec.vocab_size, state_snapshots=SNAPSHOTS if kinds else 0)
     runner = ModelRunner(
-        CapturedDecoder(decoder, graphs) if graphs else decoder,
+        CapturedDecoder(decoder, graphs, buckets) if graphs else decoder,
         backend,
         backend.kv_cache(kv_shape(spec, 16), BLOCKS + 1),
         capacity,
@@ -118,12 +118,16 @@ def request(number: int) -> Request:
     return Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("qwen2", ()), ("qwen2", (2, 4, 8, 24)), ("qwen3_next", ())], ids=["rows", "tokens", "states"]
+)
 def test_an_engine_with_graphs_says_what_one_without_says(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tokens: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """tokens: of passes with prompts, more of them than logits are computed of at once."""
     monkeypatch.setattr(manager, "SnapshotSpacing", lambda: SnapshotSpacing(32, 16))  # in the midst of answers, too
-    graphs = Replays()
-    found, expected = (answers(MODELS[model], tmp_path, one) for one in (graphs, None))
+    graphs, buckets = Replays(), Buckets(row_sizes(ROWS), tokens)
+    found = answers(MODELS[model], tmp_path, graphs, buckets)
+    expected = answers(MODELS[model], tmp_path, None, NO_BUCKETS)
     assert found == expected and all(found)
     assert len(graphs.made) >= 3 and sum(graph.count for graph in graphs.made) > 20

@@ -24,7 +24,7 @@ from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingPar
 from inflight.execution import computing
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import Buckets, row_sizes, token_sizes
 
 from ...test_depth import SHAPES, Said, requests, run
 from ...test_drafts import Remembering, Rig, answers
@@ -69,8 +69,15 @@ def test_other_schedules_say_the_same(
     assert run(opened(tiny, on_device(depth=2), scheduling, **shape), requests(1)) == wanted[1]
 
 
-def test_passes_that_are_filled_up_for_graphs_say_the_same(tiny: Path, wanted: dict[int, Said]) -> None:
-    backend = on_device(depth=2, buckets=bucket_sizes(12))
+@pytest.mark.parametrize(
+    "buckets",
+    [Buckets(row_sizes(12)), Buckets(row_sizes(12), token_sizes(32)), Buckets((), token_sizes(32))],
+    ids=["rows", "apart", "alike"],
+)
+def test_passes_that_are_filled_up_for_graphs_say_the_same(
+    tiny: Path, wanted: dict[int, Said], buckets: Buckets
+) -> None:
+    backend = on_device(depth=2, buckets=buckets)
     assert run(opened(tiny, backend, max_num_seqs=12), requests(1)) == wanted[1]
 
 

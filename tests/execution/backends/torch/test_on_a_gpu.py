@@ -7,6 +7,7 @@ TRITON_INTERPRET=0 lets the kernels be compiled for it.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,15 @@ import torch
 from adapters import write_adapter
 from models import write_model
 
-from inflight.build import Engine, build_engine
+from inflight.build import Engine, build_engine, drafting
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import Drafter
+from inflight.core.speculation.eager import EagerSpeculation
+from inflight.core.types.events import TokensEvent
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.reference import ReferenceBackend
 
 from ...adapters.test_adapted_engine import NAMES, answers, requests_of, settings
@@ -82,3 +89,60 @@ def test_adapters_say_the_tokens_of_a_cpu(adapted: Path, given: dict[str, Any]) 
         found.append(answers(engine.loop, asked))
         engine.loop.close()
     assert found[0] == found[1]
+
+
+class Always(EagerSpeculation):
+    """Every draft there is, for which the step that is planned ahead leaves a sequence out."""
+
+    def __init__(self, drafter: Drafter, most: int) -> None:
+        super().__init__(drafter, most)
+        self._running: set[int] = set()
+
+    def began(self, view: SequenceView) -> None:
+        self._running.add(view.number)
+
+    def turns(self, step: int, running: int, ahead: bool) -> Collection[int]:
+        return frozenset(self._running)
+
+    def holds(self, step: int, view: SequenceView) -> bool:
+        return True
+
+    def finished(self, view: SequenceView) -> None:
+        super().finished(view)
+        self._running.discard(view.number)
+
+
+def said_to_the_bit(engine: Engine) -> tuple[dict[str, list[Any]], int]:
+    """Of texts that repeat themselves; and how many events there were."""
+    for number in range(5):
+        params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2)
+        prompt = (3, 5, 8, 13)[number % 2 :] * (3 + number)
+        engine.loop.add(Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number))
+    said: dict[str, list[Any]] = {}
+    events = 0
+    while not engine.loop.idle:
+        for event in engine.loop.advance():
+            if isinstance(event, TokensEvent):
+                said.setdefault(event.request_id, []).extend(zip(event.token_ids, event.logprobs or (), strict=True))
+                events += 1
+    engine.loop.close()
+    return said, events
+
+
+@pytest.mark.parametrize("enforce_eager", [True, False])
+def test_drafts_change_no_bit(tiny: Path, enforce_eager: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps in flight; with graphs, those of drafts are those of decodes."""
+    monkeypatch.setattr(drafting, "make_speculation", lambda drafter, *_: Always(drafter, 7))
+    plain, drafted = (
+        said_to_the_bit(started(tiny, {"speculation": one}, batch_invariant=True, enforce_eager=enforce_eager))
+        for one in ("off", "suffix")
+    )
+    assert plain[0] == drafted[0]
+    assert drafted[1] < 0.7 * plain[1], "drafts were right"
+
+
+@pytest.mark.parametrize("draft", [False, True], ids=["rows", "drafts"])
+def test_prompts_and_drafts_in_graphs_say_the_tokens_of_the_definition(tiny: Path, wanted: Said, draft: bool) -> None:
+    """Whichever form of attention a chunk takes; drafts are a model's, which is the model itself."""
+    scheduling = {"speculation": f"draft:{tiny}"} if draft else {}
+    assert run(started(tiny, scheduling), requests(1)) == wanted

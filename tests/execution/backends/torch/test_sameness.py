@@ -20,7 +20,7 @@ from test_sameness import SCHEDULES, SHAPES, Case, mix, opened, run
 from inflight.config.engine import DEFAULT_ROWS
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import Buckets, row_sizes, token_sizes
 
 from .opened import on_device
 
@@ -31,8 +31,10 @@ Said = list[list[tuple[Any, ...]]]
 
 def said(folder: Path, cases: Sequence[Case], by_torch: bool, **shape: Any) -> Said:
     with pytest.MonkeyPatch.context() as patch:
-        sizes = bucket_sizes(shape.get("max_num_seqs", DEFAULT_ROWS))
-        backend = on_device("float32", 2, sizes) if by_torch else ReferenceBackend("float32")
+        buckets = Buckets(
+            row_sizes(shape.get("max_num_seqs", DEFAULT_ROWS)), token_sizes(shape.get("max_num_batched_tokens", 64))
+        )
+        backend = on_device("float32", 2, buckets) if by_torch else ReferenceBackend("float32")
         patch.setattr(computing, "open_backend", lambda *given, **named: backend)
         with opened(folder, dtype="float32", device="cpu", **shape) as engine:
             if by_torch:

@@ -11,6 +11,7 @@ import torch
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
 from inflight.execution.backends.torch.eager import begin
 from inflight.execution.backends.torch.slots import DeviceSlots, PassStart
 from inflight.execution.backends.torch.upload import Upload, bits
@@ -23,7 +24,7 @@ PADDING = CAPACITY.num_blocks
 CPU = torch.device("cpu")
 
 
-def made(capacity: Capacity = CAPACITY, buckets: tuple[int, ...] = ()) -> DeviceSlots:
+def made(capacity: Capacity = CAPACITY, buckets: Buckets = NO_BUCKETS) -> DeviceSlots:
     return DeviceSlots(capacity, capacity.num_blocks, None, CPU, Upload(CPU), buckets)
 
 

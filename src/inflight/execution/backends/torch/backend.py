@@ -31,6 +31,7 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.backends.torch import memory
 from inflight.execution.backends.torch.adapters import filled_up
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
@@ -65,12 +66,12 @@ class TorchBackend:
         operations: DeviceOperations,
         threads: int = 1,
         depth: int = 1,
-        buckets: Sequence[int] = (),
+        buckets: Buckets = NO_BUCKETS,
         batch_invariant: bool = False,
         packs_fp8: bool = True,
         copies: CopyStream | None = None,
     ) -> None:
-        """buckets: sizes, which rise, that passes which only decode are filled up to, for graphs of them.
+        """buckets: sizes that passes are filled up to, for graphs of them.
         batch_invariant: whether `operations` are. packs_fp8: whether the device multiplies such numbers. copies: on
         which weights and blocks come and go beside the passes; None: on their stream, as a CPU has only that."""
         if dtype not in ("bfloat16", "float32"):
@@ -80,7 +81,7 @@ class TorchBackend:
         self.threads = threads
         self.depth, self.batch_invariant = depth, batch_invariant
         self.packs_fp8 = packs_fp8
-        self.device, self._operations, self._buckets = device, operations, buckets
+        self.device, self.buckets, self._operations = device, buckets, operations
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
         self._copies, self.asynchronous_copies = copies, copies is not None
         self._staging = Staging(copies) if copies is not None and device.type == "cuda" else None
@@ -212,7 +213,7 @@ class TorchBackend:
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> DeviceSlots:
         assert states is None or isinstance(states, DeviceStates)
-        return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self._buckets)
+        return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self.buckets)
 
     # -- per step ---------------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:

@@ -1,4 +1,4 @@
-"""Sizes of decode passes that graphs are captured for, and passes that are filled up to one.
+"""Sizes of passes that graphs are captured for, and passes that are filled up to one.
 
 Knows counts and chunks; not what is computed of them, or how it is captured.
 """
@@ -6,26 +6,69 @@ Knows counts and chunks; not what is computed of them, or how it is captured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from inflight.core.types.plan import Chunk
 
+_EXACT = 256  # tokens up to which sizes are close: where a pass waits for weights, more tokens cost little
+_STEP = 64  # beyond
 
-def bucket_sizes(most: int) -> tuple[int, ...]:
-    """Rising: 1, 2, 4, 8, then each sixteenth, and `most`, the largest. At most fifteen rows of a pass, and seven of a
-    small one, are filled up in vain."""
+
+class Bucket(NamedTuple):
+    """What all passes of a graph have in common. tokens: that they are filled up to, in as many chunks. one_each:
+    each of these has one token; else any number, and some have none."""
+
+    tokens: int
+    one_each: bool
+
+    @property
+    def longest_chunk(self) -> int:
+        """None has more tokens."""
+        return 1 if self.one_each else self.tokens
+
+
+class Buckets(NamedTuple):
+    """Sizes in tokens, rising. rows: of passes whose chunks have one token each; without any, these are among the
+    others. tokens: of passes with chunks of any length, such as short prompts and decodes with drafts; without any,
+    only the former have graphs."""
+
+    rows: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+    def of(self, chunks: Sequence[Chunk]) -> Bucket | None:
+        """The least that holds these chunks; None where none does."""
+        one_each = bool(self.rows) and all(chunk.length == 1 for chunk in chunks)
+        tokens = sum(chunk.length for chunk in chunks)
+        least = next((size for size in (self.rows if one_each else self.tokens) if size >= tokens), None)
+        return None if least is None or not tokens else Bucket(least, one_each)
+
+    def padding(self) -> list[list[int]]:
+        """Chunks' lengths of a pass of each size, the largest sizes first; short ones, as a sequence may be short."""
+        ones = ([1] * size for size in reversed(self.rows))
+        pairs = ([2] * (size // 2) + [1] * (size % 2) for size in reversed(self.tokens))
+        return [*ones, *pairs]
+
+
+NO_BUCKETS = Buckets()
+
+
+def row_sizes(most: int) -> tuple[int, ...]:
+    """1, 2, 4, 8, then each sixteenth, and `most`, the largest. At most fifteen tokens of a pass, and seven of a small
+    one, are filled up in vain."""
     return tuple(sorted({size for size in (1, 2, 4, 8, *range(16, most, 16)) if size < most} | {most}))
 
 
-def bucket_of(chunks: Sequence[Chunk], sizes: Sequence[int]) -> int | None:
-    """The least of `sizes`, which rise, that holds these chunks; None where one of them has several tokens, or none
-    holds them."""
-    if not chunks or any(chunk.length != 1 for chunk in chunks):
-        return None
-    return next((size for size in sizes if size >= len(chunks)), None)
+def token_sizes(most: int) -> tuple[int, ...]:
+    """As those of rows, but with fewer where there are many tokens."""
+    beyond = range(_EXACT + _STEP, most, _STEP)
+    return tuple(sorted({*row_sizes(min(most, _EXACT)), *beyond, most}))
 
 
-def filled_up(chunks: Sequence[Chunk], bucket: int | None, row: int) -> Sequence[Chunk]:
-    """Behind them so many of one token of the padding row, each at position 0."""
+def filled_up(chunks: Sequence[Chunk], bucket: Bucket | None, row: int) -> Sequence[Chunk]:
+    """Behind them as many of one token of the padding row, each at position 0, as there are too few tokens, and as many
+    of none as there are too few chunks then."""
     if bucket is None:
         return chunks
-    return [*chunks, *[Chunk(-1, row, 0, 1, (), 0)] * (bucket - len(chunks))]
+    padding = bucket.tokens - sum(chunk.length for chunk in chunks)
+    empty = bucket.tokens - len(chunks) - padding
+    return [*chunks, *[Chunk(-1, row, 0, 1, (), 0)] * padding, *[Chunk(-1, row, 0, 0, (), 0)] * empty]

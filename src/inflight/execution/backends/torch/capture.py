@@ -1,4 +1,4 @@
-"""Decode passes captured as graphs, one for each of a few sizes, and replayed: a wrapper around a decoder.
+"""Small passes captured as graphs, one for each of a few sizes, and replayed: a wrapper around a decoder.
 
 Knows when a graph is made, when it takes a pass's place, and what happens where none can be made; not what a decoder
 computes (it is called, as a runner calls it), how a pass is filled up to a size (`CapturablePass`), or how a device
@@ -12,24 +12,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import Bucket, Buckets
 
 log = logging.getLogger(__name__)
 
 
 class CapturablePass(Protocol):
-    """bucket: the size that a graph can have for this pass, which is filled up to that many tokens, each a chunk of its
-    own; None where it has chunks of several tokens, or more of them than the largest bucket.
+    """bucket: of the graph that there can be for this pass, which is filled up to its size; None where there can be
+    none.
 
     adapters: 0 where no row has one; else a number for what is launched for those that are in memory, which rises when
     one comes that changes more than all before it. What a lower number launches is never asked for again.
 
     Of two passes of one bucket and the same adapters, operations launch the same work at the same addresses: what they
-    are told of the pass lies in memory that stays. To gather `range(bucket)` asks nothing of the host. A replay tells
+    are told of the pass lies in memory that stays. To gather all of its rows asks nothing of the host. A replay tells
     no activation how many of its rows are written: to gather reads rows by their places alone."""
 
     @property
-    def bucket(self) -> int | None: ...
+    def bucket(self) -> Bucket | None: ...
 
     @property
     def adapters(self) -> int: ...
@@ -73,21 +73,22 @@ class Graphs(Protocol):
 class _Key(NamedTuple):
     """What is the same in all passes of a graph, as `CapturablePass` has it."""
 
-    bucket: int
+    bucket: Bucket
     adapters: int
 
 
 class CapturedDecoder:
-    """A decoder whose passes of a bucket's size are replayed: layers, and the logits of every row. Passes with adapters
+    """A decoder whose passes of a bucket's size are replayed: layers, and the logits of all rows. Passes with adapters
     have graphs of their own, so that others do not compute for what they have not.
 
     The first pass of a bucket is computed operation by operation, which compiles and loads what it needs; then it is
     captured. After a graph that could not be made no other is tried: a sentence says so, and those there are go on.
     """
 
-    def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs) -> None:
+    def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs, buckets: Buckets) -> None:
+        """buckets: that passes are filled up to."""
         self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
-        self._decoder, self._graphs = decoder, graphs
+        self._decoder, self._graphs, self._buckets = decoder, graphs, buckets
         self._captured: dict[_Key, Graph] = {}
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
@@ -104,36 +105,35 @@ class CapturedDecoder:
         return self._decoder
 
     @property
-    def captured(self) -> tuple[int, ...]:
-        """Buckets that have a graph, with adapters or without."""
+    def captured(self) -> tuple[Bucket, ...]:
+        """Those that have a graph, with adapters or without."""
         return tuple(sorted({key.bucket for key in self._captured}))
 
     def capture_ahead(
         self,
-        run: Callable[[int], None],
-        most: int,
+        run: Callable[[Sequence[int]], None],
         seconds: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Captures the largest first, since the smaller ones find their memory in the pool then, until so many seconds
         are over; the rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of
-        so many rows of padding; most: there are no more rows at once."""
+        padding in chunks of so many tokens."""
         started = clock()
-        for size in reversed(bucket_sizes(min(most, self.max_logit_rows))):
+        for chunks in self._buckets.padding():
             if clock() - started >= seconds or self.failure is not None:
                 break
-            run(size)
+            run(chunks)
 
     def forward(self, batch: CapturablePass) -> None:
         bucket = batch.bucket
-        if bucket is None or bucket > self.max_logit_rows:
-            self._has_logits = False
+        self._has_logits = False
+        if bucket is None:
             self._decoder.forward(batch)
         elif graph := self._captured.get(key := _Key(bucket, batch.adapters)):
-            self._has_logits = True
             graph.replay()
+            self._has_logits = bucket.tokens <= self.max_logit_rows
         else:
-            self._compute(batch, bucket)
+            self._compute(batch, bucket.tokens)
             if self.failure is None:
                 self._capture(batch, key)
 
@@ -148,20 +148,23 @@ class CapturedDecoder:
             return self._logits
         return self._decoder.logits(batch, places)
 
-    def _compute(self, batch: CapturablePass, bucket: int) -> None:
+    def _compute(self, batch: CapturablePass, tokens: int) -> None:
+        """Logits where those of all rows come at once: others are computed for those alone that are asked for."""
         self._decoder.forward(batch)
-        self._logits = self._decoder.logits(batch, range(bucket))
-        self._has_logits = True
+        if tokens <= self.max_logit_rows:
+            self._logits = self._decoder.logits(batch, range(tokens))
+            self._has_logits = True
 
     def _capture(self, batch: CapturablePass, key: _Key) -> None:
         """Graphs of adapters as they were before are given up behind it, when none of them is under way any more: a
         capture waits for the device."""
         try:
-            self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket))
+            self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket.tokens))
         except RuntimeError as error:
             self.failure = (
-                f"a pass of {key.bucket} rows could not be captured as a graph ({error}): passes of sizes that have "
-                "none are launched operation by operation from now on, which takes longer where rows are few; "
+                f"a pass of {key.bucket.tokens} tokens could not be captured as a graph ({error}): passes of sizes "
+                "that have none are launched operation by operation from now on, which takes longer where tokens are "
+                "few; "
                 "--enforce-eager captures nothing from the start"
             )
             log.warning("%s", self.failure)

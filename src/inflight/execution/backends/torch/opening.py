@@ -18,12 +18,13 @@ from inflight.execution.backends.torch.attention_libraries.flash_attn import Fla
 from inflight.execution.backends.torch.attention_libraries.flashinfer import FlashInfer
 from inflight.execution.backends.torch.attention_libraries.library import LibraryOperations
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.buckets import bucket_sizes
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes, token_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPassDecoder
 from inflight.execution.backends.torch.device import first_line, has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.streams import CudaCopyStream
 from inflight.execution.backends.torch.summing import Summing, SummingOperations
+from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 
 if TYPE_CHECKING:
     from inflight.execution.backends.protocol import Backend
@@ -33,7 +34,7 @@ def open_device(
     dtype: DType,
     device: str,
     threads: int = 1,
-    graph_rows: int = 0,
+    graphs: GraphLimits = NO_GRAPHS,
     ranks: Summing | None = None,
     batch_invariant: bool = False,
     attention: AttentionBackend = "auto",
@@ -57,8 +58,17 @@ def open_device(
     ours = InvariantOperations(kernels) if batch_invariant else WithTwins(kernels, eager)
     gpu = torch.device(device)
     operations = _summing(with_library(cast(DeviceOperations, ours), attention, gpu), ranks)
-    buckets = bucket_sizes(graph_rows) if graph_rows else ()
+    buckets = graph_buckets(graphs, batch_invariant)
     return TorchBackend(dtype, gpu, operations, threads, 2, buckets, batch_invariant, has_fp8(gpu), CudaCopyStream(gpu))
+
+
+def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
+    """Where bits may not depend on a chunk's length, chunks of several tokens are attended to as single ones are, and a
+    graph is for both."""
+    if not limits.rows:
+        return NO_BUCKETS
+    rows, tokens = row_sizes(limits.rows), token_sizes(limits.tokens) if limits.tokens else ()
+    return Buckets((), tokens) if batch_invariant and tokens else Buckets(rows, tokens)
 
 
 def with_library(operations: DeviceOperations, name: AttentionBackend, device: torch.device) -> DeviceOperations:
@@ -82,4 +92,4 @@ def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:
     from inflight.execution.backends.torch.graphs import CudaGraphs
 
     assert isinstance(backend, TorchBackend)
-    return CapturedDecoder(decoder, CudaGraphs(backend.device))
+    return CapturedDecoder(decoder, CudaGraphs(backend.device), backend.buckets)

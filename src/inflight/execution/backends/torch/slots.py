@@ -21,9 +21,10 @@ from inflight.execution.backends.pass_layout import PassLayout, StatePositions, 
 from inflight.execution.backends.protocol import Array, StateMetadata
 from inflight.execution.backends.row_settings import RowSettings
 from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, both
+from inflight.execution.backends.token_bias import Bias as Added
 from inflight.execution.backends.torch.adapter_rows import AdapterRows, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables
-from inflight.execution.backends.torch.buckets import bucket_of, filled_up
+from inflight.execution.backends.torch.buckets import NO_BUCKETS, Bucket, Buckets, filled_up
 from inflight.execution.backends.torch.memory import DeviceStates
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Draws, DrawSettings
 from inflight.execution.backends.torch.tensors import PassTensors, StateTensors
@@ -40,7 +41,7 @@ class PassStart(NamedTuple):
     tensors: PassTensors
     states: StateTensors | None
     appended: Tensor
-    bucket: int | None
+    bucket: Bucket | None
     adapted: AdapterRows | None
 
 
@@ -52,10 +53,10 @@ class DeviceSlots:
         states: DeviceStates | None,
         device: torch.device,
         upload: Upload,
-        buckets: Sequence[int] = (),
+        buckets: Buckets = NO_BUCKETS,
     ) -> None:
         """padding_block: where padding writes its keys and values; nobody reads them. states: of a model with recurrent
-        layers. buckets: sizes, which rise, that passes which only decode are filled up to. Raises ValueError for more
+        layers, where buckets are of rows alone. buckets: sizes that passes are filled up to. Raises ValueError for more
         tokens than whole numbers of 32 bits count."""
         rows, length = capacity.max_rows + 1, capacity.max_model_len + 1
         if rows * length >= 2**31:
@@ -99,7 +100,7 @@ class DeviceSlots:
         except BaseException:  # a later pass of the step may be in flight, with rows that have not started
             self.discard([one.row for one in new])
             raise
-        bucket = bucket_of(chunks, self._buckets)
+        bucket = self._buckets.of(chunks)
         chunks = filled_up(chunks, bucket, self._capacity.max_rows)
         appended = self._append(chunks, num_blocks)
         layout = laid_out(chunks)
@@ -185,13 +186,13 @@ class DeviceSlots:
         appended: Array,
         writes: tuple[Array, Array],
         new: Sequence[NewRow],
-        bucket: int | None,
+        bucket: Bucket | None,
     ) -> PassStart:
         """In one copy. What passes of one bucket are told of tokens, chunks and states lies at the same addresses, and
         behind it, if any row has an adapter, which has which."""
         of_states: list[Array] = []
         if moves is not None and self.states is not None:
-            spare = np.zeros(0 if bucket is None else bucket - len(moves.slots), np.int32)  # so that none moves
+            spare = np.zeros(0 if bucket is None else bucket.tokens - len(moves.slots), np.int32)  # so that none moves
             slots = moves.slots + np.int32(self.states.first_snapshot)
             of_states = [moves.snapshot_start, *(np.concatenate([one, spare]) for one in (moves.positions, slots))]
         token_ids = np.zeros(len(layout.positions), np.int32)  # looked up on the device
@@ -210,7 +211,7 @@ class DeviceSlots:
             context_len=next(sent),
             block_tables=self.block_tables,
             block_size=self._capacity.block_size,
-            longest_chunk=int(layout.lengths.max(initial=0)),
+            longest_chunk=layout.longest_chunk if bucket is None else bucket.longest_chunk,
             longest_context=layout.longest_context if bucket is None else self._capacity.max_model_len,
             layout=layout,
         )
@@ -236,8 +237,10 @@ class DeviceSlots:
         arrays, has_allowed, is_bound = [rows, num_tokens], False, masks is not None or any(rules)
         if is_bound:
             counts = (num_tokens - prompt_lengths).tolist()
-            arrays += _bias_arrays(rules, counts) + _bad_arrays(rules, counts)
-            has_allowed = len(allowed := _allowed(rules, counts, masks, settings.vocab_size)) > 0
+            after = [None if rule is None else rule.after(count) for rule, count in zip(rules, counts, strict=True)]
+            arrays += _bias_arrays([None if one is None else one[0] for one in after]) + _bad_arrays(rules, counts)
+            own = [None if one is None else one[1] for one in after]
+            has_allowed = len(allowed := _allowed(own, masks, settings.vocab_size)) > 0
             arrays.append(allowed)
         sent = self._upload.send(arrays)
         bias = Bias(sent[2], sent[3], sent[4].view(torch.float32)) if is_bound and len(sent[3]) else None
@@ -312,12 +315,11 @@ class _SettingsTensors:
         self._long.index_copy_(1, at, long.view(torch.int64).view(-1, len(rows)))
 
 
-def _bias_arrays(rules: Sequence[TokenBias | None], counts: Sequence[int]) -> list[Array]:
-    """`Bias` of S draws behind so many output tokens."""
-    found = [rule.after(count)[0] for rule, count in zip(rules, counts, strict=True) if rule is not None]
-    lengths = iter([len(ids) for ids, _ in found])
-    start = np.zeros(len(rules) + 1, np.int32)
-    np.cumsum([0 if rule is None else next(lengths) for rule in rules], out=start[1:])
+def _bias_arrays(added: Sequence[Added | None]) -> list[Array]:
+    """`Bias` of S draws, of what is added to each; None: nothing."""
+    found = [one for one in added if one is not None]
+    start = np.zeros(len(added) + 1, np.int32)
+    np.cumsum([0 if one is None else len(one[0]) for one in added], out=start[1:])
     ids, values = (np.concatenate(one) for one in zip(*found, strict=True)) if found else NO_BIAS
     return [start, ids, bits(values)]
 
@@ -332,16 +334,14 @@ def _bad_arrays(rules: Sequence[TokenBias | None], counts: Sequence[int]) -> lis
     return [start, offsets, np.array([token for one in all_of for token in one], np.int32)]
 
 
-def _allowed(
-    rules: Sequence[TokenBias | None], counts: Sequence[int], masks: Sequence[Array | None] | None, vocab_size: int
-) -> Array:
-    """`Draws.allowed` of S draws, in one line; empty where all may draw everything."""
-    found = [None if rule is None else rule.after(count)[1] for rule, count in zip(rules, counts, strict=True)]
+def _allowed(found: Sequence[Array | None], masks: Sequence[Array | None] | None, vocab_size: int) -> Array:
+    """`Draws.allowed` of S draws, in one line, of the bits that settings and masks leave each; None: all of them. Empty
+    where all may draw everything."""
     if masks is not None:
         found = [both(one, mask) for one, mask in zip(found, masks, strict=True)]
     if all(one is None for one in found):
         return np.zeros(0, np.int32)
-    words = np.full((len(rules), -(-vocab_size // 32)), _ALL, np.int32)
+    words = np.full((len(found), -(-vocab_size // 32)), _ALL, np.int32)
     for line, one in zip(words, found, strict=True):
         if one is not None:
             line[:] = one.view(np.int32)

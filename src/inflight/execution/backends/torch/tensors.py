@@ -17,12 +17,12 @@ class PassTensors(NamedTuple):
     """Where the tokens of a pass lie (`protocol.AttentionMetadata` has the meanings), of T tokens in C chunks.
 
     Block tables are the slots' own, whole: position p of chunk c lives, for the layers of group g, in block
-    `block_tables[g, rows[c], p // B]`, at p % B. A pass that a graph replays is filled up to the graph's size with
-    chunks of one token of the padding row, at position 0.
+    `block_tables[g, rows[c], p // B]`, at p % B. A pass that a graph replays is filled up to as many tokens and as many
+    chunks as the graph has, with tokens of the padding row at position 0, a chunk each, and chunks of none.
 
-    longest_chunk, longest_context: no chunk has more tokens, none ends behind more positions (T at most, and the
-    longest sequence, where a graph is captured). layout: of chunks, on the host, for whoever plans there; not for a
-    graph.
+    longest_chunk, longest_context: no chunk has more tokens, none ends behind more positions (where a graph is captured
+    1, or T if its passes have chunks of several tokens; and the longest sequence). layout: of chunks, on the host, for
+    whoever plans there; not for a graph.
     """
 
     token_ids: Tensor  # int32[T]
