@@ -58,7 +58,7 @@ class Stepper:
         for _ in range(repeats + 1):
             plan = self._beginning([prompt], tokens)
             started = time.perf_counter()
-            _checked(self._model.runner.submit(plan))
+            checked(self._model.runner.submit(plan))
             found.append(time.perf_counter() - started)
         return min(found[1:])
 
@@ -106,9 +106,9 @@ class Stepper:
         for plan in plans:
             flights.append(self._model.runner.submit(plan))
             if len(flights) == self._model.backend.depth:
-                yield _checked(flights.pop(0)).sampled
+                yield checked(flights.pop(0)).sampled
         for flight in flights:
-            yield _checked(flight).sampled
+            yield checked(flight).sampled
 
     def _beginning(self, prompts: Sequence[Prompt], positions: int) -> BatchPlan:
         """All rows at once, with blocks for so many positions of each."""
@@ -139,7 +139,8 @@ class Stepper:
         return BatchPlan(next(self._numbers), tuple(chunks), tuple(new), freed)
 
 
-def _checked(flight: Pending) -> StepResult:
+def checked(flight: Pending) -> StepResult:
+    """Raises RuntimeError for a step that failed."""
     result = flight.result()
     errors = [result.error, *(one.error for one in result.sampled)]
     if any(errors):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.gpu.ceiling import StepShape, step_seconds
 from benchmarks.gpu.device import MeasuredDevice
 from benchmarks.gpu.model import DrawnModel
-from benchmarks.gpu.steps import Stepper
+from benchmarks.gpu.steps import Stepper, checked
 from benchmarks.results import table
 from inflight.core.types.plan import BatchPlan
 
@@ -81,7 +81,7 @@ def starting(model: DrawnModel, context: int, load_seconds: float) -> str:
 
 
 def _padded(model: DrawnModel, chunks: Sequence[int]) -> None:
-    model.runner.submit(BatchPlan(0, (), padding=tuple(chunks))).result()
+    checked(model.runner.submit(BatchPlan(0, (), padding=tuple(chunks))))
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -124,7 +124,7 @@ def _graphs(device: Resolved, settings: EngineSettings, model: ModelSpec) -> dic
         return {}
     rows, tokens = graph_limits(settings, model)
     if not rows:
-        why = "as --enforce-eager asks" if settings.enforce_eager else "texts are read whole"
+        why = "as --enforce-eager asks" if settings.enforce_eager else "the model continues no texts"
         return {"graph_rows": Resolved(0, f"{why}, no step is replayed as a graph")}
     others = f", and others of up to {tokens} tokens" if tokens else ""
     return {"graph_rows": Resolved(rows, f"steps of up to so many rows that only decode are graphs{others}")}

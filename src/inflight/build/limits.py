@@ -26,7 +26,7 @@ from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 from inflight.execution.states import states_of
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import LatentAttention, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,10 @@ def graph_limits(settings: EngineSettings, model: ModelSpec) -> GraphLimits:
     rows = min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
     if settings.attention_backend != "auto" or states_of(model):
         return GraphLimits(rows, 0)
-    return GraphLimits(rows, min(settings.max_num_batched_tokens or GPU_GRAPH_TOKENS, GPU_GRAPH_TOKENS))
+    most = GPU_GRAPH_TOKENS
+    if any(isinstance(layer.mixer, LatentAttention) for layer in model.layers):
+        most = GPU_LOGIT_ROWS  # its splits take gigabytes as it is
+    return GraphLimits(rows, min(settings.max_num_batched_tokens or most, most))
 
 
 def _dtype(settings: EngineSettings, model: ModelSpec) -> Resolved:

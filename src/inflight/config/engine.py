@@ -277,7 +277,7 @@ class EngineSettings:
 DEFAULT_ROWS, GPU_ROWS = 32, 256
 WHOLE_SHARE = 512  # the same, where prompts come whole, or the strategy chooses less by itself
 # Rows sampled at a time: bounds the memory that logits over a large vocabulary take. On a GPU those of all rows of a
-# step are part of its graph.
+# step are part of its graph, up to so many.
 LOGIT_ROWS, GPU_LOGIT_ROWS = 32, 256
 GPU_GRAPH_TOKENS = 512  # of steps with prompts or drafts that are graphs: the host is slower than fewer are computed
 PROMPT_SHARE, GPU_PROMPT_SHARE = 128, 2048  # tokens of prompts beside one token of every running sequence

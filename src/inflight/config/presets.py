@@ -48,7 +48,10 @@ PRESETS = {
             "early-end-tokens": (0, "nobody's first token cuts a step short"),
         },
         {
-            "max-num-seqs": (256, "the rows of the largest graph, so that each weight that is read is used many times"),
+            "max-num-seqs": (
+                256,
+                "the rows of the largest graph of decodes, so that each weight that is read is used many times",
+            ),
             "max-num-batched-tokens": (4352, "256 rows and 4,096 tokens of prompts, of which few steps are made"),
         },
     ),
@@ -72,7 +75,7 @@ PRESETS = {
             "policy": ("prefix", "prompts that begin alike run while their beginning is cached"),
         },
         {
-            "max-num-seqs": (256, "the rows of the largest graph"),
+            "max-num-seqs": (256, "the rows of the largest graph of decodes"),
             "max-num-batched-tokens": (8448, "256 rows and 8,192 tokens of prompts, of which few steps are made"),
         },
     ),

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from inflight.core.types.plan import BatchPlan, Executor
 
-CAPTURE_SECONDS = 5.0  # of a start; what is left is captured when it first comes
+CAPTURE_SECONDS = 10.0  # of a start; what is left is captured when it first comes
 
 
 @runtime_checkable

@@ -62,7 +62,7 @@ class CachedTensors:
         """act[T, H·D]; that of a position of a sequence is always the same."""
         width = heads * self.key_dim
         of = {i: normal(300 + i, self.lengths[i], width) for i, _, _ in chunks if i >= 0}
-        rows = [of[i][start : start + count] if i >= 0 else normal(0, 1, width) for i, start, count in chunks]
+        rows = [of[i][start : start + count] if i >= 0 else normal(0, count, width) for i, start, count in chunks]
         return torch.from_numpy(np.concatenate(rows)).to(self.device, self.act)
 
     def over(self, chunks: list[Chunk], longest_context: int = 0) -> PassTensors:

@@ -54,10 +54,10 @@ def test_no_chunk_is_longer_than_its_bucket_says() -> None:
 
 def test_there_is_a_pass_of_padding_for_each_size() -> None:
     buckets = Buckets((1, 3), (2, 5))
-    assert buckets.padding() == [[1, 1, 1], [1], [2, 2, 1], [2]]
+    assert buckets.padding() == [[2, 2, 1], [1, 1, 1], [1], [2]]
     found = [buckets.of([decode(row, length) for row, length in enumerate(chunks)]) for chunks in buckets.padding()]
-    assert found == [Bucket(3, True), Bucket(1, True), Bucket(5, False), Bucket(2, False)]
-    assert Buckets((), (1, 2)).padding() == [[2], [1]] and not Buckets().padding()
+    assert found == [Bucket(5, False), Bucket(3, True), Bucket(1, True), Bucket(2, False)]
+    assert Buckets((), (1, 2, 4)).padding() == [[2, 2], [1], [2]] and not Buckets().padding()
 
 
 def test_what_is_missing_is_padding_at_position_0() -> None:

@@ -74,11 +74,11 @@ class FakeGraphs:
     """Like a device, notes `run` without leaving anything of what it computes. room: for so many graphs."""
 
     def __init__(self, decoder: CountingDecoder, room: int = 99) -> None:
-        self._decoder, self._room = decoder, room
+        self._decoder, self.room = decoder, room
         self.made: list[FakeGraph] = []
 
     def capture(self, run: Callable[[], None]) -> FakeGraph:
-        if len(self.made) == self._room:
+        if len(self.made) >= self.room:
             raise RuntimeError("out of memory")
         decoder = self._decoder
         kept: list[list[Any]] = [decoder.hidden, decoder.output.values, decoder.launched]
@@ -153,6 +153,15 @@ def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidde
     assert len(bench.graphs.made) == 1
 
 
+def test_logits_that_others_were_written_over_are_not_handed_out() -> None:
+    """Scores of a prompt's tokens come before the draws of the rows beside it."""
+    bench = Bench()
+    bench.decode([1, 1], bucket=2)
+    bench.captured.forward(bench.pass_of([3, 4], 2))
+    assert bench.captured.logits(bench.batch[2], [1]).written == [17]
+    assert bench.captured.logits(bench.batch[2], [0]).written == [10]
+
+
 def test_logits_of_an_earlier_pass_are_not_handed_out() -> None:
     bench = Bench()
     bench.decode([1, 1], bucket=2)
@@ -173,6 +182,21 @@ def test_where_none_can_be_made_a_sentence_says_so_once(caplog: pytest.LogCaptur
     assert "--enforce-eager" in said
 
 
+def test_where_one_with_chunks_of_several_tokens_cannot_be_made_those_of_single_ones_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(1, Buckets((1, 2), (2, 4)))
+    with caplog.at_level(logging.WARNING):
+        assert bench.decode([1], 1) == [2]
+        for one_each, tokens in ((False, [2, 3]), (False, [2, 3]), (True, [4, 5])):
+            bench.graphs.room = 2 if one_each else 1
+            assert bench.decode(tokens, 2, one_each=one_each) == [token * token + 1 for token in tokens]
+    assert bench.captured.captured == (Bucket(1, True), Bucket(2, True)) and len(caplog.messages) == 1
+    bench.graphs.room = 0
+    assert bench.decode([1], 4) == [2] and bench.decode([1], 8) == [2]
+    assert len(caplog.messages) == 2 and "a pass of 4 tokens" in caplog.messages[1], "none at all is tried any more"
+
+
 def test_passes_with_adapters_have_graphs_of_their_own_until_adapters_change_more() -> None:
     bench = Bench()
     for tokens, adapters in (([1], 0), ([2], 1), ([3], 1), ([4], 0)):
@@ -187,7 +211,7 @@ def test_passes_with_adapters_have_graphs_of_their_own_until_adapters_change_mor
     assert bench.sizes == [1, 2]
 
 
-def test_ahead_the_largest_come_first_until_time_is_up() -> None:
+def test_ahead_the_largest_comes_first_then_the_smallest_until_time_is_up() -> None:
     bench, now = Bench(buckets=Buckets(row_sizes(32))), [0.0]
 
     def run(chunks: Sequence[int]) -> None:
@@ -195,16 +219,16 @@ def test_ahead_the_largest_come_first_until_time_is_up() -> None:
         now[0] += 1
 
     bench.captured.capture_ahead(run, 2.0, lambda: now[0])
-    assert bench.sizes == [16, 32]
+    assert bench.sizes == [1, 32]
     bench.captured.capture_ahead(run, 0.0, lambda: now[0])
-    assert bench.sizes == [16, 32]
-    assert bench.decode([9], bucket=1) == [82] and bench.sizes == [1, 16, 32]
+    assert bench.sizes == [1, 32]
+    assert bench.decode([9], bucket=2) == [82] and bench.sizes == [1, 2, 32]
 
 
 def test_ahead_there_is_a_pass_for_each_size() -> None:
     tried: list[Sequence[int]] = []
     Bench(buckets=Buckets((1, 2), (2, 4))).captured.capture_ahead(tried.append, 60.0)
-    assert tried == [[1, 1], [1], [2, 2], [2]]
+    assert tried == [[2, 2], [1, 1], [1], [2]]
 
 
 def test_of_more_tokens_than_logits_are_computed_of_at_once_only_the_layers_are_replayed() -> None:

@@ -1,4 +1,4 @@
-"""Engines whose decode passes are replayed say what others say: passes filled up, memory that stays, states and all.
+"""Engines whose passes are replayed say what others say: passes filled up, memory that stays, states and all.
 
 A replay here runs the same operations on the tensors of the pass that was captured, which is what a graph does.
 """

@@ -142,6 +142,15 @@ def test_both_sides_of_whole_texts(act: torch.dtype, device: torch.device, windo
     close(case, texts, 4, window=window, causal=False, distances=distances)
 
 
+@pytest.mark.parametrize("window", first_of([20, 0]))
+def test_chunks_of_no_tokens_are_left_alone(small_splits: None, device: torch.device, window: int) -> None:
+    """As many chunks as tokens, as a graph has them; what the short ones' splits yield lies token by token."""
+    case = CachedTensors([70, 40, 24], 1, device=device)
+    real = [(0, 62, 5), (1, 39, 1), (2, 4, 20), PADDING]
+    found = close(case, [*real, *[(-1, 0, 0)] * 23], 2, window=window, longest_context=300)
+    assert torch.equal(found[:26], attended(case, real, 2, window=window)[:26])
+
+
 # -- sameness ----------------------------------------------------------------------------------------------------------
 def test_who_else_is_there_changes_no_bit_of_a_decode(
     monkeypatch: pytest.MonkeyPatch, small_splits: None, device: torch.device

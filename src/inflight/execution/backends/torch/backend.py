@@ -32,6 +32,7 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.backends.torch import memory
 from inflight.execution.backends.torch.adapters import filled_up
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
+from inflight.execution.backends.torch.capture import Graphs
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
@@ -82,6 +83,7 @@ class TorchBackend:
         self.depth, self.batch_invariant = depth, batch_invariant
         self.packs_fp8 = packs_fp8
         self.device, self.buckets, self._operations = device, buckets, operations
+        self.graphs: Graphs | None = None  # how passes are captured, for whoever does
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
         self._copies, self.asynchronous_copies = copies, copies is not None
         self._staging = Staging(copies) if copies is not None and device.type == "cuda" else None

@@ -37,16 +37,20 @@ class Buckets(NamedTuple):
 
     def of(self, chunks: Sequence[Chunk]) -> Bucket | None:
         """The least that holds these chunks; None where none does."""
-        one_each = bool(self.rows) and all(chunk.length == 1 for chunk in chunks)
-        tokens = sum(chunk.length for chunk in chunks)
+        return self.of_lengths([chunk.length for chunk in chunks])
+
+    def of_lengths(self, lengths: Sequence[int]) -> Bucket | None:
+        """The same, of chunks of so many tokens."""
+        one_each, tokens = bool(self.rows) and all(length == 1 for length in lengths), sum(lengths)
         least = next((size for size in (self.rows if one_each else self.tokens) if size >= tokens), None)
         return None if least is None or not tokens else Bucket(least, one_each)
 
     def padding(self) -> list[list[int]]:
-        """Chunks' lengths of a pass of each size, the largest sizes first; short ones, as a sequence may be short."""
-        ones = ([1] * size for size in reversed(self.rows))
-        pairs = ([2] * (size // 2) + [1] * (size % 2) for size in reversed(self.tokens))
-        return [*ones, *pairs]
+        """Lengths of chunks of a pass of each size; short ones, as a sequence may be short. The largest of both kinds
+        come first, then the smallest, which a launch by operation costs most."""
+        ones = [[1] * size for size in self.rows]
+        pairs = [[2] * (size // 2) + [1] * (size % 2) for size in self.tokens]
+        return [*pairs[-1:], *ones[-1:], *sorted([*ones[:-1], *pairs[:-1]], key=sum)]
 
 
 NO_BUCKETS = Buckets()

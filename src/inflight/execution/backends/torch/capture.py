@@ -82,7 +82,8 @@ class CapturedDecoder:
     have graphs of their own, so that others do not compute for what they have not.
 
     The first pass of a bucket is computed operation by operation, which compiles and loads what it needs; then it is
-    captured. After a graph that could not be made no other is tried: a sentence says so, and those there are go on.
+    captured. After a graph that could not be made none of its kind is tried, and after one of single tokens none at
+    all: a sentence says so, and those there are go on.
     """
 
     def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs, buckets: Buckets) -> None:
@@ -92,7 +93,8 @@ class CapturedDecoder:
         self._captured: dict[_Key, Graph] = {}
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
-        self.failure: str | None = None
+        self.failure: str | None = None  # of the first that could not be made
+        self._given_up: set[bool] = set()  # kinds of which none is tried any more, by whether chunks are single tokens
 
     @property
     def places(self) -> Any:
@@ -115,14 +117,16 @@ class CapturedDecoder:
         seconds: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Captures the largest first, since the smaller ones find their memory in the pool then, until so many seconds
-        are over; the rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of
+        """Captures the largest first, in whose memory the smaller ones find theirs, until so many seconds are over; the
+        rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of
         padding in chunks of so many tokens."""
         started = clock()
         for chunks in self._buckets.padding():
-            if clock() - started >= seconds or self.failure is not None:
+            if clock() - started >= seconds:
                 break
-            run(chunks)
+            bucket = self._buckets.of_lengths(chunks)
+            if bucket is not None and bucket.one_each not in self._given_up:
+                run(chunks)
 
     def forward(self, batch: CapturablePass) -> None:
         bucket = batch.bucket
@@ -134,17 +138,19 @@ class CapturedDecoder:
             self._has_logits = bucket.tokens <= self.max_logit_rows
         else:
             self._compute(batch, bucket.tokens)
-            if self.failure is None:
+            if bucket.one_each not in self._given_up:
                 self._capture(batch, key)
 
     def pooled(self, batch: CapturablePass, texts: Sequence[range]) -> Any:
         return self._decoder.pooled(batch, texts)
 
     def logits(self, batch: CapturablePass, places: Sequence[int]) -> Any:
-        """Those of a graph, once: whoever gets logits may overwrite them. They are all rows', of which the first
-        len(places) are asked for, in order; others are computed from what the graph left of the last layer."""
-        if self._has_logits and self._logits is not None and all(place == row for row, place in enumerate(places)):
-            self._has_logits, self._logits.rows = False, len(places)
+        """Those of a graph, once, and before any others of this pass, which lie where they lie: whoever gets logits may
+        overwrite them. They are all rows', of which the first len(places) are asked for, in order; others are computed
+        from what the graph left of the last layer."""
+        has_logits, self._has_logits = self._has_logits, False
+        if has_logits and self._logits is not None and all(place == row for row, place in enumerate(places)):
+            self._logits.rows = len(places)
             return self._logits
         return self._decoder.logits(batch, places)
 
@@ -161,13 +167,15 @@ class CapturedDecoder:
         try:
             self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket.tokens))
         except RuntimeError as error:
-            self.failure = (
-                f"a pass of {key.bucket.tokens} tokens could not be captured as a graph ({error}): passes of sizes "
-                "that have none are launched operation by operation from now on, which takes longer where tokens are "
-                "few; "
-                "--enforce-eager captures nothing from the start"
+            has_rows = bool(self._buckets.rows)
+            self._given_up |= {False} if has_rows and not key.bucket.one_each else {False, True}
+            failure = (
+                f"a pass of {key.bucket.tokens} tokens could not be captured as a graph ({error}): such passes of "
+                "sizes that have none are launched operation by operation from now on, which takes longer where tokens "
+                "are few; --enforce-eager captures nothing from the start"
             )
-            log.warning("%s", self.failure)
+            self.failure = self.failure or failure
+            log.warning("%s", failure)
             return
         for void in [one for one in self._captured if 0 < one.adapters < key.adapters]:
             del self._captured[void]

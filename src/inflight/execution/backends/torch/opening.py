@@ -68,7 +68,7 @@ def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
     if not limits.rows:
         return NO_BUCKETS
     rows, tokens = row_sizes(limits.rows), token_sizes(limits.tokens) if limits.tokens else ()
-    return Buckets((), tokens) if batch_invariant and tokens else Buckets(rows, tokens)
+    return Buckets((), tokens) if batch_invariant and tokens else Buckets(rows, tokens[1:])
 
 
 def with_library(operations: DeviceOperations, name: AttentionBackend, device: torch.device) -> DeviceOperations:
@@ -88,8 +88,10 @@ def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOpera
 
 
 def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:
-    """On a GPU."""
+    """On a GPU. Graphs of all decoders of a backend have their memory from one pool."""
     from inflight.execution.backends.torch.graphs import CudaGraphs
 
     assert isinstance(backend, TorchBackend)
-    return CapturedDecoder(decoder, CudaGraphs(backend.device), backend.buckets)
+    if backend.graphs is None:
+        backend.graphs = CudaGraphs(backend.device)
+    return CapturedDecoder(decoder, backend.graphs, backend.buckets)

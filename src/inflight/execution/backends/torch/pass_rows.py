@@ -28,7 +28,7 @@ class RowOperations:
         upload: Upload,
         token_types: Callable[[], Array],
     ):
-        """num_tokens: without those that a graph's size is filled up by. token_types: of the pass's, int32[T]."""
+        """num_tokens: with those that a graph's size is filled up by. token_types: of the pass's, int32[T]."""
         self._operations, self._tensors, self._num_tokens, self._upload = operations, tensors, num_tokens, upload
         self._token_types = token_types
 

@@ -77,7 +77,8 @@ def attend_short(call: AttentionCall) -> None:
     split = next(size for least, size in reversed(SPLIT_SIZES.items()) if call.chunks * units >= least)
     splits = splits_at_most(call.pass_.longest_context, call.window, split)
     programs = min(splits, max(2, triton.cdiv(PROGRAMS, call.chunks * units)))
-    kept = call.chunks, call.kv_heads, tokens * call.group, splits
+    by_token = len(call.q) < call.chunks * tokens  # in a graph there are as many chunks as tokens, some of them empty
+    kept = (len(call.q) if by_token else call.chunks * tokens) * call.kv_heads * call.group, splits
     sums = torch.empty(*kept, call.value_dim, dtype=torch.float32, device=call.q.device)
     norms = torch.empty(*kept, 2, dtype=torch.float32, device=call.q.device)  # largest score, sum of weights
     tile, constants = _tile(call), call.constants()
@@ -91,6 +92,7 @@ def attend_short(call: AttentionCall) -> None:
         splits,
         SPLIT=split,
         TOKENS=tokens,
+        BY_TOKEN=by_token,
         ROWS=rows,
         POSITIONS=tile.positions,
         **constants,
@@ -109,6 +111,7 @@ def attend_short(call: AttentionCall) -> None:
         call.out,
         SPLIT=split,
         TOKENS=tokens,
+        BY_TOKEN=by_token,
         COLUMNS=columns,
         **{name: constants[name] for name in ("WINDOW", "KV_HEADS", "GROUP", "VALUE")},
         num_warps=4,
@@ -147,18 +150,30 @@ def splits_of(context, count, WINDOW: tl.constexpr, SPLIT: tl.constexpr):
     return size, first, (context + count - 1) // size + 1 - first
 
 
+@triton.jit
+def kept_at(
+    chunk, begin, head, index, TOKENS: tl.constexpr, BY_TOKEN: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr
+):  # fmt: skip
+    """Where what comes of the splits of a row is kept, int64: index is token · GROUP + query head in the chunk, which
+    has TOKENS tokens at most, the first of them `begin` of the pass."""
+    if BY_TOKEN:
+        return ((begin + index // GROUP).to(tl.int64) * KV_HEADS + head) * GROUP + index % GROUP
+    else:
+        return (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
+
+
 @triton.jit(do_not_specialize=["splits"])  # which follow from the longest sequence of a step
 def split_kernel(
     q,
     keys, values, key_scales, value_scales, block_stride, scale_stride,
     query_start, context_len, slots, tables, table_stride,
     factor, sums_out, norms_out, splits,
-    SPLIT: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+    SPLIT: tl.constexpr, TOKENS: tl.constexpr, BY_TOKEN: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     FIRST: tl.constexpr, REST: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (g + KV_HEADS · tile of rows, p, chunk): splits p, p + programs, … of a chunk. sums_out float32[C, G,
-    TOKENS · GROUP, splits, M], norms_out float32[C, G, TOKENS · GROUP, splits, 2]."""
+    """Program (g + KV_HEADS · tile of rows, p, chunk): splits p, p + programs, … of a chunk. sums_out float32[R,
+    splits, M], norms_out float32[R, splits, 2], of rows as `kept_at` has them."""
     chunk = tl.program_id(2)
     begin = tl.load(query_start + chunk)
     count = tl.load(query_start + chunk + 1) - begin
@@ -175,7 +190,7 @@ def split_kernel(
         sums_out,
         norms_out,
         index,
-        ((chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index) * splits,
+        kept_at(chunk, begin, head, index, TOKENS, BY_TOKEN, KV_HEADS, GROUP) * splits,
         size,
         first_split,
         seen_splits,
@@ -223,6 +238,7 @@ def combine_kernel(
     out,
     SPLIT: tl.constexpr,
     TOKENS: tl.constexpr,
+    BY_TOKEN: tl.constexpr,
     COLUMNS: tl.constexpr,
     WINDOW: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -240,8 +256,7 @@ def combine_kernel(
     _, first_split, seen_splits = splits_of(tl.load(context_len + chunk), count, WINDOW, SPLIT)
     split = (tl.arange(0, SPLITS) + SPLITS - first_split % SPLITS) % SPLITS
     real = split < seen_splits
-    row = (chunk.to(tl.int64) * KV_HEADS + head) * (TOKENS * GROUP) + index
-    at = row * splits + split
+    at = kept_at(chunk, begin, head, index, TOKENS, BY_TOKEN, KV_HEADS, GROUP) * splits + split
     tops = tl.load(norms + 2 * at, mask=real, other=NOTHING)
     totals = tl.load(norms + 2 * at + 1, mask=real, other=0.0)
     top = tl.max(tops, 0)
