@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inflight.build.adapters import AdapterPlan, adapter_bytes, adapter_names, matrices_of
-from inflight.build.limits import Limits, graph_limits
+from inflight.build.limits import Limits
 from inflight.build.ranks import least_memory, with_workers
 from inflight.config.assembly import longest_chunk
 from inflight.config.engine import EngineSettings
@@ -136,7 +136,7 @@ def build_executor(
     steps = StepActivity()
     blocks = None if memory_of_blocks is None else BlockMemory(memory_of_blocks, block_bytes)
     places = tuple(settings.open_places(blocks, steps))
-    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed.spec, drafter, matrices, places, steps)
+    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed, drafter, matrices, places, steps)
     executor = with_workers(runner, workers)
     allocated = time.perf_counter()
     try:
@@ -237,13 +237,13 @@ def _runner(
     settings: ExecutorSettings,
     kv_cache: KVCache,
     capacity: Capacity,
-    spec: ModelSpec,
+    computed: ComputedModel,
     drafter: LoadedDrafter | None,
     adapters: AdapterMatrices | None,
     places: Sequence[PlaceTransfers],
     steps: StepActivity,
 ) -> ModelRunner:
-    limits, kinds = settings.limits, states_of(spec)
+    limits, kinds = settings.limits, states_of(computed.spec)
     cache = None
     if kinds:
         assert isinstance(backend, Backend)
@@ -252,7 +252,7 @@ def _runner(
     grammars = None
     if settings.grammars is not None:
         # A GPU takes a step with drafts for several decodes' time where it has no graph of it.
-        tells_forced = not limits.on_gpu or graph_limits(settings.engine, spec).tokens > 0
+        tells_forced = not limits.on_gpu or computed.graphs.tokens > 0
         grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced)
     layers = _layer_progress(decoder, backend, settings.shape, places)
     return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers, steps)

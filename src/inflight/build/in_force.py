@@ -6,13 +6,14 @@ Knows how each is worded; decides none.
 from __future__ import annotations
 
 from inflight.build.executor import Built
-from inflight.build.limits import Limits, graph_limits
+from inflight.build.limits import Limits
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.execution.attention_backends import LIBRARIES
 from inflight.execution.backends.protocol import Device
 from inflight.execution.computing import ComputedModel
+from inflight.execution.graph_limits import GraphLimits
 from inflight.execution.parallel.shards import kept_whole
 from inflight.models.spec import ModelSpec
 
@@ -43,7 +44,7 @@ def values_in_force(
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
-        **_graphs(limits.device, settings, computed.spec),
+        **_graphs(limits.device, settings, computed.graphs),
         **_attention(settings),
         "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
         "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
@@ -118,13 +119,12 @@ def _attention(settings: EngineSettings) -> dict[str, Resolved]:
     return {"attention_backend": Resolved(settings.attention_backend, f"as set: it attends in {passes}")}
 
 
-def _graphs(device: Resolved, settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
+def _graphs(device: Resolved, settings: EngineSettings, graphs: GraphLimits) -> dict[str, Resolved]:
     """Of a GPU."""
     if device.value == "cpu":
         return {}
-    rows, tokens = graph_limits(settings, model)
-    if not rows:
+    if not graphs.rows:
         why = "as --enforce-eager asks" if settings.enforce_eager else "the model continues no texts"
         return {"graph_rows": Resolved(0, f"{why}, no step is replayed as a graph")}
-    others = f", and others of up to {tokens} tokens" if tokens else ""
-    return {"graph_rows": Resolved(rows, f"steps of up to so many rows that only decode are graphs{others}")}
+    others = f", and others of up to {graphs.tokens} tokens" if graphs.tokens else ""
+    return {"graph_rows": Resolved(graphs.rows, f"steps of up to so many rows that only decode are graphs{others}")}

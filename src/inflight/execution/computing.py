@@ -41,6 +41,10 @@ class ComputedModel(Protocol):
     @property
     def parameters(self) -> int: ...
 
+    @property
+    def graphs(self) -> GraphLimits:
+        """Which steps are replayed as graphs."""
+
     def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
         """Raises ImportError or ValueError where the kernels are not to be had."""
 
@@ -62,7 +66,7 @@ class KernelModel:
     group_size: int  # inputs that share a scale where plain matrices become int4
     seed: int
     device: str = "cpu"  # or "cuda:0" and the like
-    graphs: GraphLimits = NO_GRAPHS  # on a GPU: which steps are replayed as graphs
+    graphs: GraphLimits = NO_GRAPHS
     batch_invariant: bool = False  # on a GPU: by operations whose bits for a row do not depend on the rows beside
     attention: AttentionBackend = "auto"  # on a GPU: whose kernels attend
     member: Member | None = None  # of several processes that compute it together

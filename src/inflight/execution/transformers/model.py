@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, G
 
 from inflight.counted import counted
 from inflight.execution.backends.protocol import Device, DType
+from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import gib, machine_memory
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
@@ -42,6 +43,10 @@ class TransformersModel:
     spec: ModelSpec
     modules: Any
     kept: tuple[LayerShape, ...]
+
+    @property
+    def graphs(self) -> GraphLimits:
+        return NO_GRAPHS
 
     @property
     def parameters(self) -> int:
