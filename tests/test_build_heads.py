@@ -12,7 +12,11 @@ import pytest
 from models import write_model
 from safetensors.numpy import load_file, save_file
 
+from inflight.build import drafting
 from inflight.config.setting import SettingsError
+from inflight.core.speculation.eager import EagerSpeculation
+from inflight.execution import computing
+from inflight.execution.computing import KernelModel
 from inflight.models.errors import ModelError
 
 from test_build_drafting import eager, engine, run  # isort: skip
@@ -74,6 +78,33 @@ def test_tokens_are_those_of_an_engine_without(
         told = drafted.engine.settings
         assert told["speculation"].value == asked and "of it for drafts" in told["num_blocks"].reason
     assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+def test_on_the_backend_of_a_gpu_tokens_are_the_same(
+    with_mtp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps in flight, passes that are replayed."""
+    from execution.backends.torch.opened import on_cpu
+    from execution.backends.torch.test_captured_engine import Replays
+
+    from inflight.execution.backends.torch.buckets import Buckets
+    from inflight.execution.backends.torch.capture import CapturedDecoder
+
+    graphs, buckets = Replays(), Buckets((1, 2, 4), (4, 16, 64))
+    make = KernelModel.decoder
+    monkeypatch.setattr(computing, "open_backend", lambda *given, **named: on_cpu("float32", 2, buckets))
+    monkeypatch.setattr(
+        KernelModel,
+        "decoder",
+        lambda *given: CapturedDecoder(make(*given), graphs, buckets),  # type: ignore[arg-type]
+    )
+    monkeypatch.setattr(drafting, "make_speculation", lambda drafter, *_: EagerSpeculation(drafter, 4, holds=True))
+    plain = run(engine(with_mtp))
+    for asked in ("heads", f"heads:{write_eagle3(tmp_path / 'head', with_mtp)}"):
+        replayed = sum(one.count for one in graphs.made)
+        drafted = run(engine(with_mtp, asked))
+        assert drafted.said == plain.said and drafted.steps.drafted > 50 and drafted.engine.settings["depth"].value == 2
+        assert sum(one.count for one in graphs.made) > replayed + 50
 
 
 def test_heads_are_used_where_they_are_asked_for_alone(with_mtp: Path) -> None:

@@ -23,6 +23,7 @@ def heads(
         None if name is None else resolve_model(name),
         shape,
         limits.max_model_len,
+        limits.max_rows,
         limits.max_tokens,
         limits.logit_rows,
     )

@@ -10,28 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.protocol import Backend, KVShape, LayerState
 from inflight.execution.memory import gib, memory_of
 from inflight.execution.out_of_memory import is_out_of_memory
-from inflight.execution.pass_decoder import PassDecoder, sample
+from inflight.execution.pass_decoder import Captures, PassDecoder, sample
 from inflight.models.errors import ModelError
 
 _BLOCKS = 2  # of the cache that it writes to, that of padding included
 _ALL = SamplingParams(
     temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, logprobs=20
 )
-
-
-@runtime_checkable
-class Captures(Protocol):
-    """A decoder that would keep a graph of what it is given, whose memory is given up here."""
-
-    @property
-    def uncaptured(self) -> PassDecoder: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ def largest_step_bytes(
     if backend.own_memory() is None:
         return 0
 
-    plain = decoder.uncaptured if isinstance(decoder, Captures) else decoder
+    plain = decoder.uncaptured if isinstance(decoder, Captures) else decoder  # of what it takes, no graph is kept
 
     def run() -> None:
         with alone or nullcontext():

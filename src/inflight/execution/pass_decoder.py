@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from inflight.core.types.plan import Chunk
 
@@ -36,6 +36,14 @@ class PassDecoder(LogitDecoder, Protocol):
     def forward(self, batch: Any) -> None: ...
 
     def pooled(self, batch: Any, texts: Sequence[range]) -> Any: ...
+
+
+@runtime_checkable
+class Captures(Protocol):
+    """A decoder around another that keeps graphs of the passes it is given."""
+
+    @property
+    def uncaptured(self) -> PassDecoder: ...
 
 
 class Masks(Protocol):

@@ -21,6 +21,7 @@ from inflight.execution.drafters.heads.eagle3 import load_eagle3
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.head_drafter import HeadDrafter
 from inflight.execution.drafters.heads.mtp import load_mtp
+from inflight.execution.drafters.heads.recent_hidden import RecentHidden
 from inflight.execution.drafters.step_drafter import StepDrafter
 
 from ..driver import backends
@@ -49,7 +50,9 @@ class HeadRig(Rig):
         own = HeadDecoder(head, backend, self.spec.hidden_size, decoder.max_tokens, 3)
         capacity = self.capacity
         cache = backend.kv_cache(head.kv_shape(BLOCK, False), capacity.num_blocks + 1, capacity.host_blocks)
-        self.made.append(HeadDrafter(own, decoder, backend, cache, capacity))
+        taps = [decoder.tap(layer) for layer in head.taps]
+        recent = RecentHidden(backend, taps, self.spec.hidden_size, capacity.max_rows + 1, decoder.max_tokens)
+        self.made.append(HeadDrafter(own, recent, backend, cache, capacity))
         return self.made[-1]
 
 

@@ -12,22 +12,24 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 
 class EagerSpeculation:
-    def __init__(self, drafter: Drafter | ExecutorDrafter, most: int = MOST):
-        """most: drafts of a sequence in a step."""
+    def __init__(self, drafter: Drafter | ExecutorDrafter, most: int = MOST, holds: bool = False):
+        """most: drafts of a sequence in a step. holds: whether all are left out of steps that are planned ahead, to be
+        drafted for behind them."""
         self._drafter = drafter
-        self._most = most
+        self._most, self._holds = most, holds
+        self._running: set[int] = set()
 
     def began(self, view: SequenceView) -> None:
-        """All are asked for anyway."""
+        self._running.add(view.number)
 
     def waits(self, step: int) -> bool:
         return False
 
-    def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
-        return None
+    def turns(self, step: int, running: int, ahead: bool) -> Collection[int]:
+        return self._running
 
     def holds(self, step: int, view: SequenceView) -> bool:
-        return False
+        return self._holds
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
@@ -46,6 +48,7 @@ class EagerSpeculation:
         """Nothing to learn."""
 
     def finished(self, view: SequenceView) -> None:
+        self._running.discard(view.number)
         if not isinstance(self._drafter, ExecutorDrafter):
             self._drafter.finished(view)
 

@@ -133,6 +133,19 @@ class HostBackend(ABC, Generic[P]):
         narrow = kind == "act" and self.dtype == "bfloat16"
         return self.activation_of(arrays.empty((rows, width), np.uint16 if narrow else np.float32))
 
+    def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
+        target.array[places] = source.array[rows]
+
+    def spread(self, token_ids: Array, vocab_size: int, most: int) -> Callable[[Any, int], Any]:
+        all_logits = np.full((most, vocab_size), -np.inf, np.float32)
+
+        def spread(logits: Any, rows: int) -> Any:
+            all_logits[:rows] = -np.inf  # sampling may have written over them
+            all_logits[:rows, token_ids] = logits.array[:rows]
+            return self.activation_of(all_logits)
+
+        return spread
+
     def prepare(
         self,
         slots: RequestSlots,

@@ -161,6 +161,12 @@ class NullBackend:
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
         return Nothing(rows, width)
 
+    def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
+        """There is nothing in them."""
+
+    def spread(self, token_ids: Array, vocab_size: int, most: int) -> Callable[[Any, int], Nothing]:
+        return lambda logits, rows: Nothing(rows, vocab_size)
+
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
         """There is nothing in them."""
 

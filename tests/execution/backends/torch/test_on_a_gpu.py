@@ -7,7 +7,6 @@ TRITON_INTERPRET=0 lets the kernels be compiled for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from models import write_model
 from inflight.build import Engine, build_engine, drafting
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import Drafter
 from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.request import Request
@@ -91,27 +88,6 @@ def test_adapters_say_the_tokens_of_a_cpu(adapted: Path, given: dict[str, Any]) 
     assert found[0] == found[1]
 
 
-class Always(EagerSpeculation):
-    """Every draft there is, for which the step that is planned ahead leaves a sequence out."""
-
-    def __init__(self, drafter: Drafter, most: int) -> None:
-        super().__init__(drafter, most)
-        self._running: set[int] = set()
-
-    def began(self, view: SequenceView) -> None:
-        self._running.add(view.number)
-
-    def turns(self, step: int, running: int, ahead: bool) -> Collection[int]:
-        return frozenset(self._running)
-
-    def holds(self, step: int, view: SequenceView) -> bool:
-        return True
-
-    def finished(self, view: SequenceView) -> None:
-        super().finished(view)
-        self._running.discard(view.number)
-
-
 def said_to_the_bit(engine: Engine) -> tuple[dict[str, list[Any]], int]:
     """Of texts that repeat themselves; and how many events there were."""
     for number in range(5):
@@ -132,7 +108,7 @@ def said_to_the_bit(engine: Engine) -> tuple[dict[str, list[Any]], int]:
 @pytest.mark.parametrize("enforce_eager", [True, False])
 def test_drafts_change_no_bit(tiny: Path, enforce_eager: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps in flight; with graphs, those of drafts are those of decodes."""
-    monkeypatch.setattr(drafting, "make_speculation", lambda drafter, *_: Always(drafter, 7))
+    monkeypatch.setattr(drafting, "make_speculation", lambda drafter, *_: EagerSpeculation(drafter, 7, holds=True))
     plain, drafted = (
         said_to_the_bit(started(tiny, {"speculation": one}, batch_invariant=True, enforce_eager=enforce_eager))
         for one in ("off", "suffix")

@@ -182,6 +182,14 @@ class Backend(Device, WeightPacking, Protocol):
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> StateCache:
         """Live states of `rows` rows, that of padding included, and of so many snapshots."""
 
+    def move_rows(self, source: Activation, rows: Array, target: Activation, places: Array) -> None:
+        """Rows int32[N] of a float32 activation to places int32[N] of another, behind what was asked for before. Of
+        places that are named twice any row may stand there."""
+
+    def spread(self, token_ids: Array, vocab_size: int, most: int) -> Callable[[Activation, int], Activation]:
+        """What puts logits float32[S, N] of few tokens, int64[N], at their places among all: float32[S, vocab_size],
+        -inf elsewhere, which its next call overwrites; S is `most` at most."""
+
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
         """Memory for up to `rows` rows; pages that no pass reaches are never touched."""
 

@@ -213,6 +213,20 @@ class TorchBackend:
         dtype = self._act if kind == "act" else torch.float32
         return DeviceActivation(torch.empty((rows, width), dtype=dtype, device=self.device))
 
+    def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
+        of, to = self._upload.send([rows, places])
+        target.tensor.index_copy_(0, to.long(), source.tensor.index_select(0, of))
+
+    def spread(self, token_ids: Array, vocab_size: int, most: int) -> Callable[[Any, int], DeviceActivation]:
+        at = torch.from_numpy(token_ids).to(self.device)
+        all_logits = self.activation(most, vocab_size, "float32")
+
+        def spread(logits: Any, rows: int) -> DeviceActivation:
+            all_logits.take(rows).fill_(-torch.inf).index_copy_(1, at, logits.tensor[:rows])
+            return all_logits
+
+        return spread
+
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> DeviceSlots:
         assert states is None or isinstance(states, DeviceStates)
         return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self.buckets)

@@ -49,7 +49,7 @@ class TorchPass:
         self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
         self.adapters = 0 if adapted is None else tables.shape
         self._outcome = PassOutcome(chunks, slots.tokens.device)
-        operations.begin(start.appended, slots.tokens, start.tensors)
+        operations.begin(start.appended, slots.read_tokens, start.tensors)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
         rows: Any = RowOperations(operations, start.tensors, self.num_tokens, upload, self._token_types)
         self.embed, self.gather, self.clear, self.to_act = rows.embed, rows.gather, rows.clear, rows.to_act

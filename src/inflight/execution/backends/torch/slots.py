@@ -10,7 +10,8 @@ written over so, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from copy import copy
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -77,6 +78,18 @@ class DeviceSlots:
         self._num_blocks = np.zeros((groups, rows), np.int32)  # entries used of each table
         self._state_positions = StatePositions(rows)
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
+        self._ahead = 0
+
+    @property
+    def read_tokens(self) -> Tensor:
+        """As a pass reads them: that of position p stands at p."""
+        return self.tokens[:, self._ahead :]
+
+    def shifted(self, ahead: int) -> Self:
+        """As `slots.RequestSlots` has it."""
+        seen = copy(self)
+        seen._ahead = ahead
+        return seen
 
     # -- between passes ---------------------------------------------------------------------------------------------
     def discard(self, rows: Sequence[int]) -> None:
@@ -229,7 +242,7 @@ class DeviceSlots:
     def draws(self, rows: Array, positions: Array, masks: Sequence[Array | None] | None = None) -> Draws:
         """Draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known. masks: bits of
         what may be drawn, beside what the settings allow."""
-        settings = self.settings
+        settings, positions = self.settings, positions + np.int32(self._ahead)
         prompt_lengths, top_k, top_logprobs = settings.integers.take(rows, axis=1)
         temperature, top_p, min_p = settings.floats[:3].take(rows, axis=1)
         num_tokens = np.maximum(positions + 1, prompt_lengths)  # of a row that was discarded there may be fewer

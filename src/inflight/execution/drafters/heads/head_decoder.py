@@ -6,11 +6,8 @@ hidden state: the model's (`take_taps`), or one that the head's pass before has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
 from inflight.execution.decoder import bound_layer
 from inflight.execution.drafters.heads.head import HeadWeights
@@ -42,10 +39,13 @@ class HeadDecoder:
         self._final_normed = backend.activation(max_logit_rows, width, "act")
         self._final_norm = head.final_norm.bind(self._gathered, self._final_normed)
         self._logits = backend.activation(max_logit_rows, head.output.rows, "float32")
-        self._spread = None if head.token_ids is None else _spreading(head, backend, max_logit_rows)
+        self._spread = None
+        if head.token_ids is not None:
+            self._spread = backend.spread(head.token_ids, head.vocab_size, max_logit_rows)
 
     def take_taps(self, batch: ForwardPass, taps: Sequence[Activation], places: Sequence[int]) -> None:
         """The hidden states that the pass reads are the model's: rows `places` of each tap, float32[…, M]."""
+        places = _for_all(batch, places)
         if not self.head.combine:
             batch.gather(taps[0], places, self._tapped)
             self._hold(batch, self._tapped, self.head.tap_norm)
@@ -56,7 +56,7 @@ class HeadDecoder:
 
     def take_own(self, batch: ForwardPass, places: Sequence[int]) -> None:
         """They are what the head's pass before yielded at `places`."""
-        batch.gather(self._hidden, places, self._own)
+        batch.gather(self._hidden, _for_all(batch, places), self._own)
         self._hold(batch, self._own, self.head.own_norm)
 
     def forward(self, batch: ForwardPass) -> None:
@@ -97,15 +97,6 @@ class HeadDecoder:
         batch.add(x, None if norm is None else norm.weight, 0.0 if norm is None else norm.eps, 1.0, self._state)
 
 
-def _spreading(head: HeadWeights, backend: Backend, most: int) -> Callable[[Activation, int], Activation]:
-    """Logits of a head's few tokens at their places among the model's."""
-    assert isinstance(backend, HostBackend) and head.token_ids is not None
-    all_logits, ids = np.full((most, head.vocab_size), -np.inf, np.float32), head.token_ids
-
-    def spread(logits: Activation, rows: int) -> Activation:
-        all_logits[:rows] = -np.inf  # sampling may have written over them
-        all_logits[:rows, ids] = logits.array[:rows]  # type: ignore[attr-defined]  # memory of the host
-        found: Activation = backend.activation_of(all_logits)
-        return found
-
-    return spread
+def _for_all(batch: ForwardPass, places: Sequence[int]) -> list[int]:
+    """For tokens that a pass is filled up with, too, of which nobody asks what they read."""
+    return [*places, *[0] * (batch.num_tokens - len(places))]

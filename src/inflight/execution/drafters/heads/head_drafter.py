@@ -19,10 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
-from inflight.execution.backends.host import HostBackend
-from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, PendingPass
-from inflight.execution.backends.slots import RequestSlots
-from inflight.execution.decoder import Decoder
+from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, PendingPass, RequestSlots
 from inflight.execution.drafters.drawn import drawn
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
@@ -43,19 +40,15 @@ class HeadDrafter:
     def __init__(
         self,
         decoder: HeadDecoder,
-        model: Decoder,
+        recent: RecentHidden,
         backend: Backend,
         cache: KVCache,
         capacity: Capacity,
     ) -> None:
-        """model: whose hidden states are read. cache: of the head's layer, with the model's number of blocks.
-        Both decoders are of this backend, which computes in the host's memory."""
-        assert isinstance(backend, HostBackend)
+        """recent: hidden states of the model, of the capacity's rows and one of padding. cache: of the head's layer,
+        with the model's number of blocks."""
         self.name = decoder.head.name
-        self._decoder, self._cache = decoder, cache
-        self._backend: Backend = backend
-        taps = [model.tap(layer) for layer in decoder.head.taps]
-        self._recent = RecentHidden(backend, taps, capacity.max_rows + 1, model.max_tokens)
+        self._decoder, self._recent, self._backend, self._cache = decoder, recent, backend, cache
         self._padding = capacity.max_rows
         self._first = [0] * capacity.max_rows  # position of each row from which on hidden states were kept
         self._read = [0] * capacity.max_rows  # and up to which the head has read them

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.core.types.plan import Capacity
-from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.protocol import Backend, KVShape
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.computing import KernelModel
 from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.heads.eagle3 import load_eagle3
-from inflight.execution.drafters.heads.head import HeadWeights
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.head_drafter import HeadDrafter
 from inflight.execution.drafters.heads.mtp import check_mtp, load_mtp
+from inflight.execution.drafters.heads.recent_hidden import RecentHidden
 from inflight.execution.packer import Progress
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.pass_decoder import Captures, PassDecoder
 from inflight.execution.states import states_of
 from inflight.models.eagle3 import read_eagle3
 from inflight.models.errors import ModelError
@@ -29,12 +28,13 @@ from inflight.models.errors import ModelError
 @dataclass(frozen=True, slots=True)
 class HeadsSource:
     """A `DrafterSource`. computed: the model. folder: of a head of its own; None: in the model's checkpoint. shape: of
-    the model's blocks. max_positions and the others: as of the model's decoder."""
+    the model's blocks. max_rows: sequences at once. max_positions and the others: as of the model's decoder."""
 
     computed: KernelModel
     folder: Path | None
     shape: KVShape
     max_positions: int
+    max_rows: int
     max_tokens: int
     max_logit_rows: int
 
@@ -42,11 +42,6 @@ class HeadsSource:
         """windows: of the model's KV groups. Raises ModelError, before anything is loaded, for heads that are not
         there, are of another model, or cannot be computed here."""
         model = self.computed.spec
-        if self.computed.device != "cpu":
-            raise ModelError(
-                f"heads are computed on a CPU so far, and the device is {self.computed.device}; take --speculation "
-                "suffix or draft:MODEL."
-            )
         if states := states_of(model):
             raise ModelError(
                 f"{sum(one is not None for one in states)} of {len(states)} layers of {model.name} keep a recurrent "
@@ -72,9 +67,9 @@ class HeadsSource:
         return "layers of the model's own checkpoint" if self.folder is None else f"the head in {self.folder}"
 
     def load(self, backend: Backend, decoder: PassDecoder, progress: Progress | None) -> LoadedHeads:
-        if not (isinstance(backend, HostBackend) and isinstance(decoder, Decoder)):
-            raise ModelError(f"heads are computed by the kernels for CPUs so far, and the backend is {backend.name}.")
-        model, weights, how = self.computed.spec, decoder.weights, self.computed
+        of_model = decoder.uncaptured if isinstance(decoder, Captures) else decoder
+        assert isinstance(of_model, Decoder), "models of other modules than ours have no heads"
+        model, weights, how = self.computed.spec, of_model.weights, self.computed
         if self.folder is None:
             head = load_mtp(model, weights, self._checkpoint(), backend, how.quantization, how.group_size)
         else:
@@ -82,7 +77,9 @@ class HeadsSource:
                 self.folder, model, weights, backend, self.max_positions, how.quantization, how.group_size
             )
         own = HeadDecoder(head, backend, model.hidden_size, self.max_tokens, self.max_logit_rows)
-        return LoadedHeads(head, own, decoder, backend, head.kv_shape(self.shape.block_size, self.shape.quantized))
+        taps = [of_model.tap(layer) for layer in head.taps]
+        recent = RecentHidden(backend, taps, model.hidden_size, self.max_rows + 1, of_model.max_tokens)
+        return LoadedHeads(own, recent, backend, head.kv_shape(self.shape.block_size, self.shape.quantized))
 
     def _checkpoint(self) -> Checkpoint:
         """The model's. Raises ModelError for weights that can have no heads."""
@@ -100,9 +97,8 @@ class HeadsSource:
 class LoadedHeads:
     """A `LoadedDrafter`. shape: of the head's own blocks."""
 
-    head: HeadWeights
     decoder: HeadDecoder
-    model: Decoder
+    recent: RecentHidden
     backend: Backend
     shape: KVShape
 
@@ -112,4 +108,4 @@ class LoadedHeads:
 
     def start(self, capacity: Capacity) -> HeadDrafter:
         cache = self.backend.kv_cache(self.shape, capacity.num_blocks + 1, capacity.host_blocks)
-        return HeadDrafter(self.decoder, self.model, self.backend, cache, capacity)
+        return HeadDrafter(self.decoder, self.recent, self.backend, cache, capacity)
