@@ -62,6 +62,7 @@ class Loaded:
     capacity: Capacity
     shape: Any
     width: int  # of hidden states
+    graphs: Any = None  # of the head's passes
 
     @classmethod
     def of(cls, twin: Twin, isa: str, dtype: Any = "float32", max_tokens: int = 128) -> Loaded:
@@ -91,7 +92,21 @@ class Loaded:
         return RecentHidden(self.backend, taps, self.width, rows, self.model.max_tokens)
 
     def drafter(self, cache: Any) -> HeadDrafter:
-        return HeadDrafter(self.head, self.recent(self.capacity.max_rows + 1), self.backend, cache, self.capacity)
+        recent = self.recent(self.capacity.max_rows + 1)
+        return HeadDrafter(self.head, self.passes, recent, self.backend, cache, self.capacity)
+
+    @property
+    def passes(self) -> Any:
+        """Of the head; replayed where a pass is filled up."""
+        buckets = getattr(self.backend, "buckets", None)
+        if buckets is None:
+            return self.head
+        from inflight.execution.backends.torch.capture import CapturedPasses
+
+        from ..backends.torch.test_captured_engine import Replays
+
+        self.graphs = Replays()
+        return CapturedPasses(self.head, self.graphs, buckets)
 
     def put(self, slots: Any, position: int, token: int) -> None:
         """Behind the position of row 0, as a draw does."""
@@ -211,6 +226,7 @@ def test_drafts_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str) -> N
         drafts = steps.compute(1, drafts=3 if is_asked else 0)
         if is_asked:
             assert drafts == twin.drafts(steps.tokens, 3), step
+    assert isa != "torch" or sum(one.count for one in loaded.graphs.made) > 10
 
 
 def test_where_nobody_is_drafted_for_in_a_long_time_nothing_is_read(

@@ -52,7 +52,7 @@ class HeadRig(Rig):
         cache = backend.kv_cache(head.kv_shape(BLOCK, False), capacity.num_blocks + 1, capacity.host_blocks)
         taps = [decoder.tap(layer) for layer in head.taps]
         recent = RecentHidden(backend, taps, self.spec.hidden_size, capacity.max_rows + 1, decoder.max_tokens)
-        self.made.append(HeadDrafter(own, recent, backend, cache, capacity))
+        self.made.append(HeadDrafter(own, own, recent, backend, cache, capacity))
         return self.made[-1]
 
 
@@ -175,7 +175,7 @@ def test_a_head_that_fails_ends_drafting_alone(
     plain, _ = rig.run(requests())
     drafter = rig.drafter()
     assert isinstance(drafter, HeadDrafter)
-    drafter._decoder = Breaks(drafter._decoder, passes)  # type: ignore[assignment]
+    drafter._passes = Breaks(drafter._passes, passes)  # type: ignore[assignment, arg-type]
     executor = Account(rig.runner(drafter))
     with caplog.at_level(logging.ERROR):
         assert rig.run_on(executor, requests(), 5) == plain

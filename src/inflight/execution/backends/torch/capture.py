@@ -1,4 +1,4 @@
-"""Small passes captured as graphs, one for each of a few sizes, and replayed: a wrapper around a decoder.
+"""Small passes captured as graphs, one for each of a few sizes, and replayed: wrappers around what computes them.
 
 Knows when a graph is made, when it takes a pass's place, and what happens where none can be made; not what a decoder
 computes (it is called, as a runner calls it), how a pass is filled up to a size (`CapturablePass`), or how a device
@@ -41,20 +41,24 @@ class Logits(Protocol):
     rows: int
 
 
-class CapturedPassDecoder(Protocol):
-    """What is wrapped, as a runner asks for it."""
+class Passes(Protocol):
+    """What is wrapped: layers, and logits behind them."""
 
     max_tokens: int
     max_logit_rows: int
 
+    def forward(self, batch: Any) -> None: ...
+
+    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+
+class CapturedPassDecoder(Passes, Protocol):
+    """The same, as a runner asks for it."""
+
     @property
     def places(self) -> Any: ...
 
-    def forward(self, batch: Any) -> None: ...
-
     def pooled(self, batch: Any, texts: Sequence[range]) -> Any: ...
-
-    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
 
 
 class Graph(Protocol):
@@ -77,8 +81,8 @@ class _Key(NamedTuple):
     adapters: int
 
 
-class CapturedDecoder:
-    """A decoder whose passes of a bucket's size are replayed: layers, and the logits of all rows. Passes with adapters
+class CapturedPasses:
+    """Passes that are replayed where they have a bucket's size: layers, and the logits of all rows. Those with adapters
     have graphs of their own, so that others do not compute for what they have not.
 
     The first pass of a bucket is computed operation by operation, which compiles and loads what it needs; then it is
@@ -86,25 +90,15 @@ class CapturedDecoder:
     all: a sentence says so, and those there are go on.
     """
 
-    def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs, buckets: Buckets) -> None:
+    def __init__(self, decoder: Passes, graphs: Graphs, buckets: Buckets) -> None:
         """buckets: that passes are filled up to."""
         self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
-        self._decoder, self._graphs, self._buckets = decoder, graphs, buckets
+        self._passes, self._graphs, self._buckets = decoder, graphs, buckets
         self._captured: dict[_Key, Graph] = {}
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
         self.failure: str | None = None  # of the first that could not be made
         self._given_up: set[bool] = set()  # kinds of which none is tried any more, by whether chunks are single tokens
-
-    @property
-    def places(self) -> Any:
-        """As of the decoder."""
-        return self._decoder.places
-
-    @property
-    def uncaptured(self) -> CapturedPassDecoder:
-        """For a pass of which nothing may be kept."""
-        return self._decoder
 
     @property
     def captured(self) -> tuple[Bucket, ...]:
@@ -118,8 +112,8 @@ class CapturedDecoder:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Captures the largest first, in whose memory the smaller ones find theirs, until so many seconds are over; the
-        rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of
-        padding in chunks of so many tokens."""
+        rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of padding in
+        chunks of so many tokens."""
         started = clock()
         for chunks in self._buckets.padding():
             if clock() - started >= seconds:
@@ -132,7 +126,7 @@ class CapturedDecoder:
         bucket = batch.bucket
         self._has_logits = False
         if bucket is None:
-            self._decoder.forward(batch)
+            self._passes.forward(batch)
         elif graph := self._captured.get(key := _Key(bucket, batch.adapters)):
             graph.replay()
             self._has_logits = bucket.tokens <= self.max_logit_rows
@@ -140,9 +134,6 @@ class CapturedDecoder:
             self._compute(batch, bucket.tokens)
             if bucket.one_each not in self._given_up:
                 self._capture(batch, key)
-
-    def pooled(self, batch: CapturablePass, texts: Sequence[range]) -> Any:
-        return self._decoder.pooled(batch, texts)
 
     def logits(self, batch: CapturablePass, places: Sequence[int]) -> Any:
         """Those of a graph, once, and before any others of this pass, which lie where they lie: whoever gets logits may
@@ -152,13 +143,13 @@ class CapturedDecoder:
         if has_logits and self._logits is not None and all(place == row for row, place in enumerate(places)):
             self._logits.rows = len(places)
             return self._logits
-        return self._decoder.logits(batch, places)
+        return self._passes.logits(batch, places)
 
     def _compute(self, batch: CapturablePass, tokens: int) -> None:
         """Logits where those of all rows come at once: others are computed for those alone that are asked for."""
-        self._decoder.forward(batch)
+        self._passes.forward(batch)
         if tokens <= self.max_logit_rows:
-            self._logits = self._decoder.logits(batch, range(tokens))
+            self._logits = self._passes.logits(batch, range(tokens))
             self._has_logits = True
 
     def _capture(self, batch: CapturablePass, key: _Key) -> None:
@@ -179,3 +170,24 @@ class CapturedDecoder:
             return
         for void in [one for one in self._captured if 0 < one.adapters < key.adapters]:
             del self._captured[void]
+
+
+class CapturedDecoder(CapturedPasses):
+    """A decoder around another, as a runner asks for it."""
+
+    def __init__(self, decoder: CapturedPassDecoder, graphs: Graphs, buckets: Buckets) -> None:
+        super().__init__(decoder, graphs, buckets)
+        self._decoder = decoder
+
+    @property
+    def places(self) -> Any:
+        """As of the decoder."""
+        return self._decoder.places
+
+    @property
+    def uncaptured(self) -> CapturedPassDecoder:
+        """For a pass of which nothing may be kept."""
+        return self._decoder
+
+    def pooled(self, batch: CapturablePass, texts: Sequence[range]) -> Any:
+        return self._decoder.pooled(batch, texts)

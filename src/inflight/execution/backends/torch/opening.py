@@ -19,7 +19,13 @@ from inflight.execution.backends.torch.attention_libraries.flashinfer import Fla
 from inflight.execution.backends.torch.attention_libraries.library import LibraryOperations
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes, token_sizes
-from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPassDecoder
+from inflight.execution.backends.torch.capture import (
+    CapturedDecoder,
+    CapturedPassDecoder,
+    CapturedPasses,
+    Graphs,
+    Passes,
+)
 from inflight.execution.backends.torch.device import first_line, has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.streams import CudaCopyStream
@@ -88,10 +94,20 @@ def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOpera
 
 
 def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:
-    """On a GPU. Graphs of all decoders of a backend have their memory from one pool."""
+    """On a GPU."""
+    return CapturedDecoder(decoder, *_graphs(backend))
+
+
+def captured_passes(decoder: Passes, backend: Backend) -> CapturedPasses:
+    """On a GPU, of what is no decoder of a model."""
+    return CapturedPasses(decoder, *_graphs(backend))
+
+
+def _graphs(backend: Backend) -> tuple[Graphs, Buckets]:
+    """Those of all decoders of a backend have their memory from one pool."""
     from inflight.execution.backends.torch.graphs import CudaGraphs
 
     assert isinstance(backend, TorchBackend)
     if backend.graphs is None:
         backend.graphs = CudaGraphs(backend.device)
-    return CapturedDecoder(decoder, backend.graphs, backend.buckets)
+    return backend.graphs, backend.buckets

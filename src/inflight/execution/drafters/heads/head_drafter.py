@@ -14,7 +14,7 @@ costs drafts alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, 
 from inflight.execution.drafters.drawn import drawn
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
-from inflight.execution.pass_decoder import sample
+from inflight.execution.pass_decoder import LogitDecoder, sample
 from inflight.execution.passes import passes
 
 PATIENCE = 1024  # steps in which nobody is drafted for, before hidden states are no longer read
@@ -36,19 +36,27 @@ class _Run(NamedTuple):
     places: list[int]
 
 
+class HeadPasses(LogitDecoder, Protocol):
+    """A head's layers, behind the hidden states that its decoder has taken, and its logits."""
+
+    def forward(self, batch: Any) -> None: ...
+
+
 class HeadDrafter:
     def __init__(
         self,
         decoder: HeadDecoder,
+        passes: HeadPasses,
         recent: RecentHidden,
         backend: Backend,
         cache: KVCache,
         capacity: Capacity,
     ) -> None:
-        """recent: hidden states of the model, of the capacity's rows and one of padding. cache: of the head's layer,
-        with the model's number of blocks."""
+        """passes: the decoder's own, or around it. recent: hidden states of the model, of the capacity's rows and one
+        of padding. cache: of the head's layer, with the model's number of blocks."""
         self.name = decoder.head.name
-        self._decoder, self._recent, self._backend, self._cache = decoder, recent, backend, cache
+        self._decoder, self._passes, self._recent = decoder, passes, recent
+        self._backend, self._cache = backend, cache
         self._padding = capacity.max_rows
         self._first = [0] * capacity.max_rows  # position of each row from which on hidden states were kept
         self._read = [0] * capacity.max_rows  # and up to which the head has read them
@@ -152,8 +160,8 @@ class HeadDrafter:
         chunks = [one.chunk for one in runs]
         batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
         self._decoder.take_taps(batch, self._recent.taps, [place for one in runs for place in one.places])
-        self._decoder.forward(batch)
-        sample(self._decoder, batch, chunks)
+        self._passes.forward(batch)
+        sample(self._passes, batch, chunks)
         return batch.finish()
 
     def _drafted(self, runs: Sequence[_Run], most: Sequence[int], slots: RequestSlots) -> list[PendingPass]:
@@ -166,8 +174,8 @@ class HeadDrafter:
             chunks = [chunk._replace(start=chunk.start + chunk.length, length=1) for chunk, _ in going]
             batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
             self._decoder.take_own(batch, [place for _, place in going])
-            self._decoder.forward(batch)
-            sample(self._decoder, batch, chunks)
+            self._passes.forward(batch)
+            sample(self._passes, batch, chunks)
             pending.append(batch.finish())
             going = list(zip(chunks, range(len(chunks)), strict=True))
         return pending

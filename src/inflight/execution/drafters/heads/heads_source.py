@@ -15,7 +15,7 @@ from inflight.execution.computing import KernelModel
 from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.heads.eagle3 import load_eagle3
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
-from inflight.execution.drafters.heads.head_drafter import HeadDrafter
+from inflight.execution.drafters.heads.head_drafter import HeadDrafter, HeadPasses
 from inflight.execution.drafters.heads.mtp import check_mtp, load_mtp
 from inflight.execution.drafters.heads.recent_hidden import RecentHidden
 from inflight.execution.packer import Progress
@@ -79,7 +79,12 @@ class HeadsSource:
         own = HeadDecoder(head, backend, model.hidden_size, self.max_tokens, self.max_logit_rows)
         taps = [of_model.tap(layer) for layer in head.taps]
         recent = RecentHidden(backend, taps, model.hidden_size, self.max_rows + 1, of_model.max_tokens)
-        return LoadedHeads(own, recent, backend, head.kv_shape(self.shape.block_size, self.shape.quantized))
+        passes: HeadPasses = own
+        if how.graphs.rows:
+            from inflight.execution.backends.torch.opening import captured_passes
+
+            passes = captured_passes(own, backend)
+        return LoadedHeads(own, passes, recent, backend, head.kv_shape(self.shape.block_size, self.shape.quantized))
 
     def _checkpoint(self) -> Checkpoint:
         """The model's. Raises ModelError for weights that can have no heads."""
@@ -98,6 +103,7 @@ class LoadedHeads:
     """A `LoadedDrafter`. shape: of the head's own blocks."""
 
     decoder: HeadDecoder
+    passes: HeadPasses
     recent: RecentHidden
     backend: Backend
     shape: KVShape
@@ -108,4 +114,4 @@ class LoadedHeads:
 
     def start(self, capacity: Capacity) -> HeadDrafter:
         cache = self.backend.kv_cache(self.shape, capacity.num_blocks + 1, capacity.host_blocks)
-        return HeadDrafter(self.decoder, self.recent, self.backend, cache, capacity)
+        return HeadDrafter(self.decoder, self.passes, self.recent, self.backend, cache, capacity)
