@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.speculation.step_cost import StepCost
+from inflight.core.speculation.step_cost import FIRST_PASSES, OUTLIER, StepCost
 from inflight.core.types.features import Features
 
 Seconds = Callable[[int], float]
@@ -84,6 +84,16 @@ def test_passes_of_the_executor_are_timed_as_they_come() -> None:
     for _ in range(50):
         cost.observe_passes(2, 0.002)
     assert cost.pass_seconds == pytest.approx(0.001, rel=0.05)
+
+
+def test_what_a_device_compiles_is_not_what_a_pass_takes() -> None:
+    """Neither at the beginning nor where something is compiled later: drafting would be given up for what is over."""
+    cost = StepCost(LatencyModel())
+    assert [cost.observe_passes(2, seconds) for seconds in (3.0, 0.4, 0.002, 0.003)] == [0.0] * FIRST_PASSES
+    assert cost.pass_seconds == 0.001
+    assert cost.observe_passes(2, 5.0) == pytest.approx(2 * OUTLIER * 0.001)
+    assert cost.pass_seconds == pytest.approx(0.001 * (1 + 0.1 * (OUTLIER - 1)))
+    assert cost.observe_passes(1, 0.001) == 0.001
 
 
 def test_one_by_one_they_are_those_of_each_number_and_never_fall() -> None:

@@ -307,8 +307,9 @@ class MeasuredSpeculation:
     def _learn(self, drafted: _Drafted, counts: dict[int, int], result: StepResult) -> None:
         """What came of drafts: who was right, and what that was worth. counts: by sequence; the planner may have had
         less room than was allotted."""
+        drafting = 0.0
         if result.draft_seconds > 0 and counts:
-            self._cost.observe_passes(max(counts.values()), result.draft_seconds)
+            drafting = self._cost.observe_passes(max(counts.values()), result.draft_seconds)
         accepted = 0
         for sampled in result.sampled:
             count, right = counts.get(sampled.sequence_id, 0), len(sampled.token_ids) - 1
@@ -320,7 +321,7 @@ class MeasuredSpeculation:
             self._acceptance.learn(of, drafted.proposals[sampled.sequence_id].chances[:count], count, right)
             if right:
                 self._turns.pays(sampled.sequence_id)
-        cost = drafted.step.extra(sum(counts.values())) + result.draft_seconds + self._rounds.unhidden
+        cost = drafted.step.extra(sum(counts.values())) + drafting + self._rounds.unhidden
         each_token = self._seconds_each(drafted.step, drafted.tokens)
         self._budget.settle(accepted * each_token, cost)
         if accepted * each_token > cost:

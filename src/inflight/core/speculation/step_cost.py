@@ -19,6 +19,7 @@ from inflight.core.types.features import Features
 EXACT = 16  # numbers of tokens that have a correction of their own; above, eight share an octave
 FORGETTING = 0.95  # for each step of so many tokens
 DOUBT = 2.0  # steps that count for the smaller number's correction
+FIRST_PASSES = 4  # times that an executor has drafted, until the least that a pass took is what one takes
 OUTLIER = 3.0  # a step that took so many times what was expected tells of the machine, not of its tokens
 
 
@@ -29,7 +30,8 @@ class StepCost:
         self._ratios: list[float] = []  # Σ of measured against modelled seconds, decaying, by place
         self._weights: list[float] = []
         self._corrections: list[float] = []  # by place
-        self.pass_seconds = 0.0  # of the executor's drafting, for one place of all rows
+        self.pass_seconds = 0.0  # of the executor's drafting, for one place of all rows; until it is known, 0
+        self._first_passes, self._least_pass = FIRST_PASSES, math.inf
 
     @property
     def ready(self) -> bool:
@@ -48,10 +50,18 @@ class StepCost:
         self._weights[place] = FORGETTING * self._weights[place] + 1.0
         self._correct(place)
 
-    def observe_passes(self, passes: int, seconds: float) -> None:
-        """The executor drafted for so many places of a step, in so many seconds."""
+    def observe_passes(self, passes: int, seconds: float) -> float:
+        """The executor drafted for so many places of a step, in so many seconds; returns those that drafts are
+        answerable for. The first ones tell of what a device compiles, and so do outliers."""
         each = seconds / passes
-        self.pass_seconds = each if not self.pass_seconds else self.pass_seconds + 0.1 * (each - self.pass_seconds)
+        if self._first_passes:
+            self._first_passes -= 1
+            self._least_pass = min(self._least_pass, each)
+            self.pass_seconds = 0.0 if self._first_passes else self._least_pass
+            return 0.0
+        each = min(each, OUTLIER * self.pass_seconds)
+        self.pass_seconds += 0.1 * (each - self.pass_seconds)
+        return passes * each
 
     def extended(self, held: Features) -> ExtendedStep:
         """A step of these features, as drafts extend it."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Bucket, Buckets, row_sizes
-from inflight.execution.backends.torch.capture import CapturedDecoder
+from inflight.execution.backends.torch.capture import CapturedDecoder, CapturedPasses
 
 
 @dataclass
@@ -151,6 +151,20 @@ def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidde
     assert bench.captured.logits(batch, [1]).written == [17]
     assert bench.captured.pooled(batch, [range(1, 2)]) == [16]
     assert len(bench.graphs.made) == 1
+
+
+def test_a_drafter_computes_logits_of_ends_alone() -> None:
+    decoder = CountingDecoder()
+    graphs = FakeGraphs(decoder)
+    passes = CapturedPasses(decoder, graphs, Buckets((1, 2), (2, 4)), draws_ends=True)
+    batch = FakePass([], Bucket(2, False))
+    for tokens in ([2, 3], [4, 5]):
+        batch.tokens[:] = tokens
+        passes.forward(batch)
+        assert passes.logits(batch, [1]).written == [tokens[1] ** 2 + 1]
+    assert ("logits", 2) not in decoder.launched
+    passes.forward(FakePass([6, 7], Bucket(2, True)))
+    assert decoder.launched[-1] == ("logits", 2) and len(graphs.made) == 2
 
 
 def test_logits_that_others_were_written_over_are_not_handed_out() -> None:

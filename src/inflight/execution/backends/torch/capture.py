@@ -90,10 +90,11 @@ class CapturedPasses:
     all: a sentence says so, and those there are go on.
     """
 
-    def __init__(self, decoder: Passes, graphs: Graphs, buckets: Buckets) -> None:
-        """buckets: that passes are filled up to."""
+    def __init__(self, decoder: Passes, graphs: Graphs, buckets: Buckets, draws_ends: bool = False) -> None:
+        """buckets: that passes are filled up to. draws_ends: of chunks of several tokens nobody asks for more logits
+        than those of their ends, so that a graph has none."""
         self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
-        self._passes, self._graphs, self._buckets = decoder, graphs, buckets
+        self._passes, self._graphs, self._buckets, self._draws_ends = decoder, graphs, buckets, draws_ends
         self._captured: dict[_Key, Graph] = {}
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
         self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
@@ -129,9 +130,9 @@ class CapturedPasses:
             self._passes.forward(batch)
         elif graph := self._captured.get(key := _Key(bucket, batch.adapters)):
             graph.replay()
-            self._has_logits = bucket.tokens <= self.max_logit_rows
+            self._has_logits = self._holds_logits(bucket)
         else:
-            self._compute(batch, bucket.tokens)
+            self._compute(batch, bucket)
             if bucket.one_each not in self._given_up:
                 self._capture(batch, key)
 
@@ -145,18 +146,21 @@ class CapturedPasses:
             return self._logits
         return self._passes.logits(batch, places)
 
-    def _compute(self, batch: CapturablePass, tokens: int) -> None:
-        """Logits where those of all rows come at once: others are computed for those alone that are asked for."""
+    def _holds_logits(self, bucket: Bucket) -> bool:
+        """Those of all rows, where they come at once: others are computed for those alone that are asked for."""
+        return bucket.tokens <= self.max_logit_rows and (bucket.one_each or not self._draws_ends)
+
+    def _compute(self, batch: CapturablePass, bucket: Bucket) -> None:
         self._passes.forward(batch)
-        if tokens <= self.max_logit_rows:
-            self._logits = self._passes.logits(batch, range(tokens))
+        if self._holds_logits(bucket):
+            self._logits = self._passes.logits(batch, range(bucket.tokens))
             self._has_logits = True
 
     def _capture(self, batch: CapturablePass, key: _Key) -> None:
         """Graphs of adapters as they were before are given up behind it, when none of them is under way any more: a
         capture waits for the device."""
         try:
-            self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket.tokens))
+            self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket))
         except RuntimeError as error:
             has_rows = bool(self._buckets.rows)
             self._given_up |= {False} if has_rows and not key.bucket.one_each else {False, True}

@@ -99,8 +99,8 @@ def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:
 
 
 def captured_passes(decoder: Passes, backend: Backend) -> CapturedPasses:
-    """On a GPU, of what is no decoder of a model."""
-    return CapturedPasses(decoder, *_graphs(backend))
+    """On a GPU, of what drafts and is no decoder of a model."""
+    return CapturedPasses(decoder, *_graphs(backend), draws_ends=True)
 
 
 def _graphs(backend: Backend) -> tuple[Graphs, Buckets]:
