@@ -75,7 +75,8 @@ async def pick_a_run(page: Page) -> None:
         f"""(() => {{
           const batch = {FIRST}.batch, box = batch.canvas.getBoundingClientRect(), {{ end, span, until }} = batch.shown;
           for (let row = batch.fitted - 1; row >= 0; row--)
-            for (const run of batch.history.within(row, end - span, until)) {{
+            for (const run of batch.history.rows[row] || []) {{
+              if (run.end <= end - span || run.start >= until) continue;
               const time = (Math.max(run.start, end - span) + Math.min(run.end, until)) / 2;
               if (run.work > 2 || (Math.min(run.end, until) - Math.max(run.start, end - span)) / span < 0.01) continue;
               const x = 34 + (1 - (end - time) / span) * batch.plotWidth, y = 6 + 34 + (row + 0.6) * batch.rowHeight;
@@ -365,15 +366,15 @@ def test_a_living_request_tells_what_it_waits_for_as_the_engine_counts_it(
     start: Callable[..., Server], traffic: Callable[..., None]
 ) -> None:
     server = start("--max-num-seqs", "1")
-    for _ in range(6):
+    for _ in range(24):
         traffic(server.url, tokens=900)
 
     async def look() -> None:
         async with opened_page() as page:
             await page.open(server.url)
             await page.until("window.inflight && inflight.page.runs[0]?.history.frames.length")
-            chip = f"{FIRST}.element.querySelector('.queues .chip')"
-            for _ in range(40):  # who waits is soon served
+            chip = f"[...{FIRST}.element.querySelectorAll('.queues .chip')].at(-1)"
+            for _ in range(40):  # who waits may soon be served
                 if await page.eval(f"{chip} ? ({chip}.click(), true) : false"):
                     await asyncio.sleep(0.7)
                 if "as the engine counts it" in await page.eval("document.getElementById('drawer').innerText"):

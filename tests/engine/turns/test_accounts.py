@@ -80,11 +80,12 @@ any_engine = st.builds(
 
 
 def longest_wait(engine: Engine, engines: list[Engine], floor: float) -> float:
-    """Seconds between two turns that shares leave: each of its class has its own for one of this engine's, and one more
-    that had begun; and of the time that class has what the floor leaves it."""
+    """Seconds between two turns that shares leave: each of its class has its own for a step of this engine's, which
+    nobody came between if it was alone, and a turn that had begun; and of the time that class has what the floor leaves
+    it."""
     alike = [one for one in engines if one.urgent == engine.urgent]
-    turn = LEAST_HOLD_SECONDS + max(one.layer_seconds for one in engines)
-    of_class = turn * (sum(one.weight for one in alike) / engine.weight + len(alike))
+    turn, step = LEAST_HOLD_SECONDS + max(one.layer_seconds for one in engines), engine.layers * engine.layer_seconds
+    of_class = (LEAST_HOLD_SECONDS + step) * sum(one.weight for one in alike) / engine.weight + turn * len(alike)
     is_alone = len(alike) == len(engines)
     return of_class / (1.0 if is_alone else 1 - floor if engine.urgent else floor)
 

@@ -21,6 +21,8 @@ from inflight.config.engine import DEFAULT_ROWS
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch.buckets import Buckets, row_sizes, token_sizes
+from inflight.execution.states import states_of
+from inflight.models.registry import read_folder
 
 from .opened import on_device
 
@@ -31,9 +33,9 @@ Said = list[list[tuple[Any, ...]]]
 
 def said(folder: Path, cases: Sequence[Case], by_torch: bool, **shape: Any) -> Said:
     with pytest.MonkeyPatch.context() as patch:
-        buckets = Buckets(
-            row_sizes(shape.get("max_num_seqs", DEFAULT_ROWS)), token_sizes(shape.get("max_num_batched_tokens", 64))
-        )
+        buckets = Buckets(row_sizes(shape.get("max_num_seqs", DEFAULT_ROWS)))
+        if not states_of(read_folder(folder, to_run=True)):
+            buckets = buckets._replace(tokens=token_sizes(shape.get("max_num_batched_tokens", 64)))
         backend = on_device("float32", 2, buckets) if by_torch else ReferenceBackend("float32")
         patch.setattr(computing, "open_backend", lambda *given, **named: backend)
         with opened(folder, dtype="float32", device="cpu", **shape) as engine:
