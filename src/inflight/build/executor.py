@@ -38,7 +38,7 @@ from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
 from inflight.execution.step_activity import StepActivity
-from inflight.execution.warm_up import warm_up
+from inflight.execution.warm_up import CAPTURE_SECONDS, warm_up
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.spec import ModelSpec
 
@@ -141,6 +141,7 @@ def build_executor(
     allocated = time.perf_counter()
     try:
         warm_up(decoder, executor)
+        runner.capture_drafts_ahead(CAPTURE_SECONDS)
     except RuntimeError as error:
         raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
     ready = time.perf_counter()

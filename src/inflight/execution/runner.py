@@ -109,6 +109,11 @@ class ModelRunner:
             self._flights.append(flight)
         return flight
 
+    def capture_drafts_ahead(self, seconds: float) -> None:
+        """What a drafter's own passes are compiled and captured for; those of the model's decoder come by steps."""
+        if self._drafting is not None:
+            self._drafting.capture_ahead(seconds)
+
     def pauses(self, between: Callable[[], None]) -> None:
         """From now on called between two layers of each pass of the model, on a decoder that can; on others, such as
         one whose passes are captured, steps are not interrupted."""

@@ -139,7 +139,11 @@ def test_passes_that_are_replayed_draft_the_same(tiny: Path) -> None:
     plain, _ = rig.run(requests(max_tokens=20))
     graphs = Replays(), Replays()
     rig.decoders = [CapturedDecoder(one, of, backend.buckets) for one, of in zip(rig.decoders, graphs, strict=True)]  # type: ignore[misc]
-    drafted, account = rig.run(requests(max_tokens=20), most_drafts=5)
+    runner = rig.runner(rig.drafter())
+    runner.capture_drafts_ahead(60.0)
+    assert len(graphs[1].made) == len(backend.buckets.padding()) and not graphs[0].made
+    account = Account(runner)
+    drafted = rig.run_on(account, requests(max_tokens=20), 5)
     assert tokens_of(drafted) == tokens_of(plain) and account.accepted > 0.97 * account.drafted > 40
     assert sum(graph.count for graph in graphs[1].made) > 10
 

@@ -20,11 +20,12 @@ from inflight.execution.backends.protocol import Device, KVCache, KVShape, Pendi
 
 class DraftKV:
     """Over the tables of the first KV group, whose layers see all positions. cache: of the device, with as many blocks
-    as the model's has."""
+    as the model's has. padding_row: of the slots, nobody's."""
 
     def __init__(self, backend: Device, shape: KVShape, capacity: Capacity) -> None:
         self.cache: KVCache = backend.kv_cache(shape, capacity.num_blocks + 1, capacity.host_blocks)
         self._backend, self._block_size, self._padding = backend, capacity.block_size, capacity.num_blocks
+        self.padding_row = capacity.max_rows
         self._filled = np.zeros(capacity.num_blocks + 1 + capacity.host_blocks, np.int32)
         width = -(-capacity.max_model_len // capacity.block_size)
         self._tables = np.full((capacity.max_rows + 1, width), self._padding, np.int32)

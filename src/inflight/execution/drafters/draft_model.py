@@ -21,6 +21,7 @@ from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.drawn import drawn
 from inflight.execution.pass_decoder import PassDecoder, sample
 from inflight.execution.passes import passes
+from inflight.execution.warm_up import CapturesAhead
 
 PATIENCE = 1024  # steps in which nobody is drafted for, before prompts are no longer computed
 
@@ -32,6 +33,10 @@ class DraftModel:
         """decoder: of the draft model, made for the model's backend."""
         self._decoder, self._backend, self._kv = decoder, backend, kv
         self._idle = 0  # steps since somebody was drafted for
+
+    def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
+        if isinstance(self._decoder, CapturesAhead):
+            self._decoder.capture_ahead(lambda lengths: self._pad(lengths, slots), seconds)
 
     def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
         self._kv.begin(plan)
@@ -61,6 +66,12 @@ class DraftModel:
 
     def discard(self, rows: Sequence[int]) -> None:
         self._kv.discard(rows)
+
+    def _pad(self, lengths: Sequence[int], slots: RequestSlots) -> None:
+        chunks = [Chunk(-1, self._kv.padding_row, 0, length, (), 0) for length in lengths]
+        batch = self._backend.prepare(slots, self._kv.cache, chunks)
+        self._decoder.forward(batch)
+        batch.finish().result()
 
     def _behind(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """What the draft model has not computed of each sequence, up to its last known token, numbered as `chunks`;

@@ -19,6 +19,10 @@ class StepDrafter(Protocol):
 
     name: str
 
+    def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
+        """Before the first step: passes of the drafter's own are compiled and captured, where a device does that, over
+        rows of padding; none begins when the seconds are over."""
+
     def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
         """A step begins, behind its copies: rows and blocks change hands, and the model writes the positions of the
         plan's chunks anew. The slots are still as the step before left them."""

@@ -28,6 +28,9 @@ class StepDrafting:
         self._backend, self._slots, self._kv_cache = backend, slots, kv_cache
         self.seconds = 0.0
 
+    def capture_ahead(self, seconds: float) -> None:
+        self._ask(lambda drafter: drafter.capture_ahead(self._slots, seconds), None)
+
     def drafted(self, plan: BatchPlan) -> tuple[Chunk, ...]:
         """The plan's chunks as they are to be computed. What has drafts was told its blocks, and is told none again."""
         self.seconds = 0.0

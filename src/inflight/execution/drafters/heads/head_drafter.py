@@ -25,6 +25,7 @@ from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
 from inflight.execution.pass_decoder import LogitDecoder, sample
 from inflight.execution.passes import passes
+from inflight.execution.warm_up import CapturesAhead
 
 PATIENCE = 1024  # steps in which nobody is drafted for, before hidden states are no longer read
 
@@ -62,6 +63,10 @@ class HeadDrafter:
         self._read = [0] * capacity.max_rows  # and up to which the head has read them
         self._certain = [0] * capacity.max_rows  # up to which the token behind a position is known
         self._idle = 0  # steps since somebody was drafted for
+
+    def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
+        if isinstance(self._passes, CapturesAhead):
+            self._passes.capture_ahead(lambda lengths: self._pad(lengths, slots), seconds)
 
     # -- as a step asks ---------------------------------------------------------------------------------------------
     def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
@@ -155,6 +160,10 @@ class HeadDrafter:
                 piece.append(_Run(chunk, whole.places[first : first + chunk.length]))
             found.append(piece)
         return found
+
+    def _pad(self, lengths: Sequence[int], slots: RequestSlots) -> None:
+        runs = [_Run(Chunk(-1, self._padding, 0, length, (), 0), [0] * length) for length in lengths]
+        self._submit(runs, slots).result()
 
     def _submit(self, runs: Sequence[_Run], slots: RequestSlots) -> PendingPass:
         chunks = [one.chunk for one in runs]
