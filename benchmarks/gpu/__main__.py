@@ -42,6 +42,11 @@ class Scale:
     prompt: int  # tokens of the prompt whose company changes
 
     @property
+    def usual_prompt(self) -> int:
+        """Whose kernels are told one by one."""
+        return self.prompts[-2:][0]
+
+    @property
     def most_rows(self) -> int:
         return max(self.rows)
 
@@ -196,7 +201,7 @@ def _measurements(
         ),
         "by-kernel": (
             "Where the time goes",
-            lambda: by_kernel.by_kernel(model, scale.rows, scale.context, scale.steps, scale.prompts[-2:][0]),
+            lambda: by_kernel.by_kernel(model, scale.rows, scale.context, scale.steps, scale.usual_prompt),
         ),
     }
 

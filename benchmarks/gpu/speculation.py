@@ -25,11 +25,11 @@ from inflight.execution.warm_up import warm_up
 def contest(model: DrawnModel, batches: Sequence[int], legs: int, leg_tokens: int) -> str:
     """batches: rising. leg_tokens: of each row in a leg."""
     said = (
-        f"With a vocabulary of {model.spec.vocab_size:,}, that of the texts: to say which of 128,256 tokens is forced "
-        "takes the host longer than a step. Tokens a second with `--speculation auto` over those with `off`, prompts "
-        f"included, in {legs} legs each of {leg_tokens} tokens a row that ran in turns, {model.backend.depth} steps in "
-        "flight; in brackets 95 % intervals. Texts: the held-out half of the corpus. All answers were the same, token "
-        "by token."
+        f"With a vocabulary of {model.spec.vocab_size:,}, that of the texts: a script's mask over 128,256 tokens for "
+        "each position would be work that no served answer makes. Tokens a second with `--speculation auto` over those "
+        f"with `off`, prompts included, in {legs} legs each of {leg_tokens} tokens a row that ran in turns, "
+        f"{model.backend.depth} steps in flight; in brackets 95 % intervals. Texts: the held-out half of the corpus. "
+        "All answers were the same, token by token."
     )
     cells = [cells for kind in get_args(Kind) for cells in _of_kind(model, batches, kind, legs, leg_tokens)]
     return f"{said}\n\n{table(HEAD, cells)}"

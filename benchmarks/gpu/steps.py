@@ -38,19 +38,12 @@ class Stepper:
         """Of a step in which so many rows decode with `context` tokens behind each, and one more from step to step."""
         known = tuple(at % 1000 + 3 for at in range(context))
         prompts = [Prompt(known, context - 1)] * rows
-        plans = self.decodes(prompts, WARM_STEPS + steps)
-        ends: list[float] = []
-        for _ in self.run(plans):
-            ends.append(time.perf_counter())
-        return (ends[-1] - ends[WARM_STEPS - 1]) / steps
+        return self._seconds(self.decodes(prompts, WARM_STEPS + steps), steps)
 
     def verify_seconds(self, rows: int, drafts: int, context: int, steps: int) -> float:
         """Of a step in which so many rows decode with so many drafts each, none of which is right."""
         prompts = [Prompt(tuple(at % 1000 + 3 for at in range(context)), context - 1)] * rows
-        ends: list[float] = []
-        for _ in self.run(self._verifying(prompts, drafts, WARM_STEPS + steps)):
-            ends.append(time.perf_counter())
-        return (ends[-1] - ends[WARM_STEPS - 1]) / steps
+        return self._seconds(self._verifying(prompts, drafts, WARM_STEPS + steps), steps)
 
     def prompt_seconds(self, tokens: int, repeats: int = 5) -> float:
         """Of one pass over a prompt, and its first token: the least of some."""
@@ -109,6 +102,13 @@ class Stepper:
                 yield checked(flights.pop(0)).sampled
         for flight in flights:
             yield checked(flight).sampled
+
+    def _seconds(self, plans: Iterator[BatchPlan], steps: int) -> float:
+        """Of each of the last so many."""
+        ends: list[float] = []
+        for _ in self.run(plans):
+            ends.append(time.perf_counter())
+        return (ends[-1] - ends[WARM_STEPS - 1]) / steps
 
     def _beginning(self, prompts: Sequence[Prompt], positions: int) -> BatchPlan:
         """All rows at once, with blocks for so many positions of each."""
