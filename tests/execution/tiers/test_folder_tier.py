@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import random
@@ -30,6 +31,8 @@ ROOT = SharedRoot("", None)
 TOKENS = tuple(range(16))
 REQUEST = Request(request_id="r", prompt_token_ids=TOKENS)
 OPEN: list[FolderTier] = []
+SEEDS = itertools.count()
+"""No two engines hold the same bytes."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +46,7 @@ class Engine:
     """Blocks of memory, and a folder for them."""
 
     def __init__(self, folder: Path, identity: bytes = b"i" * 16, blocks: int = 1000, **more: object):
-        self.memory = bytearray(random.Random(id(self)).randbytes(16 * BLOCK_BYTES))
+        self.memory = bytearray(random.Random(next(SEEDS)).randbytes(16 * BLOCK_BYTES))
         memory = BlockMemory(memoryview(self.memory), BLOCK_BYTES)
         most = blocks * file_bytes(BLOCK_BYTES)
         self.tier = FolderTier(folder, most, identity, SIZE, memory, **more)  # type: ignore[arg-type]
@@ -84,6 +87,12 @@ class Engine:
     def found(self, held: int = 0, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> tuple[int, ...]:
         told = self.tier.continuation(REQUEST, root, tokens, held)
         return () if told is None else told.remote_blocks
+
+
+def alter(path: Path) -> None:
+    """One bit of its last byte."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes((content[-1] ^ 1,)))
 
 
 def test_what_one_engine_keeps_another_finds_after_a_restart(tmp_path: Path) -> None:
@@ -157,7 +166,7 @@ def test_a_damaged_file_is_taken_away_and_its_block_not_touched(
     engine = Engine(tmp_path)
     numbers = engine.keep()
     path = engine.tier.index.path(numbers[0])
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    alter(path)
     before = engine.block(9)
     with caplog.at_level(logging.WARNING):
         assert "altered" in (engine.transfer("load", (9,), numbers[:1]) or "")
@@ -356,7 +365,7 @@ def test_a_damaged_file_that_cannot_be_taken_away_is_told_of(
     engine = Engine(tmp_path)
     numbers = engine.keep()
     path = engine.tier.index.path(numbers[0])
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    alter(path)
 
     def refused(path: Path, missing_ok: bool = False) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
