@@ -23,7 +23,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 # What a busy machine takes long for is no failure; what hangs, pytest's own limit ends.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("usual", _PATIENT)
+settings.register_profile("usual", _PATIENT, max_examples=50)
 settings.register_profile("wide", _PATIENT, max_examples=1000)  # `./check --all`
 settings.load_profile("usual")
 

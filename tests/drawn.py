@@ -1,4 +1,4 @@
-"""How many examples a test draws at random where each costs much: few from day to day, ten times as many with
+"""How many examples a test draws at random where each costs much: few from day to day, twenty times as many with
 `./check --all`."""
 
 from __future__ import annotations
@@ -9,5 +9,5 @@ _OF = settings.get_profile("default").max_examples
 
 
 def examples(count: int) -> settings:
-    """`count` where a test that says nothing draws a hundred."""
+    """`count` where Hypothesis by itself would draw a hundred."""
     return settings(max_examples=count * settings.default.max_examples // _OF)

@@ -83,6 +83,7 @@ def test_adapters_answer_in_one_batch_each_in_its_way(tmp_path: Path) -> None:
     assert len(told["without"]) > 20
 
 
+@pytest.mark.wide
 def test_planning_tells_where_the_queue_begins_to_grow() -> None:
     told = run(EXAMPLES / "how_many_fit.py")
     assert "128 KiB a token" in told and "TTFT p99" in told and "grows without end" in told

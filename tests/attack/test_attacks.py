@@ -66,6 +66,7 @@ def test_attackers_note_what_they_are_told(answer: bytes, told: str) -> None:
     assert (tally.told, tally.visits, addresses) == ({told: 1}, 1, ["127.0.0.5"])
 
 
+@pytest.mark.wide
 def test_two_attacks_for_some_seconds_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

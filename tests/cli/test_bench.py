@@ -83,6 +83,7 @@ def test_lengths_are_those_that_were_asked(server, endpoint):
     assert all(len(row["token_times_s"]) == row["output_tokens"] for row in rows)
 
 
+@pytest.mark.wide
 def test_a_closed_loop_of_a_given_time_ends_by_itself(server):
     found = record(
         server.url, "--concurrency", "2", "--duration", "1.5", "--input-tokens", "16", "--output-tokens", "8",
@@ -121,6 +122,7 @@ def test_conversations_find_what_came_before_cached(server):
     assert cached[136] >= 48 and cached[208] >= 128
 
 
+@pytest.mark.wide
 def test_prompts_of_a_second_run_are_not_cached(server):
     arguments = (server.url, "--requests", "6", "--concurrency", "2", "--input-tokens", "80", "--output-tokens", "2")
     first, second = record(*arguments), record(*arguments)
@@ -193,6 +195,7 @@ def test_a_sweep_is_a_curve(server, tmp_path):
     assert [point["result"]["workload"]["concurrency"] for point in curve["points"]] == [1, 4]
 
 
+@pytest.mark.wide
 def test_a_capacity_that_no_load_reaches_is_said(server, tmp_path):
     path = tmp_path / "capacity.json"
     done = bench(

@@ -58,6 +58,7 @@ def test_texts_and_rates(server: Server, options: tuple[str, ...]) -> None:
     assert json.loads(done.stdout)["summary"]["completed"] == 12
 
 
+@pytest.mark.wide
 def test_a_capacity_is_found_by_the_whole_answer(server: Server) -> None:
     done = bench(
         server.url, "--find-capacity", "--by", "concurrency", "--slo", "e2e=60000", "--requests", "16",

@@ -91,6 +91,7 @@ def test_a_trace_of_lengths_and_texts_is_compared(inflight: Caller, tmp_path: Pa
     assert narrow == wide and "estimated" not in told.err
 
 
+@pytest.mark.wide
 def test_a_server_beside_an_engine(inflight: Caller) -> None:
     server = Server("--admission", "off").ready()
     try:
@@ -135,6 +136,7 @@ def test_outside_of_a_verb_variants_are_what_they_say() -> None:
     assert adaptive.scheduling.strategy == "adaptive"
 
 
+@pytest.mark.wide
 def test_servers_are_started_and_stand_side_by_side(inflight: Caller) -> None:
     two = ("--serve", "few=", "--serve", "many=--max-num-seqs 8")
     given = (*two, "--max-num-seqs", 2, "--concurrency", 4, "--repeats", 2)

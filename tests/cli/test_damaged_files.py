@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bench.test_result import ABOUT, measured
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate.setups import MODEL, chat, pool
@@ -117,7 +118,7 @@ def told(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-@settings(deadline=None)
+@settings(examples(50), deadline=None)
 @given(damage=damages())
 def test_a_damaged_file_is_read_or_told_in_one_sentence(
     sound: dict[str, Path], name: str, damage: Callable[[bytes], bytes]

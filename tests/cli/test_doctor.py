@@ -22,6 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "device_rates", lambda device: H100)
 
 
+@pytest.mark.wide
 def test_a_gpus_rates_and_its_roofline_are_told(inflight: Caller, gpu: None) -> None:
     report = json.loads(inflight("doctor", "--json").out)
     assert report["gpu"]["name"] == "NVIDIA H100" and report["gpu"]["read_bytes_per_s"] == 3e12

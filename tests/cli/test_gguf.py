@@ -26,6 +26,7 @@ def test_it_answers_as_the_folder_does(tiny: Path, file: Path, capfd: pytest.Cap
     assert Caller(capfd, file.parent)(*asked) == expected  # the one file of a folder
 
 
+@pytest.mark.wide
 def test_it_is_planned_with(
     tiny: Path, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  #
     return ask
 
 
+@pytest.mark.wide
 def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The question that a buyer asks: how many nodes, which settings, why, and how sure?"""
     config = tmp_path / "engine.toml"

@@ -144,6 +144,7 @@ def test_on_a_terminal_without_a_prompt(tiny: Path) -> None:
     assert shown.startswith("(No prompt was given, so here is one: What is continuous batching?)")
 
 
+@pytest.mark.wide
 def test_progress_is_shown_where_no_lines_are(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     source = tmp_path / "in.jsonl"

@@ -89,6 +89,7 @@ def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> N
     assert "needs targets" in said(capsys, *split, code=1)[1]
 
 
+@pytest.mark.wide
 def test_replicas_that_scale(capsys: pytest.CaptureFixture[str], model: str) -> None:
     usual = ("simulate", "--step-model", model, "--rate", "400", "--requests", "4000", "--max-num-seqs", "4")
     out, err = said(capsys, *usual, "--max-replicas", "3", "--replica-start-seconds", "1", "--json")
@@ -103,6 +104,7 @@ def test_replicas_that_scale(capsys: pytest.CaptureFixture[str], model: str) -> 
 DISK = ("--kv-disk-read-gb-per-s", "2", "--kv-disk-write-gb-per-s", "1", "--kv-bytes", "4096")
 
 
+@pytest.mark.wide
 def test_tiers_bring_what_the_prefix_cache_had_to_give_up(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_tiers_bring_what_the_prefix_cache_had_to_give_up(
     assert not list(folder.iterdir())
 
 
+@pytest.mark.wide
 def test_pools_that_scale_and_ask_first(capsys: pytest.CaptureFixture[str], model: str) -> None:
     pools = ("--prefill-replicas", "1", "--decode-replicas", "1", "--transfer-gbps", "10", "--decode-asks", "first")
     scaling = ("--max-prefill-replicas", "3", "--max-decode-replicas", "3", "--replica-start-seconds", "1")
@@ -217,6 +220,7 @@ def test_a_gpu_by_its_data_sheet(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, *LLAMA, *LITTLE, "--json") == (out, err)
 
 
+@pytest.mark.wide
 def test_precision_and_degree_count(capsys: pytest.CaptureFixture[str]) -> None:
     def tpot(*options: str) -> float:
         out, _ = said(capsys, "simulate", "--model", "llama-3-8b", "--hardware", "h100", *LITTLE, *options, "--json")
@@ -242,12 +246,14 @@ def test_who_could_never_be_served_is_told(capsys: pytest.CaptureFixture[str]) -
     assert "failed       40 in all, the first since: The prompt needs 38 KV blocks" in err
 
 
+@pytest.mark.wide
 def test_a_load_that_only_fast_kernels_would_bear_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     heavy = ("--requests", "300", "--input-tokens", "600", "--output-tokens", "40")
     assert "its fast end the load is within capacity" in said(capsys, *LLAMA, *heavy, "--rate", "9")[1]
     assert "its slow end the load is above capacity" in said(capsys, *LLAMA, *heavy, "--rate", "8")[1]
 
 
+@pytest.mark.wide
 def test_pools_of_different_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     pools = ("--prefill-replicas", "1", "--decode-replicas", "1")
     together, err = said(capsys, *LLAMA, *LITTLE, *pools, "--json")

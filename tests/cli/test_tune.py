@@ -61,6 +61,7 @@ def test_a_configuration_comes_with_its_reasons_and_is_served(  # type: ignore[n
     assert call(["run", "--model", str(tiny), "--config", str(output), "--max-tokens", "2", "hello"]) == 0
 
 
+@pytest.mark.wide
 def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
     told = tune("--step-model", step_model, "--model", tiny, *DEMAND, "--verify", 2, "--verify-seconds", 1, "--json")
     assert told.code == 0, told.err
@@ -70,6 +71,7 @@ def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: 
     assert "On the real engine" in told.err
 
 
+@pytest.mark.wide
 def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-untyped-def]
     told = tune("--model", "llama-3-8b", "--hardware", "h100", "--rate", 5, *DEMAND[2:], "--max-num-seqs", 32)
     assert told.code == 0, told.err
@@ -104,6 +106,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore
         assert sentence in tune("--step-model", step_model, *DEMAND, "--output", place).sentence()
 
 
+@pytest.mark.wide
 def test_a_load_at_which_nothing_matters_is_told(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
     easy = ("--rate", 0.1, *DEMAND[2:])
     told = tune("--step-model", step_model, *easy)

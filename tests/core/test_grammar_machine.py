@@ -9,6 +9,7 @@ from itertools import product
 
 import hypothesis.strategies as st
 import pytest
+from drawn import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, rule
 
@@ -176,6 +177,9 @@ class GrammarMachine(SchedulerMachine):
 
 TestGrammars = GrammarMachine.TestCase
 TestGrammars.settings = settings(
-    stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    examples(60),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestGrammars.pytestmark = [pytest.mark.timeout(1800)]  # type: ignore[attr-defined]  # with ten times the examples

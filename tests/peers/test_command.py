@@ -35,6 +35,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("small")
 def test_peers_that_are_not_installed_are_left_out_and_said(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -73,6 +74,7 @@ def test_no_round_makes_the_checkpoints(tmp_path: Path, capsys: pytest.CaptureFi
     assert said.out == "" and "measures nothing" in said.err
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("small")
 def test_when_the_time_is_over_a_first_round_is_still_whole(
     checkpoints: Path, capsys: pytest.CaptureFixture[str]

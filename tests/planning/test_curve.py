@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from inflight.planning import throughput_latency_curve
 from inflight.planning.proposal import Overrides, propose
 from inflight.planning.sizing import traffic_of
@@ -9,6 +11,7 @@ from inflight.planning.sizing import traffic_of
 from .builders import drawn, machine
 
 
+@pytest.mark.wide
 def test_latency_grows_with_the_rate_until_it_has_no_meaning() -> None:
     demand, box = drawn(), machine()
     config = propose(box, traffic_of(demand), (), Overrides()).config

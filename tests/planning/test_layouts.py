@@ -58,6 +58,7 @@ def outlook(rate: float, link: Link | None = QUICK) -> LayoutOutlook:
     return LayoutOutlook(list(needs(link).values()), demand, traffic_of(demand), link)
 
 
+@pytest.mark.wide
 def test_apart_serves_more_where_steps_with_prompts_break_the_pace() -> None:
     """A step of 64 tokens breaks 160 ms, so that chunks are small, and each of their steps costs 100 ms anyway."""
     found = needs(QUICK)
@@ -172,6 +173,7 @@ def conversations(requests: int = 1500, groups: int = 24) -> Workload:
     return Workload(tuple(entries), "conversations")
 
 
+@pytest.mark.wide
 def test_a_tier_pays_where_prompts_begin_alike_and_memory_is_short() -> None:
     small = machine(blocks=500, host_blocks=0, block_bytes=2.0**20, copy_seconds=1e-5)
     one = runner(Traced(conversations(), 4.0), "ttft=4000(p90)", small, (150, 200, 300))

@@ -58,6 +58,7 @@ def test_the_interval_holds_the_answer() -> None:
             assert low <= value <= high
 
 
+@pytest.mark.wide
 def test_a_slow_end_that_cannot_keep_the_promise_has_no_number() -> None:
     slow, fast = Linear(5.0, 1e-3), Linear(0.08, 0.8e-3)
     found = plan(asked(machine(cases=(slow, fast)), rate=10.0, slo="ttft=4000(p99)"))
@@ -66,10 +67,12 @@ def test_a_slow_end_that_cannot_keep_the_promise_has_no_number() -> None:
     assert as_data(found)["replicas_interval"] == [found.replicas_low, None]
 
 
+@pytest.mark.wide
 def test_more_traffic_takes_more_replicas() -> None:
     assert answer(60.0).replicas > 2 * answer(20.0).replicas
 
 
+@pytest.mark.wide
 def test_what_is_read_holds_in_a_long_run_too() -> None:
     """Neither a filling nor a draining batch is read."""
     question = asked(machine(), rate=4.0, slo="ttft=6000(p90)")
@@ -82,6 +85,7 @@ def test_what_is_read_holds_in_a_long_run_too() -> None:
     assert short.percentiles["tpot"][0] == pytest.approx(long.percentiles["tpot"][0], rel=0.15)
 
 
+@pytest.mark.wide
 def test_many_replicas_are_simulated_few_at_a_time_and_that_is_said() -> None:
     found = plan(replace(asked(machine(), rate=0.0001, slo="ttft=2000"), demand=drawn(60.0, answer="lognormal:5:10")))
     assert isinstance(found, Plan)
@@ -134,7 +138,8 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert as_data(plan(answer().question)) == as_data(answer())
 
 
-@pytest.mark.parametrize(("speed", "gpus"), first_of([(3.0, 2), (1.4, 1)]))
+@pytest.mark.wide
+@pytest.mark.parametrize(("speed", "gpus"), [(3.0, 2), (1.4, 1)])
 def test_the_cheaper_machine_is_chosen(speed: float, gpus: int) -> None:
     """Twice the GPUs for less than twice the speed are not worth it, for more than twice they are."""
     machines = (machine("one", gpus=1), machine("two", gpus=2, speed=speed))
@@ -143,6 +148,7 @@ def test_the_cheaper_machine_is_chosen(speed: float, gpus: int) -> None:
     assert len(found.others) == 1
 
 
+@pytest.mark.wide
 def test_impossible_promises_are_answered_with_what_is_possible() -> None:
     question = asked(machine(), rate=2.0, slo="ttft=5(p99)")
     found = plan(question)
@@ -156,6 +162,7 @@ def test_impossible_promises_are_answered_with_what_is_possible() -> None:
     assert as_data(found)["possible"] is False
 
 
+@pytest.mark.wide
 def test_without_promises_throughput_is_sized_with_headroom() -> None:
     found = plan(asked(machine(), rate=20.0))
     assert isinstance(found, Plan) and not found.trial.saturated
@@ -167,12 +174,14 @@ def test_a_model_that_fits_nowhere_is_told() -> None:
         plan(asked(machine(blocks=10), rate=20.0))
 
 
+@pytest.mark.wide
 def test_too_little_memory_is_what_binds() -> None:
     found = plan(asked(machine(blocks=64), rate=20.0, slo="ttft=20000"))
     assert isinstance(found, Plan) and found.bottleneck.bound == "KV"
     assert "KV memory holds" in " ".join(found.bottleneck.sentences)
 
 
+@pytest.mark.wide
 def test_strategies_are_compared_for_the_same_promises() -> None:
     question = asked(machine(), rate=20.0, slo="ttft=6000(p99)")
     found = plan(question, strategies=True)
@@ -225,6 +234,7 @@ def test_what_decides_rests_on_as_many_requests_as_its_percentile_needs(slo: str
         assert runner.run(candidate, rate, replicas=1).summary.offered >= fewest
 
 
+@pytest.mark.wide
 def test_fixed_settings_are_kept_and_judged() -> None:
     found = answer(4.0, overrides=Overrides(max_num_seqs=100, max_num_batched_tokens=128))
     assert found.config.max_num_seqs == 100 and found.config.max_num_batched_tokens == 128

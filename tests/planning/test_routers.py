@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from inflight.metrics.slo import parse_slos
 from inflight.planning.data import as_data
 from inflight.planning.demand import Traced
@@ -34,6 +36,7 @@ def answered(question: Question) -> Plan:
     return found
 
 
+@pytest.mark.wide
 def test_where_prompts_begin_alike_a_router_that_knows_it_takes_fewer() -> None:
     few_blocks = machine(blocks=800)
     slos = parse_slos(["ttft=4000(p90)"])
@@ -49,6 +52,7 @@ def test_where_prompts_begin_alike_a_router_that_knows_it_takes_fewer() -> None:
     assert [one["router"] for one in as_data(found)["routers"]] == list(needs)
 
 
+@pytest.mark.wide
 def test_where_nothing_is_shared_nobody_is_asked() -> None:
     slos = parse_slos(["ttft=4000(p99)"])
     found = answered(Question(machines=[machine()], demand=drawn(20.0), slos=slos, requests=(100, 200, 400)))

@@ -62,6 +62,7 @@ def test_where_they_are_not_the_engine_hardly_drafts(model: Linear, acceptance: 
     assert "not worth it at this load" in as_text(answer(model, acceptance))
 
 
+@pytest.mark.wide
 def test_passes_of_a_drafting_model_cost() -> None:
     cheap, dear = (outlook(PER_STEP, "0.8", seconds) for seconds in (0.001, 0.04))
     assert cheap.is_worth_it and cheap.tpot[1] < dear.tpot[1]

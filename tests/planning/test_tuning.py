@@ -66,6 +66,7 @@ def test_a_bad_beginning_is_left() -> None:
     assert (found.best.config.max_num_batched_tokens or 0) >= 128
 
 
+@pytest.mark.wide
 def test_a_load_that_any_setting_serves_is_told_apart() -> None:
     told: list[str] = []
     demand = drawn(0.2)
@@ -81,6 +82,7 @@ def test_too_much_demand_is_said() -> None:
     assert usual(40.0).saturated
 
 
+@pytest.mark.wide
 def test_little_memory_makes_preemption_worth_trying() -> None:
     found = tuned(4.0, on=machine(blocks=40, host_blocks=100, block_bytes=2.0**20, copy_seconds=1e-4), requests=60)
     kinds = {one.config.scheduling.preemption for one in found.tried}

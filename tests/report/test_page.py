@@ -202,6 +202,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render(Report("Many", [engine.setting(tmp_path_factory.mktemp("large"), many)]))
 
 
+@pytest.mark.wide
 def test_ten_thousand_requests_make_a_small_page(large: str) -> None:
     assert "10,000" in large
     assert len(large.encode()) < MOST_BYTES

@@ -176,6 +176,7 @@ def test_a_damaged_database_is_refused_in_one_sentence(start: Callable[..., Serv
     assert not any("Traceback" in line for line in server.log)
 
 
+@pytest.mark.wide
 def test_the_server_says_that_it_checks_its_data_directory(start: Callable[..., Server], tmp_path: Path) -> None:
     assert start("--data-dir", str(tmp_path)).stop() == 0
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
@@ -200,6 +201,7 @@ def told(server: Server, path: str) -> str:
     return answer.text if answer.status_code == 503 else ""
 
 
+@pytest.mark.wide
 def test_two_servers_cannot_share_a_data_directory(start: Callable[..., Server], tmp_path: Path) -> None:
     start("--data-dir", str(tmp_path / "data"))
     second = start("--data-dir", str(tmp_path / "data"), ready=False)

@@ -113,6 +113,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(pair: Server, data: Path) -> N
     assert len(pair.get("/v1/files").json()["data"]) == before
 
 
+@pytest.mark.wide
 def test_tenants_do_not_see_each_others_files(start: Callable[..., Server], tmp_path: Path, keys_file: Path) -> None:
     server = start("--api-processes", "2", "--data-dir", str(tmp_path / "data"), "--api-keys-file", str(keys_file))
     clients = spread(server)
@@ -150,6 +151,7 @@ def test_jobs_go_on_when_the_process_that_has_them_is_killed(start: Callable[...
     assert server.stop() == 0 and "Traceback" not in "".join(server.log)
 
 
+@pytest.mark.wide
 def test_a_damaged_database_ends_the_server_with_one_sentence(start: Callable[..., Server], tmp_path: Path) -> None:
     given = ("--api-processes", "2", "--data-dir", str(tmp_path))
     assert start(*given).stop() == 0
@@ -162,6 +164,7 @@ def test_a_damaged_database_ends_the_server_with_one_sentence(start: Callable[..
     assert not any("Traceback" in line for line in server.log)
 
 
+@pytest.mark.wide
 def test_an_upload_on_its_way_keeps_no_server_from_ending(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", "--data-dir", str(tmp_path / "data"))
     connections = []

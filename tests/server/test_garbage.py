@@ -72,6 +72,7 @@ main()
 """
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(120)
 def test_connections_and_requests_leave_nothing_for_the_collector() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -73,6 +73,7 @@ def test_a_process_that_has_not_grown_or_does_nothing_is_left_alone(monkeypatch:
     assert Process(monkeypatch, works=0.0).watched(64 << 20).trims == 0
 
 
+@pytest.mark.wide
 def test_what_brings_nothing_is_tried_seldom_and_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 <= Process(monkeypatch).watched(64 << 20).trims <= 12
 

@@ -81,6 +81,7 @@ def test_a_subscriber_follows_and_closes_a_gap(
     assert found in lengths and max(lengths) >= found + 32, "the answer's blocks are told, too"
 
 
+@pytest.mark.wide
 def test_replicas_name_the_same_content_alike_and_evictions_are_told(
     start: Callable[..., Server], subscribe: Callable[[Server], Subscriber]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import schemathesis
+from drawn import examples
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -55,12 +56,14 @@ storing = ServerSettings(data_dir=folder, store_responses=True)
 app = make_app(Service(storing, lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
 # What breaks a bound may break the bound of bodies, too, which is told first: 413.
 refused = {"expected-statuses": [400, 401, 403, 404, 405, 413, 429, "5xx"]}
-config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refused}})
+# Thousands of cases that are made beforehand, by every worker.
+every_case = {"coverage": {"enabled": settings.default.max_examples > 100}}  # with ./check --all
+config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refused}, "phases": every_case})
 schema = schemathesis.openapi.from_dict(app.openapi(), config=config)
 
 
 @schema.parametrize()
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(examples(40), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_answers_as_documented(case: schemathesis.Case, server: Server) -> None:
     case.call_and_validate(base_url=server.url, checks=CHECKS, timeout=60)
 

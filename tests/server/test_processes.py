@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
+from breadth import first_of
 
 from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.loaded_engine import LoadedEngine
@@ -196,6 +197,7 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     assert server.stop() == 0 and "Traceback" not in log
 
 
+@pytest.mark.wide
 def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callable[..., Server]) -> None:
     """Nothing can be told to who has ended, and everybody else is told."""
     server = start("--api-processes", "2")
@@ -205,6 +207,7 @@ def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callabl
     assert "has not ended in time" not in "".join(server.log) and "Traceback" not in "".join(server.log)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("seconds", [0.3, 0.9])
 def test_an_engine_that_dies_while_a_process_loads_leaves_nobody(start: Callable[..., Server], seconds: float) -> None:
     server = start("--api-processes", "2")
@@ -233,6 +236,7 @@ def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_pa
     assert not folder.exists(), "and nothing"
 
 
+@pytest.mark.wide
 def test_a_broken_engine_ends_the_command_with_a_sentence(start: Callable[..., Server], tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from inflight.core.scheduling.scheduler import Scheduler\n"
@@ -255,6 +259,7 @@ def test_a_broken_engine_ends_the_command_with_a_sentence(start: Callable[..., S
     assert any("The engine stopped by a fault" in line for line in server.log)
 
 
+@pytest.mark.wide
 def test_drains_on_sigterm(start: Callable[..., Server]) -> None:
     server = start("--api-processes", "2", "--drain-timeout", "30")
     asking = [Asking(server) for _ in range(4)]
@@ -266,6 +271,7 @@ def test_drains_on_sigterm(start: Callable[..., Server]) -> None:
     assert log.count("SIGTERM: taking no new work; 4 calls are under way.") == 1 and "Traceback" not in log
 
 
+@pytest.mark.wide
 def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
     server = start("--api-processes", "2", "--drain-timeout", "600")
     asking = [Asking(server, body={**ENDLESS, "n": 64}) for _ in range(2)]
@@ -277,6 +283,7 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
         assert one.ended()[-1] == "data: [DONE]", "done, or told that it was shut down"
 
 
+@pytest.mark.wide
 def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", ready=False)
     assert server.settled(lambda: len(children(server)) == 2)
@@ -332,7 +339,7 @@ def test_the_port_is_nobody_elses(pair: Server) -> None:
             other.bind(("127.0.0.1", int(pair.url.rpartition(":")[2])))
 
 
-@pytest.mark.parametrize("count", ["1", "2"])
+@pytest.mark.parametrize("count", first_of(["2", "1"]))
 def test_who_waits_when_a_process_ends_is_served_by_another(start: Callable[..., Server], count: str) -> None:
     """By its successor, where there is none."""
     server = start("--api-processes", count)
@@ -348,6 +355,7 @@ def test_who_waits_when_a_process_ends_is_served_by_another(start: Callable[...,
         assert waiting.recv(1000).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.wide
 def test_nothing_but_sockets_lies_in_folders(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
     [folder] = tmp_path.glob("inflight-*")
@@ -437,6 +445,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})})
 
 
+@pytest.mark.wide
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     for arguments, said in (

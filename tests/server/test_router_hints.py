@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from breadth import first_of
 
 from inflight.core.types.request import SLO, Request
 from inflight.frontend.prompts import PromptEncoder
@@ -86,7 +87,7 @@ def test_nobody_with_a_key_chooses_a_share() -> None:
     assert placed(HINTS, Tenant(name="acme"), user="me")[0].tenant == "acme"
 
 
-@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("processes", first_of([0, 1]))
 def test_headers_reach_the_engine(start: Callable[..., Server], tmp_path: Path, processes: int) -> None:
     config, record = tmp_path / "lanes.toml", tmp_path / "run.jsonl"
     config.write_text("[lanes.rerank]\nweight = 2\n", encoding="utf-8")

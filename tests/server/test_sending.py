@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from breadth import first_of
 from starlette.types import Message
 
 from inflight.build import BUILT_IN
@@ -134,7 +135,7 @@ def test_a_body_is_gone_when_its_call_is_opened(size: int, no_collector: None) -
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/detokenize"])
-@pytest.mark.parametrize("size", [100, 100_000])
+@pytest.mark.parametrize("size", first_of([100_000, 100]))
 def test_what_the_frames_of_a_refused_call_held_is_gone_with_its_answer(
     path: str, size: int, no_collector: None
 ) -> None:
@@ -264,6 +265,7 @@ LONGEST = max(range(TOKENIZER.vocab_size), key=lambda token_id: len(TOKENIZER.de
 LONG = {"tokens": [LONGEST] * 262_144}  # the answer is more than a kernel keeps
 
 
+@pytest.mark.wide
 def test_who_does_not_read_a_whole_answer_loses_its_place_and_its_connection(start: Callable[..., Server]) -> None:
     server = start("--request-timeout", "5")
     length = len(server.post("/detokenize", LONG).content)

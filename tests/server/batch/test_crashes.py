@@ -182,6 +182,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.wide
 def test_kill_9_at_random_moments(tmp_path: Path) -> None:
     content = jsonl(*(request_line(str(number)) for number in range(600)))
 

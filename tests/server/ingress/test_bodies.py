@@ -59,6 +59,7 @@ def test_a_body_that_is_too_large_is_refused_when_it_says_so(start: Callable[...
     assert httpx.post(server.url + COMPLETIONS, content=body, headers=json_type, timeout=60).status_code == 200
 
 
+@pytest.mark.wide
 def test_a_body_must_come_in_time_and_not_too_slowly(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--body-timeout", "0.5", "--upload-timeout", "0.5", "--data-dir", str(tmp_path))
     with Raw(server) as raw:

@@ -75,6 +75,7 @@ def test_pages_of_others_may_not_call_it(server: Server) -> None:
     assert "access-control-allow-origin" not in preflight.headers
 
 
+@pytest.mark.wide
 def test_origins_that_are_named_may(start: Callable[..., Server], keys_file: Path) -> None:
     friend = "https://chat.example.com"
     server = start("--cors-origin", friend, "--cors-origin", "http://localhost:3000", "--allowed-hosts", "a.example")

@@ -226,6 +226,7 @@ def engines(messages: Iterator[tuple[str, dict[str, Any]]]) -> tuple[set[str], d
     return greeted, works, members
 
 
+@pytest.mark.wide
 def test_with_http_in_processes_of_its_own_the_engine_is_seen_all_the_same(start: Callable[..., Server]) -> None:
     server = start("--api-processes", "2")
     with feed(server) as messages:
@@ -239,6 +240,7 @@ def test_with_http_in_processes_of_its_own_the_engine_is_seen_all_the_same(start
     asked.join()
 
 
+@pytest.mark.wide
 def test_of_several_models_each_is_seen(start: Callable[..., Server], tmp_path: Path) -> None:
     models = tmp_path / "models.toml"
     models.write_text("memory = 4\n[models.a]\npin = true\nkv-memory = 0.05\n[models.b]\nkv-memory = 0.05\n")

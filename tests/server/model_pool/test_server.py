@@ -180,6 +180,7 @@ def test_metrics_are_of_each_model_and_of_the_server(room_for_one: Server) -> No
     assert room_for_one.get("/health").status_code == 200
 
 
+@pytest.mark.wide
 def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Server], tmp_path: Path) -> None:
     text = f"memory = 1.5\nmax-wait = 1\n[models.a]\npin = true\n{SIZE}{SMALL}[models.b]\nsize = 0.4\n{SMALL}"
     text += f"[models.c]\nsize = 0.4\n{SMALL}"
@@ -212,6 +213,7 @@ def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Serve
     assert pinned.status_code == 409 and "pinned" in pinned.json()["error"]["message"]
 
 
+@pytest.mark.wide
 def test_a_model_that_breaks_down_is_loaded_anew(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--models", write(tmp_path / "models.toml", f"memory = 4\n[models.a]\n{SMALL}[models.b]\n{SMALL}"))
     assert ask(server, "a").status_code == 200 and ask(server, "b").status_code == 200
@@ -224,6 +226,7 @@ def test_a_model_that_breaks_down_is_loaded_anew(start: Callable[..., Server], t
     assert "works no more" in "".join(server.log)
 
 
+@pytest.mark.wide
 def test_only_operators_load_and_unload_with_keys(start: Callable[..., Server], tmp_path: Path) -> None:
     keys = write(tmp_path / "keys.toml", '[us]\nkey = "sk-us"\noperator = true\n[them]\nkey = "sk-them"\n')
     models = write(tmp_path / "models.toml", f"memory = 2\n[models.a]\n{SMALL}")
@@ -233,6 +236,7 @@ def test_only_operators_load_and_unload_with_keys(start: Callable[..., Server], 
         assert server.post("/v1/models/load", {"model": "a"}, headers=headers).status_code == status
 
 
+@pytest.mark.wide
 def test_calls_that_wait_count_among_their_tenants(start: Callable[..., Server], tmp_path: Path) -> None:
     keys = write(tmp_path / "keys.toml", '[us]\nkey = "sk-us"\nmax_concurrent = 2\n')
     models = write(tmp_path / "models.toml", f"memory = 1.5\n[models.a]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}")
@@ -244,6 +248,7 @@ def test_calls_that_wait_count_among_their_tenants(start: Callable[..., Server],
     assert statuses[:2] == [200, 200] and statuses[-1] == 429
 
 
+@pytest.mark.wide
 def test_a_model_that_is_not_there_is_told_at_the_start(start: Callable[..., Server], tmp_path: Path) -> None:
     models = write(tmp_path / "models.toml", f'memory = 2\n[models.a]\nmodel = "{tmp_path}/nothing"\n')
     server = start("--models", models, ready=False)
@@ -252,6 +257,7 @@ def test_a_model_that_is_not_there_is_told_at_the_start(start: Callable[..., Ser
     assert "[models.a]" in log and "nothing" in log and "Traceback" not in log
 
 
+@pytest.mark.wide
 def test_calls_that_wait_are_told_when_the_server_ends(room_for_one: Server, tmp_path: Path) -> None:
     models = write(tmp_path / "models.toml", f"memory = 1.5\n[models.a]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}")
     server = Server("--models", models, "--drain-timeout", "20").ready()
@@ -267,6 +273,7 @@ def test_calls_that_wait_are_told_when_the_server_ends(room_for_one: Server, tmp
     assert not workers(server) and "Traceback" not in "".join(server.log)
 
 
+@pytest.mark.wide
 def test_the_server_ends_though_calls_do_not(tmp_path: Path) -> None:
     """And a pinned model is not loaded anew because its process ends."""
     models = write(tmp_path / "models.toml", f"memory = 2\n[models.a]\npin = true\n{SMALL}[models.b]\n{SMALL}")

@@ -184,6 +184,7 @@ def test_nothing_else_is_traced(traced: tuple[Server, Collector]) -> None:
     }
 
 
+@pytest.mark.wide
 def test_in_processes_of_its_own(start: Start, collector: Collector) -> None:
     server = start("--api-processes", "2", "--otlp-traces-endpoint", collector.url, env=QUICK)
     answer = server.post("/v1/chat/completions", {"messages": HI, "max_tokens": 5}, headers={"traceparent": SAMPLED})
@@ -209,6 +210,7 @@ def test_with_several_models_the_wait_for_one_is_a_stage(
     assert span.name == "text_completion a" and collector.within(span)["wait_for_model"].seconds > 0.05
 
 
+@pytest.mark.wide
 def test_a_collector_that_is_away_harms_nobody_and_is_told_of_once(start: Start, collector: Collector) -> None:
     collector.status = 503
     server = start("--otlp-traces-endpoint", collector.url, env=QUICK)
@@ -231,6 +233,7 @@ def test_a_collector_that_is_away_harms_nobody_and_is_told_of_once(start: Start,
     assert said("Spans do not reach") == 1 and collector.spans
 
 
+@pytest.mark.wide
 def test_the_end_does_not_wait_for_a_collector_that_is_away(start: Start) -> None:
     server = start("--otlp-traces-endpoint", "http://user:secret@127.0.0.1:9/v1/traces")
     assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 2}).status_code == 200

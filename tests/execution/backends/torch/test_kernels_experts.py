@@ -57,6 +57,7 @@ def test_broken_logits_pick_somebody(scores: Any, device: torch.device) -> None:
     assert_sorted(torch.tensor([[0, 1]], device=device), places.rows, places.experts)
 
 
+@pytest.mark.wide
 def test_tiles_are_enough_when_every_expert_has_one_that_is_not_full(device: torch.device) -> None:
     """And no more than that many."""
     logits = torch.eye(COUNT, device=device).repeat(TILE + 1, 1) * 9
