@@ -80,6 +80,7 @@ def test_tokens_are_those_of_an_engine_without(
     assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.wide
 def test_on_the_backend_of_a_gpu_tokens_are_the_same(
     with_mtp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

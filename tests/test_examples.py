@@ -70,6 +70,7 @@ def test_the_policy_is_taken(tmp_path: Path) -> None:
     assert told.count('"finish_reason"') == 2 and "first come" not in told, "fcfs would have taken over"
 
 
+@pytest.mark.wide
 def test_the_strategy_makes_gaps_shorter() -> None:
     gentle = simulated("--strategy", "gentle_chunks:GentleChunks")
     assert "takes over" not in gentle

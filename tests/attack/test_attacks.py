@@ -40,6 +40,7 @@ def test_the_call_with_everything_is_valid_or_the_engine_would_never_see_it() ->
     assert COMPLETION.decode(text(penalized())).n == 128
 
 
+@pytest.mark.wide
 def test_attackers_know_what_stands_about_too_but_a_mixture_does_not() -> None:
     assert set(everything()) - set(catalogue()) == {"crowd: idle", "crowd: slow bodies", "crowd: slow readers", "flood"}
 

@@ -154,6 +154,7 @@ def test_classes_have_their_own_summaries(server, tmp_path):
     assert server.metric("inflight_requests_accepted_total", lane="batch") == found["by_class"]["jobs"]["offered"]
 
 
+@pytest.mark.wide
 def test_a_trace_is_sent_as_it_is(server, tmp_path):
     path = tmp_path / "azure.csv"
     rows = [f"2023-11-16 18:00:{second:02d}.0000000,{20 + second},3" for second in range(30)]
@@ -164,6 +165,7 @@ def test_a_trace_is_sent_as_it_is(server, tmp_path):
     assert all(gap == pytest.approx(0.05) for gap in gaps)
 
 
+@pytest.mark.wide
 def test_a_trace_of_texts_is_sent_in_its_words(server, tmp_path):
     path = tmp_path / "share.json"
     turns = [

@@ -98,6 +98,7 @@ def test_its_server_ends_with_it() -> None:
     assert demo.is_gone()
 
 
+@pytest.mark.wide
 def test_a_port_that_is_taken_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -66,6 +66,7 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
     ]
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("small")
 def test_no_round_makes_the_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["--folder", str(tmp_path), "--precisions", "bf16", "--threads", "1", "--rounds", "0", "--write"])
@@ -87,6 +88,7 @@ def test_when_the_time_is_over_a_first_round_is_still_whole(
     assert "| int8 | inflight | int8 by channel | bf16 |" in printed
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("small")
 def test_a_setting_that_inflight_does_not_have_leaves_it_out(
     checkpoints: Path, capsys: pytest.CaptureFixture[str]

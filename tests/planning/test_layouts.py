@@ -68,6 +68,7 @@ def test_apart_serves_more_where_steps_with_prompts_break_the_pace() -> None:
     assert held is not None and held.met and len(held.busy) == 2
 
 
+@pytest.mark.wide
 def test_a_slow_link_takes_what_apart_brings() -> None:
     one = runner(drawn(50.0, **LONG), STRICT)
     layout = needs(QUICK)[APART].layout

@@ -134,6 +134,7 @@ def test_changes_say_what_they_would_take() -> None:
             assert change.replicas is None or change.replicas >= found.replicas
 
 
+@pytest.mark.wide
 def test_the_same_question_has_the_same_answer() -> None:
     assert as_data(plan(answer().question)) == as_data(answer())
 
@@ -195,6 +196,7 @@ def test_strategies_are_compared_for_the_same_promises() -> None:
     assert "not tried: it needs a promise on ITL" in told
 
 
+@pytest.mark.wide
 def test_every_stage_is_told() -> None:
     stages: list[str] = []
     plan(answer(2.0).question, progress=stages.append)

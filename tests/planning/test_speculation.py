@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from breadth import first_of
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.data import as_data
@@ -53,7 +52,8 @@ def test_where_tokens_of_a_step_are_cheap_right_drafts_are_worth_it() -> None:
     assert data["worth_it"] and data["tpot_s"] == {"without": without, "with": with_drafts}
 
 
-@pytest.mark.parametrize(("model", "acceptance"), first_of([(PER_STEP, "0"), (PER_TOKEN, "0.8")]))
+@pytest.mark.wide
+@pytest.mark.parametrize(("model", "acceptance"), [(PER_STEP, "0"), (PER_TOKEN, "0.8")])
 def test_where_they_are_not_the_engine_hardly_drafts(model: Linear, acceptance: str) -> None:
     found = outlook(model, acceptance)
     without, with_drafts = found.tpot

@@ -23,6 +23,7 @@ def test_the_context_of_a_running_sequence_weighs_long_answers_more() -> None:
     assert found.mean_context == pytest.approx((10 * 105 + 90 * 145) / 100)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("given", "least", "most"), [(1.0, 0.8, 1.2), (4.0, 3.0, 5.0), (0.25, 0.2, 0.3)])
 def test_gap_variation_is_found_again(given: float, least: float, most: float) -> None:
     assert least < analyze_traffic(sample(drawn(gap_variation=given))).gap_variation < most

@@ -110,6 +110,7 @@ def test_the_real_engine_has_the_last_word() -> None:
     assert ran[: len(ran) // 2] == ran[len(ran) // 2 :] and len(ran) == 2 * len(simulated.tried)
 
 
+@pytest.mark.wide
 def test_the_simulators_choice_stays_where_it_measures_as_well() -> None:
     simulated = usual()
     found = tuned(check=Check(lambda config: summarize([_answered(1, 0.1)]), settings=3))

@@ -146,6 +146,7 @@ def test_a_tenant_has_his_own_adapters(folder: Path, tmp_path: Path, start: Call
     assert server.post(LOAD, {"lora_name": "c", "lora_path": "c"}, headers={"x-api-key": "k-boss"}).status_code == 200
 
 
+@pytest.mark.wide
 def test_without_a_folder_none_is_loaded(folder: Path, start: Callable[..., Server]) -> None:
     server = start(*options(folder), "--api-processes", "2")
     answer = server.post(LOAD, {"lora_name": "c", "lora_path": "c"})

@@ -131,6 +131,7 @@ def test_unknown_models_paths_and_methods(server: Server, client: openai.OpenAI)
     assert wrong.status_code == 405 and wrong.json()["error"]["code"] == "method_not_allowed"
 
 
+@pytest.mark.wide
 def test_priority_without_a_policy_that_reads_it(start: Callable[..., Server], server: Server) -> None:
     assert server.post("/v1/chat/completions", {**HELLO, "priority": 3}).status_code == 200
     plain = start()

@@ -176,6 +176,7 @@ def test_an_upload_on_its_way_keeps_no_server_from_ending(start: Callable[..., S
     assert not list((tmp_path / "data" / "partial").iterdir())
 
 
+@pytest.mark.wide
 def test_who_is_being_answered_when_it_dies_is_told_to_come_back(start: Callable[..., Server], tmp_path: Path) -> None:
     data = tmp_path / "data"
     server = start("--api-processes", "2", "--data-dir", str(data))

@@ -120,6 +120,7 @@ def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
     assert result.returncode == 1 and "nowhere" in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.wide
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text('[acme]\nkey = "a"\nweight = 2.0\n', encoding="utf-8")

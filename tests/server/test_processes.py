@@ -292,6 +292,7 @@ def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], tmp_
     assert "Traceback" not in "".join(server.log)
 
 
+@pytest.mark.wide
 def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
     result = run("--api-processes", "2", "--port", "0", str(tmp_path / "nowhere"))
     assert result.returncode == 1 and "nowhere" in result.stderr and "Traceback" not in result.stderr

@@ -127,6 +127,7 @@ def test_it_is_its_tenants_and_survives_the_server(
         assert acme.responses.retrieve(last.response.id).previous_response_id == one.id
 
 
+@pytest.mark.wide
 def test_what_cannot_be_stored_is_not_answered_as_if_it_were(start: Callable[..., Server], tmp_path: Path) -> None:
     bounds = ("--max-responses-mb", "0.002", "--response-days", "1")
     client = start("--data-dir", str(tmp_path / "data"), "--store-responses", *bounds).client()

@@ -75,6 +75,7 @@ def test_a_client_that_waits_for_a_whole_answer_and_goes_away_frees_it_too(serve
     assert server.settled(lambda: under_way(server) == "0 calls under way")
 
 
+@pytest.mark.wide
 def test_signs_of_life_while_a_request_waits(start: Callable[..., Server]) -> None:
     """One row, taken by somebody else."""
     server = start("--max-num-seqs", "1", "--keep-alive", "0.05", "--max-model-len", "1024")

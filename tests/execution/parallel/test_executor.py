@@ -178,6 +178,7 @@ def test_a_worker_that_stands_still_is_not_waited_for(folder: Path, monkeypatch:
     assert process.poll() == -signal.SIGKILL
 
 
+@pytest.mark.wide
 def test_a_fault_of_the_first_rank_ends_the_others(folder: Path) -> None:
     with opened(folder, 2) as llm:
         (process,) = processes(llm)

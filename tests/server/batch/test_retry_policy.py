@@ -124,6 +124,7 @@ def test_a_fault_of_the_engine_that_passes_fails_no_line(tmp_path: Path, monkeyp
     live(tmp_path, test, concurrency=16)
 
 
+@pytest.mark.wide
 def test_a_line_that_is_given_up_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         rig.answerer.gate = asyncio.Event()

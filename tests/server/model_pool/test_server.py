@@ -147,6 +147,7 @@ def test_what_streams_ends_before_its_model_is_unloaded(room_for_one: Server) ->
     assert room_for_one.settled(lambda: states(room_for_one)["a"] == "unloaded")
 
 
+@pytest.mark.wide
 def test_lines_of_batch_jobs_ask_several(room_for_one: Server) -> None:
     client = room_for_one.client()
     lines = [
@@ -168,6 +169,7 @@ def test_lines_of_batch_jobs_ask_several(room_for_one: Server) -> None:
     assert {one["response"]["body"]["model"] for one in answers} == {"a", "b"}
 
 
+@pytest.mark.wide
 def test_metrics_are_of_each_model_and_of_the_server(room_for_one: Server) -> None:
     ask(room_for_one, "b")
     page = room_for_one.get("/metrics").text

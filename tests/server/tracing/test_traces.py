@@ -197,6 +197,7 @@ def test_in_processes_of_its_own(start: Start, collector: Collector) -> None:
     assert span_of(collector, last), "it is sent before the end"
 
 
+@pytest.mark.wide
 def test_with_several_models_the_wait_for_one_is_a_stage(
     start: Start, collector: Collector, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

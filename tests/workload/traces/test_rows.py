@@ -86,6 +86,7 @@ def test_times_that_were_rounded_are_noticed(arrivals: list[float], bucket: floa
     assert any("multiples" in note for note in trace.notes) == (bucket > 0)
 
 
+@pytest.mark.wide
 def test_a_long_gap_is_told() -> None:
     busy = [k * 0.5 for k in range(600)]
     assert not rows(*busy).finish("any").notes

@@ -41,6 +41,7 @@ def test_the_host_is_one_step_ahead_and_commits_what_has_come(share: float) -> N
         assert min(waits) > 0
 
 
+@pytest.mark.wide
 def test_it_draws_what_an_engine_does_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "torch")
     for name, few in {"ROWS": 4, "PROMPT": 16, "ANSWER": 8}.items():
