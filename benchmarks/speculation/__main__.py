@@ -39,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(body)
     if asked.write:
         given = [one for one in (sys.argv[1:] if arguments is None else arguments) if one != "--write"]
-        subject = f"speculation {asked.part}, {' and '.join(asked.models)}"
-        write_section(subject, TITLES[asked.part], " ".join(["python -m benchmarks.speculation", *given]), body)
+        models, title = " and ".join(asked.models), TITLES[asked.part]
+        if asked.part == "contest":  # it has a section for each of several models
+            title += f", {models}"
+        command = " ".join(["python -m benchmarks.speculation", *given])
+        write_section(f"speculation {asked.part}, {models}", title, command, body)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.graph_limits import NO_GRAPHS
+from inflight.extras import pip_install
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.pooler import by_next_token, with_pooling
 from inflight.models.registry import family_at, read_folder
@@ -57,7 +58,7 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
     except ImportError as error:
         raise SettingsError(
             f"--backend transformers needs torch and transformers ({error}); install them: "
-            "pip install 'inflight[transformers]'."
+            f"{pip_install('transformers')}."
         ) from None
     return load(files, settings.dtype, settings.load_format, settings.seed)
 

@@ -12,6 +12,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.kv_events import OPTION
 from inflight.config.setting import SettingsError
 from inflight.engine.kv_events.options import KVEventOptions
+from inflight.extras import pip_install
 
 if TYPE_CHECKING:
     from inflight.engine.kv_events.publisher import KVEventPublisher
@@ -30,7 +31,7 @@ def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KV
         from inflight.engine.kv_events.publisher import KVEventPublisher
     except ImportError:
         raise SettingsError(
-            f"{OPTION} needs pyzmq, which is not installed; pip install 'inflight[processes]', or leave the option out."
+            f"{OPTION} needs pyzmq, which is not installed; {pip_install('processes')}, or leave the option out."
         ) from None
     publisher = KVEventPublisher(options)
     missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"

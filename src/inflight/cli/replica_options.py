@@ -13,6 +13,7 @@ from inflight.cli.replicas.ray_address import check_address
 from inflight.cli.replicas.scale import Scale
 from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
+from inflight.extras import pip_install
 from inflight.routing.registry import ROUTERS
 
 DEFAULT_ROUTER = "prefix-aware"
@@ -84,7 +85,7 @@ def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         raise click.UsageError("--api-processes has no place with --replicas: HTTP has a process of its own already.")
     if find_spec("ray") is None:  # not imported: that takes a second, in which something else may be wrong
         raise SettingsError(
-            "--replicas needs Ray Serve, which is not installed; pip install 'inflight[ray]', or serve one engine."
+            f"--replicas needs Ray Serve, which is not installed; {pip_install('ray')}, or serve one engine."
         )
     if given["ray_address"] is not None:
         check_address(given["ray_address"])

@@ -20,6 +20,7 @@ from inflight.cli.serving_pool import serve_pool
 from inflight.config.setting import SettingsError
 from inflight.core.types.adapter import Adapter
 from inflight.engine.turns.table import TurnTable
+from inflight.extras import pip_install
 from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
@@ -73,7 +74,7 @@ def _check_zmq() -> None:
         import zmq  # noqa: F401
     except ImportError:
         raise SettingsError(
-            "--models needs pyzmq, which is not installed; pip install 'inflight[processes]', or serve one model."
+            f"--models needs pyzmq, which is not installed; {pip_install('processes')}, or serve one model."
         ) from None
 
 

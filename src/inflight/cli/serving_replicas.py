@@ -22,6 +22,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.counted import counted
+from inflight.extras import pip_install
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
 from inflight.server.loading import make_prompts, make_served
@@ -79,8 +80,8 @@ def _started(setup: ReplicaSetup, replicas: Replicas) -> ReplicaHandle:
         from inflight.cli.replicas.own_ray import OwnRay
     except ImportError as error:
         raise SettingsError(
-            f"--replicas needs Ray Serve, and what is installed of Ray cannot be used ({error}); pip install -U "
-            "'inflight[ray]', or serve one engine."
+            f"--replicas needs Ray Serve, and what is installed of Ray cannot be used ({error}); "
+            f"{pip_install('ray')}, or serve one engine."
         ) from None
     is_local = replicas.address is None
     if is_local:

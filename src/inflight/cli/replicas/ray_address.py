@@ -10,6 +10,7 @@ import os
 import socket
 
 from inflight.config.setting import SettingsError
+from inflight.extras import pip_install
 
 LEAST_VERSION = (2, 55)
 CONNECT_SECONDS = 5.0
@@ -22,9 +23,7 @@ def check_version(version: str) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
-        raise SettingsError(
-            f"--replicas needs Ray {least} or later, and {version} is installed; pip install -U 'inflight[ray]'."
-        )
+        raise SettingsError(f"--replicas needs Ray {least} or later, and {version} is installed; {pip_install('ray')}.")
 
 
 def check_address(address: str) -> None:

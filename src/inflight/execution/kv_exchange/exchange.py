@@ -21,6 +21,7 @@ from inflight.execution.kv_exchange.exports import Exports
 from inflight.execution.kv_exchange.nixl import NixlAgent, NixlUnusable
 from inflight.execution.kv_exchange.provider import Provider
 from inflight.execution.kv_exchange.pulls import Pulls
+from inflight.extras import pip_install
 from inflight.peer_secret import PeerSecret
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _agent(options: KVExchangeOptions, memory: BlockMemory) -> NixlAgent | None:
     package = nixl.installed() if options.way in ("auto", "nixl") else None
     if options.way == "nixl" and package is None:
         raise ExchangeError(
-            "--kv-transport nixl needs NIXL, which is not installed; install inflight[nixl], or leave the option out."
+            f"--kv-transport nixl needs NIXL, which is not installed; {pip_install('nixl')}, or leave the option out."
         )
     try:
         return None if package is None else NixlAgent(package, memory)

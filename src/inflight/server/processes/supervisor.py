@@ -21,6 +21,7 @@ from pathlib import Path
 import uvloop
 
 from inflight.counted import counted
+from inflight.extras import pip_install
 from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.heap import give_back, settled
 from inflight.server.live.frame_shelf import FrameShelf
@@ -94,8 +95,8 @@ class Supervisor:
             from inflight.engine.remote.server import EngineServer
         except ImportError:
             raise ProcessesError(
-                "--api-processes needs pyzmq, which is not installed; pip install 'inflight[processes]', or leave the "
-                "option out."
+                f"--api-processes needs pyzmq, which is not installed; {pip_install('processes')}, or leave the option "
+                "out."
             ) from None
         self._make_server = EngineServer
         self._settings, self._tenants, self._bound = settings, tenants, bound

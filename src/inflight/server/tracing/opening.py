@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from inflight.config.setting import SettingsError
+from inflight.extras import pip_install
 from inflight.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def check_tracing(settings: ServerSettings) -> None:
     """For whoever leaves the opening to other processes: loads nothing. Raises SettingsError."""
     if settings.otlp_traces_endpoint is not None and not all(map(_is_installed, _NEEDED)):
         raise SettingsError(
-            "--otlp-traces-endpoint needs OpenTelemetry's SDK and its exporter, which are not installed; pip install "
-            "'inflight[otel]', or leave it out."
+            "--otlp-traces-endpoint needs OpenTelemetry's SDK and its exporter, which are not installed; "
+            f"{pip_install('otel')}, or leave it out."
         )
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inflight.execution.backends.protocol import DeviceMemory
+from inflight.extras import pip_install
 
 if TYPE_CHECKING:
     import torch
 
 _DRIVERS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/kfd")  # the last one is AMD's
-INSTALL = "install it: pip install 'inflight[gpu]'"
+INSTALL = f"install it: {pip_install('gpu')}"
 
 
 class DeviceError(ValueError):
@@ -150,8 +151,8 @@ def _cuda(asked: str) -> Any:
         raise DeviceError(f"--device {asked} needs PyTorch, which is not here ({error}); {INSTALL}.") from None
     if torch.version.cuda is None and torch.version.hip is None:
         raise DeviceError(
-            f"--device {asked} needs a PyTorch with CUDA, and {torch.__version__} is for CPUs; {INSTALL} from PyPI, "
-            "whose wheels have it."
+            f"--device {asked} needs a PyTorch with CUDA, and {torch.__version__} is for CPUs; uninstall torch, and "
+            f"then {INSTALL} from PyPI, whose wheels have it."
         )
     if not torch.cuda.is_available():
         raise DeviceError(
