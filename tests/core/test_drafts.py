@@ -152,6 +152,30 @@ def test_drafts_take_no_blocks_from_anybody() -> None:
     assert harness.scheduler.snapshot().preemptions == 0 and harness.drafted[1] > 0
 
 
+def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_drafts() -> None:
+    def most_drafts(*before: Any) -> list[int]:
+        """That it may have, step by step; a block's at most."""
+        found: list[int] = []
+
+        def asked(view: SequenceView, most: int) -> Proposal:
+            found.append(min(most, ROOMY.block_size))
+            return NOTHING
+
+        harness = Harness(replace(ROOMY, num_blocks=16))
+        harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(Answers(asked)))
+        harness.add(*before)
+        harness.drain()
+        found.clear()
+        pool = harness.scheduler._memory.pool
+        assert pool.free < 3 if before else pool.free == 16
+        harness.add(request("asked", (1, 1, 0), output=16))
+        harness.drain()
+        return found
+
+    others = [request(f"r{number}", [number >> place & 1 for place in range(8)], output=2) for number in range(8)]
+    assert most_drafts(*others) == most_drafts() == [4] * 15
+
+
 def test_a_sequence_with_drafts_in_flight_waits_for_them() -> None:
     harness = Harness(replace(ROOMY, depth=2))
     harness.add(request("a", output=12))

@@ -1,8 +1,9 @@
 """The draft planner: which decodes of a step have drafts, and how many.
 
 Knows what everybody else has left of the step's budget and of the blocks; not who is worth a draft (`speculation`), nor
-whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and no content of
-the cache; nobody is pushed out for them.
+whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and of those with content
+of the cache the one that the sequence would take with its next tokens anyway: in a pool that has been used for a while
+none is free. Nobody is pushed out for them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class DraftPlanner:
 
     def _take(self, draft: StepDraft, place: int, sequence: Sequence, count: int, token_ids: tuple[int, ...]) -> None:
         new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + count)
-        assert new_blocks is not None
+        if new_blocks is None:  # the content of one is stored first, and that has begun
+            return
         others: tuple[tuple[int, ...], ...] = ()
         if self._memory.has_windows:
             new_blocks, others = self._memory.tables.tell(sequence)
@@ -94,11 +96,12 @@ class DraftPlanner:
         lane.owed.take(count, sequence.protected)
 
     def _room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
-        """Those that its blocks hold, and others that are free and not reserved, with a token behind them that it may
-        have; none, where its blocks are wanted, or its lane has no drafts."""
+        """Those that its blocks hold, and others that are not reserved, with a token behind them that it may have; none,
+        where its blocks are wanted, or its lane has no drafts."""
         left = reserved.get(sequence.request.lane)
         if left is None or sequence.preempt_pending:
             return 0
-        spare = self._memory.pool.free - left
+        pool, next_ones = self._memory.pool, len(sequence.block_tables)  # a block of each group
+        spare = max(pool.free - left, min(next_ones, pool.available - left))
         held = self._memory.tables.room(sequence, max(0, spare))
         return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)
