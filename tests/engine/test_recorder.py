@@ -47,6 +47,7 @@ from inflight.records.schema import (
 )
 from inflight.simulate.acceptance import parse_acceptance
 from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import COMPARED, Replay, replay
 from inflight.simulate.simulation import Setup as SimulationSetup
 from inflight.simulate.simulation import simulate
@@ -356,6 +357,34 @@ def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
     first = next(step for step in steps if told([step]))
     first["accepted"][0][1] ^= 1
     assert (replay(records)[1].difference is None) == (key == "draft_token_ids"), "there, tokens tell what was right"
+
+
+def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its drafter is to catch up first, now and then."""
+    made = SimulatedExecutor.submit
+    lacking = set[tuple[int, int]]()  # (step, sequence)
+
+    def submit(self: SimulatedExecutor, plan: BatchPlan) -> Done:
+        result = made(self, plan).result()
+        drafted = [one.sequence_id for one in plan.chunks if one.num_drafts]
+        undrafted = tuple(one for one in drafted if (plan.step + one) % 3 == 0)
+        lacking.update((plan.step, one) for one in undrafted)
+        sampled = [
+            one._replace(token_ids=one.token_ids[:1]) if one.sequence_id in undrafted else one for one in result.sampled
+        ]
+        return Done(replace(result, sampled=tuple(sampled), undrafted=undrafted))
+
+    monkeypatch.setattr(SimulatedExecutor, "submit", submit)
+    path = tmp_path / "drafted.jsonl"
+    drafts = SimulatedDrafts(parse_acceptance("0.9"), pass_seconds=0.001)
+    simulate(chat(20, 20.0), SimulationSetup(pool(SchedulingSettings(speculation="draft:small"), drafts=drafts)), path)
+    records = list(read_records(path))
+    steps = of_kind(records, "step")
+    told_of = {(step["step"], sequence) for step in steps for sequence, _ in step.get("accepted", ())}
+    assert lacking and told_of and not lacking & told_of
+    assert replay(records)[1].difference is None
 
 
 @given(

@@ -305,8 +305,8 @@ def _chunk(chunk: Chunk) -> ChunkRecord:
 
 
 def _accepted(plan: BatchPlan, result: StepResult) -> list[list[int]]:
-    """Of each sequence with drafts, how many of them were right: all of its tokens but the last."""
-    drafted = {chunk.sequence_id for chunk in plan.chunks if chunk.num_drafts}
+    """Of each sequence with drafts that were made, how many of them were right: all of its tokens but the last."""
+    drafted = {chunk.sequence_id for chunk in plan.chunks if chunk.num_drafts} - {*result.undrafted}
     if not drafted:
         return []
     return [[one.sequence_id, max(0, len(one.token_ids) - 1)] for one in result.sampled if one.sequence_id in drafted]

@@ -184,7 +184,8 @@ class ModelRunner:
             self._adapters.begin(plan)
         planned: tuple[Chunk, ...] = plan.chunks
         if self._drafting is not None:
-            planned, flight.draft_seconds = self._drafting.drafted(plan), self._drafting.seconds
+            planned = self._drafting.drafted(plan)
+            flight.draft_seconds, flight.undrafted = self._drafting.seconds, self._drafting.undrafted
         if self._grammars is not None:
             self._grammars.start(plan.freed_rows, plan.new_rows)
         if self._adapters is not None:
@@ -256,6 +257,7 @@ class InFlight:
         self._runner, self.plan, self._started = runner, plan, time.perf_counter()
         self.passes: list[PendingPass] = []
         self.draft_seconds = 0.0
+        self.undrafted: tuple[int, ...] = ()
         self.reordered = False  # its chunks are computed in another order than the plan's
         self.fault: Exception | None = None
         self._told: StepResult | None = None
@@ -289,8 +291,10 @@ class InFlight:
         sampled = self._runner.drawn(self, self._in_order(chain.from_iterable(one.sampled for one in done)))
         scored = self._in_order(joined(chain.from_iterable(one.scored for one in done)))
         pooled = self._in_order(chain.from_iterable(one.pooled for one in done))
-        drafting = min(self.draft_seconds, seconds)
-        return StepResult(step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting)
+        drafting, undrafted = min(self.draft_seconds, seconds), self.undrafted
+        return StepResult(
+            step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting, undrafted=undrafted
+        )
 
     def _in_order(self, yielded: Iterable[Y]) -> tuple[Y, ...]:
         """As the plan has its chunks."""

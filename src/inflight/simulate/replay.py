@@ -175,6 +175,7 @@ class Replay:
             pooled,
             draft_seconds=record.get("draft_seconds", 0.0),
             out_of_memory=record.get("out_of_memory", False),
+            undrafted=tuple(one.sequence_id for one in chunks if _lacks_drafts(one, accepted)),
         )
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
 
@@ -194,6 +195,11 @@ class Replay:
 
 MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
 Command = tuple[int, Callable[[], None]]  # its number, and what it does
+
+
+def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:
+    """Whether the executor was to make drafts, and made none."""
+    return chunk.num_drafts > len(chunk.draft_token_ids) and chunk.sequence_id not in accepted
 
 
 def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> None:

@@ -52,25 +52,50 @@ class Foreseeing:
 
 @dataclass
 class Device:
-    """Steps by a formula of rows and tokens. pass_seconds: of drafting for one place, where it drafts itself."""
+    """Steps by a formula of rows and tokens. pass_seconds: of drafting for one place, where it drafts itself.
+    catches_up: tokens that it computes before it drafts, of each sequence that it lacks some of, and in a step of all
+    together; who lacks more has no drafts. 0: it lacks none."""
 
     seconds: Callable[[int], float]
     right: Right = lambda sequence, place: False
     pass_seconds: float = 0.0
+    catches_up: int = 0
+    computed: dict[int, int] = field(default_factory=dict)  # positions, by sequence
 
     def run(self, plan: BatchPlan, output_of: Callable[[int], int]) -> StepResult:
         sampled, passes = [], 0
+        undrafted = self._undrafted(plan)
         for chunk in plan.chunks:
             if chunk.sample:
-                sampled.append(Sampled(chunk.sequence_id, self._sample(chunk, output_of(chunk.sequence_id))))
+                output, lacks = output_of(chunk.sequence_id), chunk.sequence_id in undrafted
+                sampled.append(Sampled(chunk.sequence_id, self._sample(chunk, output, lacks)))
             if chunk.num_drafts and not chunk.draft_token_ids:
                 passes = max(passes, chunk.num_drafts)
         drafting = passes * self.pass_seconds
-        return StepResult(plan.step, tuple(sampled), self.seconds(plan.tokens) + drafting, draft_seconds=drafting)
+        seconds = self.seconds(plan.tokens) + drafting
+        return StepResult(plan.step, tuple(sampled), seconds, draft_seconds=drafting, undrafted=undrafted)
 
-    def _sample(self, chunk: Chunk, first: int) -> tuple[int, ...]:
+    def _undrafted(self, plan: BatchPlan) -> tuple[int, ...]:
+        """As a draft model's: those that lack least come first."""
+        if not self.catches_up:
+            return ()
+        lacking = [
+            (chunk.start + 1 - self.computed.get(chunk.sequence_id, 0), chunk)
+            for chunk in plan.chunks
+            if chunk.num_drafts
+        ]
+        room, found = self.catches_up, []
+        for count, chunk in sorted(lacking, key=lambda one: one[0]):
+            if count > room:
+                found.append(chunk.sequence_id)
+            taken = min(count, room)
+            self.computed[chunk.sequence_id] = chunk.start + 1 - count + taken
+            room -= taken
+        return tuple(found)
+
+    def _sample(self, chunk: Chunk, first: int, lacks: bool) -> tuple[int, ...]:
         tokens = [token_at(chunk.sequence_id, first)]
-        while len(tokens) <= chunk.num_drafts and self._is_right(chunk, len(tokens) - 1, first):
+        while not lacks and len(tokens) <= chunk.num_drafts and self._is_right(chunk, len(tokens) - 1, first):
             tokens.append(token_at(chunk.sequence_id, first + len(tokens)))
         return tuple(tokens)
 

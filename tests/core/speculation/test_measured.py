@@ -101,6 +101,28 @@ def test_drafts_of_the_executor_bring_answers_sooner(depth: int) -> None:
     assert all(not chunk.draft_token_ids for plan in rig.plans for chunk in plan.chunks)
 
 
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_an_executor_that_is_to_catch_up_first_is_not_held_for_wrong(share: float) -> None:
+    """In a crowd drafts do not pay, and the executor does not follow; when it has gone, few are left, who lack much."""
+
+    def load(rig: Rig) -> float:
+        for number in range(40):
+            rig.add(1, 1500 if number < 4 else 400, 64)
+            rig.step()
+        while rig.ended < 36:
+            rig.step()
+        crowd = rig.now
+        return rig.until_done() - crowd
+
+    def crowded(tokens: int) -> float:
+        return 0.01 + 0.0005 * max(0, tokens - 12)
+
+    device = Device(crowded, often(share), pass_seconds=0.001, catches_up=160)
+    drafted = Rig(device, ExecutorDrafter("e", 5), between=0.0005)
+    seconds = load(drafted)
+    assert any(device._undrafted(plan) for plan in drafted.plans) and seconds < 0.85 * load(Rig(device, between=0.0005))
+
+
 def test_seldom_right_drafts_are_few_and_often_right_ones_are_many() -> None:
     def mean(share: float) -> float:
         _, rig = both(answers(4, 300), Device(between), Foreseeing(often(share), sure=share))

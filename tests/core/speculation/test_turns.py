@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from inflight.core.speculation.turns import LONGEST, NEWCOMERS, Turns
+from inflight.core.speculation.turns import LONGEST, NEWCOMERS, SOON, Turns
 
 
 def looked_at(turns: Turns, steps: int, most: int = LONGEST) -> list[int]:
@@ -30,6 +30,17 @@ def test_pauses_are_no_longer_than_was_said() -> None:
     turns.begin(1, 0)
     steps = looked_at(turns, 40, most=7)
     assert [b - a for a, b in pairwise(steps)] == [1, 1, 2, 4, 8, 8, 8]
+
+
+def test_of_whom_nothing_was_found_out_has_a_turn_soon_and_pauses_as_before() -> None:
+    turns = Turns()
+    turns.begin(1, 0)
+    assert looked_at(turns, 130)[-1] == 128
+    assert 1 in turns.at(256)
+    turns.again(1, 256)
+    assert not turns.at(256 + SOON - 1) and 1 in turns.at(256 + SOON)
+    turns.pauses(1, 256 + SOON)
+    assert not turns.at(511) and 1 in turns.at(512)
 
 
 def test_pauses_end_together_whenever_they_began() -> None:

@@ -67,11 +67,11 @@ class Sometimes(EagerSpeculation):
 
 class Account:
     """An executor that notes what came of drafts. drafted, accepted: of all chunks that were to have any. stopped:
-    chunks whose drafts were not all right."""
+    chunks whose drafts were not all right. lacking: drafts that were not made."""
 
     def __init__(self, inner: ModelRunner) -> None:
         self._inner = inner
-        self.drafted = self.accepted = self.stopped = 0
+        self.drafted = self.accepted = self.stopped = self.lacking = 0
         self.results: list[StepResult] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -94,6 +94,7 @@ class _Counted:
         for chunk in self.plan.chunks:
             if chunk.num_drafts and result.error is None:
                 self.executor.drafted += chunk.num_drafts
+                self.executor.lacking += chunk.num_drafts * (chunk.sequence_id in result.undrafted)
                 self.executor.accepted += tokens[chunk.sequence_id] - 1
                 self.executor.stopped += tokens[chunk.sequence_id] <= chunk.num_drafts
         return result

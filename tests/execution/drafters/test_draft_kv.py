@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import pytest
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Transfer
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.null import NullBackend
 from inflight.execution.backends.protocol import KVShape
@@ -89,6 +90,18 @@ def len_of_shared(twin: Twin, row: int) -> int:
     """Positions of a row in blocks that others have, too: nobody writes these."""
     others = {block for other, table in twin.tables.items() if other != row for block in table}
     return SIZE * sum(block in others for block in twin.tables[row])
+
+
+@pytest.mark.parametrize("kind", ["load", "receive"])
+def test_blocks_from_elsewhere_have_nothing_of_the_drafters(kind: Literal["load", "receive"]) -> None:
+    twin = Twin()
+    twin.start(0, [3, 4, 5], 0, 40)
+    twin.draft(0, 40)
+    brought = Transfer(1, kind, "folder", (4,), (77,))
+    stored = Transfer(2, "store", "folder", (3,), (78,))
+    twin.kv.begin(BatchPlan(0, (), transfers=(brought, stored)))
+    twin.there[4] = [False] * SIZE
+    twin.check()
 
 
 def test_rows_of_a_step_that_failed_are_nobodys() -> None:

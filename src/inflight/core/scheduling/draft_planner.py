@@ -1,9 +1,9 @@
 """The draft planner: which decodes of a step have drafts, and how many.
 
 Knows what everybody else has left of the step's budget and of the blocks; not who is worth a draft (`speculation`), nor
-whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and of those with content
-of the cache the one that the sequence would take with its next tokens anyway: in a pool that has been used for a while
-none is free. Nobody is pushed out for them.
+whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and of those with
+content of the cache the one that the sequence would take with its next tokens anyway: in a pool that has been used for
+a while none is free. Nobody is pushed out for them.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class DraftPlanner:
         lane.owed.take(count, sequence.protected)
 
     def _room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
-        """Those that its blocks hold, and others that are not reserved, with a token behind them that it may have; none,
-        where its blocks are wanted, or its lane has no drafts."""
+        """Those that its blocks hold, and others that are not reserved, with a token behind them that it may have;
+        none, where its blocks are wanted, or its lane has no drafts."""
         left = reserved.get(sequence.request.lane)
         if left is None or sequence.preempt_pending:
             return 0

@@ -284,9 +284,8 @@ class MeasuredSpeculation:
         is_told = self._passed >= OBSERVED or step <= self._tells_until
         if not is_told and step not in self._asked and not self._ahead:
             return  # a short step is not to wait for what the next ones tell as well
-        ahead, drafted = step in self._ahead, self._drafted.pop(step, None)
-        self._ahead.discard(step)
-        asked = self._asked.pop(step, None)
+        ahead, drafted, asked = step in self._ahead, self._drafted.get(step), self._asked.get(step)
+        self._forget(step)
         self._budget.passed(self._passed, max(1, step - self._told))
         self._passed, self._told = 0.0, step
         if self._next_look == NEVER:
@@ -302,14 +301,27 @@ class MeasuredSpeculation:
         if drafted is not None and result.error is None:
             # Those of whom others drafted what is surely right are not among the proposals.
             proposed = [one for one in plan.chunks if one.num_drafts and one.sequence_id in drafted.proposals]
-            self._learn(drafted, {one.sequence_id: one.num_drafts for one in proposed}, result)
+            made = {one.sequence_id: one.num_drafts for one in proposed if one.sequence_id not in result.undrafted}
+            self._learn(drafted, made, result)
+            for number in result.undrafted:
+                if number in self._turns:
+                    self._turns.again(number, step)
+
+    def _forget(self, step: int) -> None:
+        """This step, and those before it that nobody told of: they had no chunks, or never came back."""
+        self._ahead = {one for one in self._ahead if one > step}
+        for kept in (self._drafted, self._asked):
+            for one in [one for one in kept if one <= step]:
+                del kept[one]
 
     def _learn(self, drafted: _Drafted, counts: dict[int, int], result: StepResult) -> None:
-        """What came of drafts: who was right, and what that was worth. counts: by sequence; the planner may have had
-        less room than was allotted."""
+        """What came of drafts: who was right, and what that was worth. counts: by sequence, of those that were made;
+        the planner may have had less room than was allotted."""
         drafting = 0.0
         if result.draft_seconds > 0 and counts:
             drafting = self._cost.observe_passes(max(counts.values()), result.draft_seconds)
+        elif result.draft_seconds > 0:  # the drafter was catching up
+            drafting = min(result.draft_seconds, self._cost.pass_seconds)
         accepted = 0
         for sampled in result.sampled:
             count, right = counts.get(sampled.sequence_id, 0), len(sampled.token_ids) - 1

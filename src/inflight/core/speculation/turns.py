@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 LONGEST = 256  # steps between two turns
 NEWCOMERS = 16  # steps until the first turn of a newcomer at most
+SOON = 4  # steps until the next turn of one of whom nothing was found out
 
 
 class Turns:
@@ -59,6 +60,11 @@ class Turns:
         pause = self._pauses[number] = self._usual = min(2 * before if before < most else before, LONGEST) or 1
         self.due.discard(number)
         self._until(number, step, pause)
+
+    def again(self, number: int, step: int) -> None:
+        """Nothing was found out in this step: it has another turn soon, and its pauses are as long as they were."""
+        self.due.discard(number)
+        self._until(number, step, SOON)
 
     def _until(self, number: int, step: int, pause: int) -> None:
         """At the next multiple of the pause: whoever pauses as long has its turn in the same step."""

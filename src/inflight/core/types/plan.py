@@ -228,7 +228,8 @@ class Pooled:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """sampled, scored, pooled: one entry per sampling, scoring and pooling chunk, in the plan's order. seconds: how
-    long the step took. draft_seconds: the part of them that the executor's own drafts took.
+    long the step took. draft_seconds: the part of them that the executor's own drafts took. undrafted: numbers of the
+    sequences for which its drafter made none of the drafts that the plan has, since it is to catch up first.
 
     error: a sentence when the step could not be computed; then they are empty and the plan's sequences fail.
     out_of_memory: the reason of the error was that memory was short, and what the step was to compute may be computed
@@ -245,6 +246,7 @@ class StepResult:
     pooled: tuple[Pooled, ...] = ()
     draft_seconds: float = 0.0
     out_of_memory: bool = False
+    undrafted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ drafter's keys and values. Not what these are, nor who holds a block, or why.
 
 What is missing costs drafts that are wrong, and never tokens, so that a drafter may compute it when a sequence is next
 drafted for, or before. A block that is shared, cached, or copied to the host and back keeps what it has. Positions that
-the model writes anew lose what the drafter had there: drafts that were wrong are taken back so.
+the model writes anew lose what the drafter had there: drafts that were wrong are taken back so. Blocks that come from
+anywhere else than the host have the model's part alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.plan import HOST, BatchPlan, Capacity
 from inflight.execution.backends.protocol import Device, KVCache, KVShape, PendingCopy
 
 
@@ -33,7 +34,11 @@ class DraftKV:
         self._void: set[int] = set()  # rows whose blocks are not theirs
 
     def begin(self, plan: BatchPlan) -> None:
-        """The model computes these chunks: what was kept behind the first position of each is nothing any more."""
+        """The model computes these chunks: what was kept behind the first position of each is nothing any more, and
+        nothing of what is brought from elsewhere."""
+        for transfer in plan.transfers:
+            if transfer.kind in ("load", "receive") and transfer.place != HOST:
+                self._filled[list(transfer.blocks)] = 0
         for new in plan.new_rows:
             self._void.discard(new.row)
             self._num_blocks[new.row] = 0

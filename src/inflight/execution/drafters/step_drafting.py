@@ -20,26 +20,30 @@ T = TypeVar("T")
 
 
 class StepDrafting:
-    """seconds: that the last step's drafts took, from the plan to the host's knowing them."""
+    """seconds: that the last step's drafts took, from the plan to the host's knowing them. undrafted: numbers of the
+    sequences for which it made none of those that it was to make."""
 
     def __init__(self, drafter: StepDrafter, backend: Device, slots: RequestSlots, kv_cache: KVCache) -> None:
         """The model's backend, slots and cache."""
         self._drafter: StepDrafter | None = drafter
         self._backend, self._slots, self._kv_cache = backend, slots, kv_cache
         self.seconds = 0.0
+        self.undrafted: tuple[int, ...] = ()
 
     def capture_ahead(self, seconds: float) -> None:
         self._ask(lambda drafter: drafter.capture_ahead(self._slots, seconds), None)
 
     def drafted(self, plan: BatchPlan) -> tuple[Chunk, ...]:
         """The plan's chunks as they are to be computed. What has drafts was told its blocks, and is told none again."""
-        self.seconds = 0.0
+        self.seconds, self.undrafted = 0.0, ()
         self._ask(lambda drafter: drafter.begin(plan, self._slots), None)
         if not any(map(_is_open, plan.chunks)):
             return plan.chunks
         started = time.perf_counter()
         drafts = self._drafts(plan)
         self.seconds = time.perf_counter() - started
+        if self._drafter is not None:  # one that is broken makes none, for good: that counts as wrong
+            self.undrafted = tuple(one.sequence_id for one in plan.chunks if _is_open(one) and not drafts.get(one.row))
         return tuple(_filled(one, drafts.get(one.row)) if _is_open(one) else one for one in plan.chunks)
 
     def _drafts(self, plan: BatchPlan) -> dict[int, tuple[int, ...]]:
