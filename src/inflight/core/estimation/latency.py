@@ -3,7 +3,8 @@
 The linear form that calibrates well on any machine (tokens, samples, decode context, prefill context, copied blocks, a
 constant), fitted by least squares on relative errors with forgetting, so that it follows a machine whose speed drifts.
 No coefficient is below zero, and none moves without evidence: while all steps are decodes, tokens and samples are the
-same number, and a free fit would trade one for the other until a prompt looks endless. Copied blocks are among the
+same number, and a free fit would trade one for the other until a prompt looks endless; and what the last prompts took
+would be explained by their context alone, whatever else has changed since. Copied blocks are among the
 unknowns lest slow copies count as slow tokens. Used by the adaptive strategy, admission, lanes and preemption by cost;
 standard library only.
 """
@@ -16,7 +17,7 @@ from operator import mul
 from inflight.core.types.features import Features
 
 FORGETTING = 0.98  # a step counts half after about 35 more
-FAINT = 1e-9  # a coefficient whose evidence has faded so far stays as it is
+STALE = 35  # steps without it, after which a feature's coefficient stays as it is
 SWEEPS = 3  # of coordinate descent per step; the next step goes on where this one stopped
 
 
@@ -26,6 +27,7 @@ class LatencyModel:
         self._beta = [0.0] * size
         self._moments = [[0.0] * size for _ in range(size)]  # Σ x·x', decaying
         self._target = [0.0] * size  # Σ x, decaying: relative time is always 1
+        self._seen = [-STALE] * size  # the last step that had it
         self.steps = 0
 
     @property
@@ -41,6 +43,7 @@ class LatencyModel:
         self._target = [FORGETTING * old + new for old, new in zip(self._target, x, strict=True)]
         for row, factor in zip(self._moments, x, strict=True):
             row[:] = [FORGETTING * old + factor * new for old, new in zip(row, x, strict=True)]
+        self._seen = [self.steps if value else step for value, step in zip(x, self._seen, strict=True)]
         for _ in range(SWEEPS):
             self._sweep()
         self.steps += 1
@@ -49,10 +52,9 @@ class LatencyModel:
         """Each coefficient in turn to its best value, given the others (non-negative least squares by coordinates)."""
         beta = self._beta
         for index, row in enumerate(self._moments):
-            own = row[index]
-            if own > FAINT:
+            if self.steps - self._seen[index] < STALE:
                 error = self._target[index] - sum(map(mul, row, beta))
-                beta[index] = max(0.0, beta[index] + error / own)
+                beta[index] = max(0.0, beta[index] + error / row[index])
 
     def seconds(self, features: Features) -> float:
         """Predicted time of a step."""
