@@ -4,9 +4,9 @@ The linear form that calibrates well on any machine (tokens, samples, decode con
 constant), fitted by least squares on relative errors with forgetting, so that it follows a machine whose speed drifts.
 No coefficient is below zero, and none moves without evidence: while all steps are decodes, tokens and samples are the
 same number, and a free fit would trade one for the other until a prompt looks endless; and what the last prompts took
-would be explained by their context alone, whatever else has changed since. Copied blocks are among the
-unknowns lest slow copies count as slow tokens. Used by the adaptive strategy, admission, lanes and preemption by cost;
-standard library only.
+would be explained by their context alone, whatever else has changed since. Copied blocks are among the unknowns lest
+slow copies count as slow tokens. Used by the adaptive strategy, admission, lanes and preemption by cost; standard
+library only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from operator import mul
 from inflight.core.types.features import Features
 
 FORGETTING = 0.98  # a step counts half after about 35 more
+FAINT = 1e-9  # evidence that tells nothing of a coefficient
 STALE = 35  # steps without it, after which a feature's coefficient stays as it is
 SWEEPS = 3  # of coordinate descent per step; the next step goes on where this one stopped
 
@@ -52,9 +53,10 @@ class LatencyModel:
         """Each coefficient in turn to its best value, given the others (non-negative least squares by coordinates)."""
         beta = self._beta
         for index, row in enumerate(self._moments):
-            if self.steps - self._seen[index] < STALE:
+            own = row[index]
+            if own > FAINT and self.steps - self._seen[index] < STALE:
                 error = self._target[index] - sum(map(mul, row, beta))
-                beta[index] = max(0.0, beta[index] + error / row[index])
+                beta[index] = max(0.0, beta[index] + error / own)
 
     def seconds(self, features: Features) -> float:
         """Predicted time of a step."""
