@@ -50,7 +50,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
         handed_over=HandedOver(),
     )
     manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
-    of_several = re.compile(r"^## Several models\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+    of_several = re.compile(r"^## (Several models|Replicas)\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
     listed = listed_names(of_several.sub("", manual))
     shown = {
         family.name + "_total" * (family.type == "counter"): (
