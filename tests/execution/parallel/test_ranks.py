@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,8 +53,11 @@ def test_a_row_has_the_same_sum_alone_and_among_others(ranks: int, tmp_path: Pat
 
 def test_a_rank_that_does_not_come_is_lost(tmp_path: Path) -> None:
     def run(rank: int, group: Ranks) -> str | None:
-        if rank == 1:
+        if rank == 1:  # not gone before the other has found it
+            while not (tmp_path / "found").exists():
+                time.sleep(0.01)
             return None
+        (tmp_path / "found").touch()
         with pytest.raises(PeerLost) as lost:
             group.sum_of(torch.zeros(2, 3))
         return str(lost.value)
