@@ -143,9 +143,7 @@ class StepRecord(TypedDict):
     before_commit: NotRequired[Count]  # first step committed after it was planned; records of older versions lack it
     held_back: NotRequired[list[Count]]  # sequences left out of it, to be drafted for behind the step in flight
     draft_seconds: NotRequired[Seconds]  # of them, what making drafts took
-    accepted: NotRequired[
-        list[Pair]
-    ]  # sequence, and how many of its drafts were right; of each for which any were made
+    accepted: NotRequired[list[Pair]]  # sequence, and how many of its drafts were right; of each that had some made
     error: NotRequired[str]
     out_of_memory: NotRequired[bool]
     transferred: NotRequired[list[TransferredRecord]]  # transfers that were found to have ended when it was committed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from inflight.config.setting import SettingsError
-from inflight.records.drafts import DraftCounts, num_drafts
+from inflight.records.drafts import DraftCounts, verified
 from inflight.records.schema import RecordError, StepRecord
 
 _MASK = (1 << 64) - 1
@@ -72,7 +72,8 @@ def acceptance_of(steps: Sequence[StepRecord], source: str) -> Acceptance:
 
 def pass_seconds_of(steps: Sequence[StepRecord]) -> float:
     """What executors took in them to make one more draft for every row that had any; 0 where they made none."""
-    passes = sum(max(map(num_drafts, step["chunks"])) for step in steps if "draft_seconds" in step)
+    drafted = (step for step in steps if "draft_seconds" in step)
+    passes = sum(max((one.drafts for one in verified(step)), default=0) for step in drafted)
     seconds = sum(step.get("draft_seconds", 0.0) for step in steps)
     return seconds / passes if passes else 0.0
 

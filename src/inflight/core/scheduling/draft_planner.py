@@ -69,7 +69,7 @@ class DraftPlanner:
                 self._take(draft, places[number], of[number], count, token_ids[:count])
 
     def _reserved_blocks(self, background: bool) -> dict[str, int]:
-        """Of the lanes whose sequences may have drafts, by name: free blocks that these must leave. background: whether
+        """Of the lanes whose sequences may have drafts, by name: blocks that these must leave. background: whether
         no other work runs."""
         lanes = [lane for lane in self._lanes.all() if lane.running and (background or not lane.settings.background)]
         return {lane.settings.name: self._running.spare_for(lane) for lane in lanes}
