@@ -54,17 +54,19 @@ class Foreseeing:
 class Device:
     """Steps by a formula of rows and tokens. pass_seconds: of drafting for one place, where it drafts itself.
     catches_up: tokens that it computes before it drafts, of each sequence that it lacks some of, and in a step of all
-    together; who lacks more has no drafts. 0: it lacks none."""
+    together; who lacks more has no drafts. 0: it lacks none. lacked: chunks so far that had none."""
 
     seconds: Callable[[int], float]
     right: Right = lambda sequence, place: False
     pass_seconds: float = 0.0
     catches_up: int = 0
     computed: dict[int, int] = field(default_factory=dict)  # positions, by sequence
+    lacked: int = 0
 
     def run(self, plan: BatchPlan, output_of: Callable[[int], int]) -> StepResult:
         sampled, passes = [], 0
         undrafted = self._undrafted(plan)
+        self.lacked += len(undrafted)
         for chunk in plan.chunks:
             if chunk.sample:
                 output, lacks = output_of(chunk.sequence_id), chunk.sequence_id in undrafted

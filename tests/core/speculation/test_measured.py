@@ -120,7 +120,7 @@ def test_an_executor_that_is_to_catch_up_first_is_not_held_for_wrong(share: floa
     device = Device(crowded, often(share), pass_seconds=0.001, catches_up=160)
     drafted = Rig(device, ExecutorDrafter("e", 5), between=0.0005)
     seconds = load(drafted)
-    assert any(device._undrafted(plan) for plan in drafted.plans) and seconds < 0.85 * load(Rig(device, between=0.0005))
+    assert device.lacked and seconds < 0.85 * load(Rig(device, between=0.0005))
 
 
 def test_seldom_right_drafts_are_few_and_often_right_ones_are_many() -> None:
