@@ -1,6 +1,6 @@
 """Replicas under `kill -9`, at random moments and for long: what is lost is told, and nothing else is lost.
 
-    python -m benchmarks.replica_kills [--minutes 20] [--write]     # where inflight[ray] is installed
+    python -m benchmarks.replica_kills [--minutes 20] [--write]     # where inflight-llm[ray] is installed
 
 Clients ask a server with replicas without a pause, streamed and whole, and a batch job runs beside them. Every answer
 is compared with that of one engine. An answer that ends otherwise must have ended with the sentence that says so; one

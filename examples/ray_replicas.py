@@ -1,6 +1,6 @@
 """Two engines under Ray Serve, started from Python: a request goes where it costs least.
 
-    pip install 'inflight[ray]'; python examples/ray_replicas.py
+    pip install 'inflight-llm[ray]'; python examples/ray_replicas.py
 
 On a cluster, call it where `ray.init()` finds the head; options are those of `inflight serve`, by their long names.
 """

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+DISTRIBUTION = "inflight-llm"
 SECONDS = 20.0
 BODY = {"messages": [{"role": "user", "content": "What is continuous batching?"}], "temperature": 0}
 PAGES = ("/", "/playground", "/docs")
@@ -31,9 +32,9 @@ def main() -> None:
 
 def tried(folder: Path) -> None:
     """folder: empty, for what is written."""
-    files = importlib.metadata.files("inflight") or []
+    files = importlib.metadata.files(DISTRIBUTION) or []
     assert [one for one in files if re.search(r"backends/_native\..*(so|pyd)$", str(one))], "no kernels in the wheel"
-    assert (found := importlib.metadata.distribution("inflight").read_text("direct_url.json")) is None or (
+    assert (found := importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")) is None or (
         "editable" not in found
     ), f"this is a checkout, no wheel: {found}"
 

@@ -17,7 +17,7 @@ case "$*" in
     sleep 0.2
     echo "  [1/3] Building CXX object CMakeFiles/avx2_bf16.dir/bf16.cpp.o"
     echo "  [3/3] Linking CXX shared module _native.so"
-    echo "Successfully installed inflight-0.1.0" ;;
+    echo "Successfully installed inflight-llm-0.1.0" ;;
   *"install --"*"compile -r "*)
     echo "Collecting numpy>=1.26 (from -r requirements.txt)"
     echo "Installing collected packages: numpy, click"

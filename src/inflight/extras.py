@@ -1,7 +1,7 @@
-"""How what an extra brings is installed, for sentences.
+"""The command that installs an extra of this package, for error messages.
 
-Knows the interpreter that runs: its environment has this package, which pip therefore leaves as it is. A bare `pip` may
-be another environment's, and would fetch what bears this name on PyPI, which is somebody else's.
+It names the interpreter that runs, whose environment has this package already, so that pip adds the extra alone. A bare
+`pip` may belong to another environment. The package's name on an index is not `inflight`, which is a different project.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import shlex
 import sys
 
+DISTRIBUTION = "inflight-llm"
+
 
 def pip_install(extra: str) -> str:
-    """`/…/bin/python -m pip install 'inflight[gpu]'`."""
-    return f"{shlex.quote(sys.executable or 'python')} -m pip install 'inflight[{extra}]'"
+    """Return a command such as `/…/bin/python -m pip install 'inflight-llm[gpu]'`."""
+    return f"{shlex.quote(sys.executable or 'python')} -m pip install '{DISTRIBUTION}[{extra}]'"

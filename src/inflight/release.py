@@ -1,3 +1,3 @@
-"""Which release of the program this is, for those of its parts that may not import all of it."""
+"""The release of this program. Builds take the package's version from here; no installed metadata is read."""
 
 VERSION = "0.1.0"

@@ -24,7 +24,7 @@ def test_it_is_installed_without_the_checkout_and_answers(tmp_path: Path) -> Non
     assert "answered" in ended.stderr
     wheel = Path(ended.stdout.strip())
     assert wheel.parent == tmp_path
-    assert re.fullmatch(r"inflight-[\d.]+-cp3\d+-cp3\d+-manylinux_2_\d+_\w+\.whl", wheel.name)
+    assert re.fullmatch(r"inflight_llm-[\d.]+-cp3\d+-cp3\d+-manylinux_2_\d+_\w+\.whl", wheel.name)
     with ZipFile(wheel) as packed:
         names = packed.namelist()
     assert {"inflight/py.typed", "inflight/builtin_model/model.safetensors"} <= set(names)

@@ -461,7 +461,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_without_its_package_it_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "zmq.py").write_text("raise ModuleNotFoundError('zmq')", encoding="utf-8")
     result = run("--api-processes", "2", "--port", "0", env={"PYTHONPATH": str(tmp_path)})
-    assert result.returncode == 1 and "pip install 'inflight[processes]'" in result.stderr
+    assert result.returncode == 1 and "pip install 'inflight-llm[processes]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -12,10 +12,10 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from inflight import release
 from inflight.bench.preparing import Prepared
 from inflight.bench.run import Measured
 from inflight.metrics.definitions import Percentiles, deviation
@@ -33,7 +33,7 @@ from inflight.records.result import (
     TargetRecord,
 )
 
-PROGRAM = f"inflight {metadata.version('inflight')}"
+PROGRAM = f"inflight {release.VERSION}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ engine_options = grouped(
         default="auto",
         show_default=True,
         is_eager=True,  # presets ask for it
-        help="cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight[gpu]').",
+        help="cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight-llm[gpu]').",
     ),
     click.option("--enforce-eager", is_flag=True, help="On a GPU, replay no step as a graph."),
     click.option(

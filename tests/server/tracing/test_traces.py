@@ -251,7 +251,7 @@ def test_without_the_extra_it_is_said_what_to_install(start: Start, processes: s
     options = ("--otlp-traces-endpoint", "http://localhost:4318", "--api-processes", processes)
     server = start(*options, program=("-c", hidden), ready=False)
     assert server.process.wait(60) != 0
-    assert server.settled(lambda: any("pip install 'inflight[otel]'" in line for line in server.log)), server.log
+    assert server.settled(lambda: any("pip install 'inflight-llm[otel]'" in line for line in server.log)), server.log
     assert not any("Traceback" in line for line in server.log)
 
 

@@ -1,4 +1,4 @@
-"""`inflight serve --replicas`: HTTP here, engines in the replicas of a Ray Serve deployment (extra `inflight[ray]`).
+"""`inflight serve --replicas`: HTTP here, engines in the replicas of a Ray Serve deployment (extra `ray`).
 
     here:  HTTP, tenants, batch jobs → ReplicatedEngine (`replicated_engine`) → Ray's handle → RoutedRequestRouter
            (`request_router`), which asks our router (`routing_board`, `inflight.routing`)

@@ -2,7 +2,7 @@
 
 The scheduler, the paged KV cache, request slots and sampling are ours; what is between the tokens and the logits is
 torch's. Each module's attention reads and writes the paged cache through the library's attention interface, so that
-what keeps state anywhere else cannot be run, and is refused. Needs torch and transformers (`inflight[transformers]`),
+what keeps state anywhere else cannot be run, and is refused. Needs torch and transformers (extra `transformers`),
 which nothing outside of this folder imports.
 
 How a step flows: `ModelRunner` prepares a pass (`backend.TransformersBackend`, with slots as other backends of the host

@@ -63,10 +63,10 @@ def test_a_number_that_no_gpu_has_is_told(driven: Path, two_gpus: None) -> None:
 
 def test_without_pytorch_it_is_said_how_to_get_it(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", _without("torch"))
-    with pytest.raises(DeviceError, match=r"pip install 'inflight\[gpu\]'"):
+    with pytest.raises(DeviceError, match=r"pip install 'inflight-llm\[gpu\]'"):
         choose("cuda", driven)
     name, reason = choose("auto", driven)
-    assert name == "cpu" and "pip install 'inflight[gpu]'" in reason
+    assert name == "cpu" and "pip install 'inflight-llm[gpu]'" in reason
 
 
 def test_a_pytorch_for_cpus_is_told(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
