@@ -28,7 +28,7 @@ from inflight.server.ingress.tls import tls_context
 from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.loading import make_jobs, make_live, make_served
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.process import Process, is_open_to_others, listen, url
+from inflight.server.process import Process, listen, url
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -159,7 +159,7 @@ def _serve_here(
 
 def tell_ready_at(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
     tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
-    if is_open_to_others(settings) and not tenants.required:
+    if not settings.is_loopback and not tenants.required:
         tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
 
 

@@ -162,7 +162,8 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
     app.add_middleware(Authentication, tenants=tenants)
     if not tenants.required:
         hosts = Hosts((settings.host, *settings.allowed_hosts))
-        app.add_middleware(BrowserGuard, hosts=hosts, origins=settings.cors_origin)
+        refuse_hosts = settings.is_loopback or bool(settings.allowed_hosts)
+        app.add_middleware(BrowserGuard, hosts=hosts, origins=settings.cors_origin, refuse_hosts=refuse_hosts)
     if settings.cors_origin:
         app.add_middleware(
             CORSMiddleware,

@@ -33,7 +33,7 @@ from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_fai
 from inflight.server.offload import in_own_thread
 from inflight.server.served import ServedModels
 from inflight.server.service import Service
-from inflight.server.settings import LOOPBACK, ServerSettings
+from inflight.server.settings import ServerSettings
 
 Load = Callable[[Callable[[str], None]], ServedModels]  # given a function to say what it is doing; runs in a thread
 
@@ -72,10 +72,6 @@ def url(settings: ServerSettings, bound: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "http" if settings.ssl_certfile is None else "https"
     return f"{scheme}://{host}:{bound.getsockname()[1]}"
-
-
-def is_open_to_others(settings: ServerSettings) -> bool:
-    return settings.host not in LOOPBACK
 
 
 def _limits(settings: ServerSettings) -> ConnectionLimits:

@@ -10,9 +10,7 @@ from typing import Literal, get_args
 from inflight.config.setting import SettingsError, option
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events.options import KVEventOptions
-from inflight.server.ingress.addresses import Networks
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from inflight.server.ingress.addresses import Networks, is_loopback
 
 _ABOVE_ZERO = (
     *("max_n", "max_prompts", "max_streams", "request_timeout", "keep_alive", "max_body_mb", "body_budget_mb"),
@@ -58,7 +56,8 @@ class ServerSettings:
     once they have begun. http_keep_alive: an idle connection is closed after so long (keep_alive is of event streams).
     max_connections: open at once. max_connections_per_address: of one address, where half of them is the most that is
     sensible (None). trusted_proxies: addresses and networks whose X-Forwarded-For is believed. allowed_hosts: names by
-    which the server may be called, besides those it knows of itself. cors_origin: origins whose pages may call it.
+    which the server may be called, besides those it knows of itself; without any, a server that others can reach is
+    called by every name. cors_origin: origins whose pages may call it.
     ssl_certfile, ssl_keyfile, ssl_keyfile_password: TLS.
     """
 
@@ -125,6 +124,11 @@ class ServerSettings:
             timeout=self.kv_transfer_timeout or usual.timeout,
             hold=self.kv_transfer_hold or usual.hold,
         )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only this machine can connect."""
+        return is_loopback(self.host)
 
     def connections_of_one(self, connections: int) -> int:
         """Of one address, and so many requests under way of one that a proxy names. connections: of all."""

@@ -43,9 +43,15 @@ def test_names_with_a_dot_must_be_known() -> None:
 
 
 def test_a_name_that_was_made_to_point_here_is_refused(server: Server) -> None:
-    for path in ("/health", "/v1/models", "/metrics"):
-        assert told(server.get(path, headers={"Host": "evil.example:8000"})) == (403, "unknown_host")
+    for path in ("/", "/v1/models"):
+        refused = server.get(path, headers={"Host": "evil.example:8000"})
+        assert told(refused) == (403, "unknown_host")
+        assert refused.json()["error"]["message"].startswith(
+            "Host 'evil.example' is not allowed; add --allowed-hosts evil.example"
+        )
     assert told(server.post(COMPLETIONS, BODY, headers={"Host": "evil.example"})) == (403, "unknown_host")
+    for path in ("/health", "/metrics"):
+        assert server.get(path, headers={"Host": "gpu-box.lan:8000"}).status_code == 200, "probes call it by any name"
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
@@ -53,6 +59,20 @@ def test_a_name_that_was_made_to_point_here_is_refused(server: Server) -> None:
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 200"), "old clients send none"
+
+
+def test_a_server_for_others_is_called_by_any_name_until_some_are_given(start: Callable[..., Server]) -> None:
+    server = start("--host", "0.0.0.0")
+    for name in ("gpu-box.lan", "gpu-box.lan", "llm.example.com"):
+        assert server.post(COMPLETIONS, BODY, headers={"Host": name}).status_code == 200
+    page = {"Host": "gpu-box.lan", "Origin": "https://evil.example"}
+    assert told(server.post(COMPLETIONS, BODY, headers=page)) == (403, "cross_origin")
+    server.stop()
+    warned = [line for line in server.log if "--allowed-hosts" in line]
+    assert len(warned) == 1 and "'gpu-box.lan'" in warned[0]
+    named = start("--host", "0.0.0.0", "--allowed-hosts", "llm.example.com")
+    assert named.post(COMPLETIONS, BODY, headers={"Host": "llm.example.com"}).status_code == 200
+    assert told(named.post(COMPLETIONS, BODY, headers={"Host": "gpu-box.lan"})) == (403, "unknown_host")
 
 
 def test_pages_of_others_may_not_call_it(server: Server) -> None:

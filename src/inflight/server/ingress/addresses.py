@@ -25,6 +25,14 @@ def address_key(host: str) -> str:
     return str(address)
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether `host`, a name or an address, is this machine for itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Networks:
     """Addresses and networks, such as 10.0.0.0/8."""
 
