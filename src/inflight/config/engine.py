@@ -332,10 +332,18 @@ def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked
     return Resolved(given, "as set")
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may run on, at most as many as its CPU quota pays for."""
+    cores, quota = _cores(), _cpu_quota()
+    return cores if quota is None else max(1, min(cores, math.floor(quota)))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def resolve_threads(settings: EngineSettings) -> Resolved:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cpu_quota()
-    usable = cores if quota is None else max(1, min(cores, math.floor(quota)))
+    cores, usable = _cores(), usable_cores()
     if settings.threads is not None:
         if settings.threads > 4 * cores:
             raise SettingsError(

@@ -16,25 +16,34 @@ import pytest
 import inflight
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
+from inflight.server.preprocessing import child as child_module
 from inflight.server.preprocessing import pool as pool_module
-from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingError, PreprocessingPool
+from inflight.server.preprocessing.lane import PreprocessingError
+from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
 MEMORY = 64 << 20
+LONG_BODY = json.dumps({"prompt": "Hello, " * SHORT_BYTES}).encode()
+PADDED_BODY = b'{"prompt": "Hello"}' + b" " * SHORT_BYTES  # long, but a process keeps no memory of it
 
 
 def chat(content: str = "Hello", **more: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": content}], **more}).encode()
 
 
-def run(work: Callable[[PreprocessingPool], Awaitable[None]], folder: Path = BUILT_IN, memory: int = MEMORY) -> None:
+def run(
+    work: Callable[[PreprocessingPool], Awaitable[None]],
+    folder: Path = BUILT_IN,
+    memory: int = MEMORY,
+    long_processes: int | None = None,
+) -> None:
     async def main() -> None:
         tokenizer = Tokenizer.load(folder)
         in_place = Preprocessor(PromptEncoder(tokenizer, ChatTemplate.load(folder), 0), tokenizer, Limits())
-        pool = PreprocessingPool()
+        pool = PreprocessingPool(long_processes)
         pool.load(folder)
         try:
             await asyncio.to_thread(pool.configure, Limits(memory_bytes=memory), in_place)
@@ -81,13 +90,13 @@ def test_nobody_waits_behind_all_that_somebody_else_has_sent() -> None:
         done: list[str] = []
 
         async def one(owner: str) -> None:
-            await pool.prepare("completion", json.dumps({"prompt": "Hello, " * (SHORT_BYTES // 2)}).encode(), owner)
+            await pool.prepare("completion", LONG_BODY, owner)
             done.append(owner)
 
         await asyncio.gather(*(one(owner) for owner in ["flood"] * 5 + ["other"]))
         assert done.index("other") == 1
 
-    run(work, memory=1 << 30)
+    run(work, memory=1 << 30, long_processes=1)
 
 
 def test_many_at_once_come_back_to_whom_they_belong() -> None:
@@ -136,12 +145,51 @@ def test_a_process_that_is_killed_is_made_anew() -> None:
         await pool.prepare("chat", chat())
         first = pool._process.pid
         for also_the_first in (False, True):
-            children = Path(f"/proc/{first}/task/{first}/children").read_text(encoding="ascii").split()
-            assert children
-            for process in [first] * also_the_first + list(map(int, children)):
+            for process in [first] * also_the_first + children_of(pool):
                 os.kill(process, signal.SIGKILL)
             await _answers_again(pool)
         assert pool._process.pid != first
+
+    run(work)
+
+
+def children_of(pool: PreprocessingPool) -> list[int]:
+    """Return the processes that read bodies now."""
+    first = pool._process.pid
+    found = Path(f"/proc/{first}/task/{first}/children").read_text(encoding="ascii").split()
+    assert found
+    return [int(one) for one in found]
+
+
+def test_a_process_that_stands_still_is_killed_and_its_body_read_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "LOOK_SECONDS", 0.2)
+
+    async def work(pool: PreprocessingPool) -> None:
+        await pool.prepare("completion", PADDED_BODY)
+        (stopped,) = children_of(pool)
+        os.kill(stopped, signal.SIGSTOP)
+        done: list[str] = []
+
+        async def one(name: str) -> None:
+            prepared = await pool.prepare("completion", PADDED_BODY)
+            assert isinstance(prepared, PreparedCompletion)
+            done.append(name)
+
+        await asyncio.gather(one("before the stopped process"), one("before another"))
+        assert done == ["before another", "before the stopped process"], "one process holds up its own body alone"
+        assert stopped not in children_of(pool)
+
+    run(work, memory=1 << 30, long_processes=2)
+
+
+def test_a_first_process_that_stands_still_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "LOOK_SECONDS", 0.2)
+
+    async def work(pool: PreprocessingPool) -> None:
+        os.kill(stopped := pool._process.pid, signal.SIGSTOP)
+        prepared = await pool.prepare("chat", chat())
+        assert isinstance(prepared, PreparedChat)
+        assert pool._process.pid != stopped
 
     run(work)
 

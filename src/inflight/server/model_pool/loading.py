@@ -18,7 +18,8 @@ from inflight.server.model_pool.messages import Ready
 from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.worker import Worker, WorkerError, Workers
 from inflight.server.offload import in_own_thread
-from inflight.server.preprocessing.pool import PreprocessingError, PreprocessingPool
+from inflight.server.preprocessing.lane import PreprocessingError
+from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.served import Served
 from inflight.text import ChatTemplate, Tokenizer

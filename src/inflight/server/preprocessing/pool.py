@@ -1,9 +1,8 @@
-"""The server's side of preprocessing: who waits for which process, and what is said when one of them gives up.
+"""The server's side of preprocessing: which processes read bodies, and the error where one of them gives up.
 
-Two processes work, one for what is short and one for what is long, so that a question does not wait behind a document.
-Before each, owners take turns by what they have used of it: nobody waits behind all that somebody else has sent. A
-process that has kept memory of a body is made anew, which gives it back. Knows processes and lines; what a job is,
-`wire` knows.
+One process reads short bodies and several read long ones, so that a question does not wait behind a document. All are
+forked from a first process, which has loaded the tokenizer and the template. A process that has kept memory of a body
+is replaced by a fresh one, which gives it back.
 """
 
 from __future__ import annotations
@@ -14,23 +13,27 @@ import logging
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from inflight.engine.event_stream import settle
+from inflight.config.engine import usable_cores
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
-from inflight.server.fair_line import FairLine
+from inflight.server.preprocessing.child import (
+    LOOK_SECONDS,
+    STALLED_LOOKS,
+    ReadingProcess,
+    ReadJob,
+    StalledError,
+    attested_pair,
+    progressing,
+)
+from inflight.server.preprocessing.lane import Lane, PreprocessingError, WaitingBody
 from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
 from inflight.server.preprocessing.wire import (
-    LENGTH_BYTES,
     LONG,
     READY,
-    RENEW,
     SHORT,
     Limits,
     Outcome,
@@ -40,7 +43,6 @@ from inflight.server.preprocessing.wire import (
     Setup,
     decode_outcome,
     encode,
-    job_frame,
     receive,
     send,
 )
@@ -49,34 +51,22 @@ INLINE = 1 << 12  # bytes of a completion's body that is read in place, in a mil
 SHORT_BYTES = 1 << 15  # bytes of a body that goes to the quick process
 CPU_SECONDS = 10.0  # of one body; a megabyte of text takes one or two
 START_SECONDS = 60.0
+MAX_LONG_PROCESSES = 4  # that read long bodies at once
 
 log = logging.getLogger("inflight.server")
 
 
-class PreprocessingError(RuntimeError):
-    """The processes cannot be started; the sentence says why."""
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    owner: str
-    endpoint: EndpointName
-    body: bytes
-    history: bytes
-    outcome: asyncio.Future[bytes]
-    tried: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whoever asked went away."""
-        return self.outcome.done()
-
-
 class PreprocessingPool:
-    def __init__(self) -> None:
-        """Starts the first process, whose modules take a third of a second, beside whoever goes on here."""
+    def __init__(self, long_processes: int | None = None) -> None:
+        """Start the first process, whose modules take a third of a second to load.
+
+        Args:
+            long_processes: That read long bodies at once. None: half of the cores, from 2 to 4; long bodies have the
+                lowest priority on them.
+        """
+        self._long_processes = long_processes or max(2, min(MAX_LONG_PROCESSES, usable_cores() // 2))
         self._setup: Setup | None = None
-        self._lanes: list[_Lane] = []
+        self._lanes: tuple[Lane, Lane] | None = None  # for short and for long bodies; in the event loop's thread
         self._limits = Limits()
         self._in_place: Preprocessor | None = None
         self._reviving = asyncio.Lock()
@@ -106,15 +96,19 @@ class PreprocessingPool:
             completion = COMPLETION.decode(body)
             if is_little(completion):
                 return self._in_place.completion(completion)
-        if not self._lanes:
-            self._lanes = [_Lane(partial(self._child, role), self._is_gone) for role in (SHORT, LONG)]
         outcome = asyncio.get_running_loop().create_future()
         is_long = len(body) + len(history) > SHORT_BYTES
-        self._lanes[is_long].put(_Waiting(owner, endpoint, body, history, outcome))
+        self._lane(is_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))
         try:
             answer: Outcome = decode_outcome(await outcome)
         except EOFError:
             raise _gave_up() from None
+        except StalledError:
+            raise _not_read(
+                f"Two processes stood still for {STALLED_LOOKS * LOOK_SECONDS:g} s with this body"
+            ) from None
+        except PreprocessingError as error:
+            raise _not_read(str(error).rstrip(".")) from None
         if isinstance(answer, Refused):
             raise answer.error()
         return answer
@@ -125,12 +119,21 @@ class PreprocessingPool:
         return self._process.poll() is None
 
     async def close(self) -> None:
-        for lane in self._lanes:
+        for lane in self._lanes or ():
             lane.close()
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, 2.0)
         self._process.kill()
+
+    def _lane(self, is_long: bool) -> Lane:
+        if self._lanes is None:
+            short, long = (
+                Lane(partial(self._child, role), self._is_gone, processes)
+                for role, processes in ((SHORT, 1), (LONG, self._long_processes))
+            )
+            self._lanes = short, long
+        return self._lanes[is_long]
 
     def _spawn(self) -> None:
         self._control, theirs = socket.socketpair()
@@ -155,85 +158,28 @@ class PreprocessingPool:
         await asyncio.sleep(0.05)
         return self._process.poll() is not None
 
-    async def _child(self, role: bytes) -> socket.socket:
-        """A fresh process's socket."""
+    async def _child(self, role: bytes) -> ReadingProcess:
+        """Return a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError."""
         async with self._reviving:
-            if self._process.poll() is not None:  # somebody has killed the first process, which does nothing but fork
+            if self._process.poll() is not None:  # it was killed from outside: by itself it does nothing but fork
                 log.warning("The process that reads requests is gone; it is started anew.")
                 self._control.close()
                 self._spawn()
                 send(self._control, encode(self._setup))
                 await asyncio.to_thread(self._wait_until_loaded)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [role], [theirs.fileno()])
-        ours.setblocking(False)
-        return ours
-
-
-class _Lane:
-    """One process at work, and what waits for it."""
-
-    def __init__(self, child: Callable[[], Awaitable[socket.socket]], was_orphaned: Callable[[], Awaitable[bool]]):
-        self._child, self._was_orphaned = child, was_orphaned
-        self._line = FairLine[_Waiting]()
-        self._news = asyncio.Event()
-        self._task = asyncio.ensure_future(self._run())
-
-    def put(self, waiting: _Waiting) -> None:
-        self._line.put(waiting)
-        self._news.set()
-
-    def close(self) -> None:
-        self._task.cancel()
-        for waiting in self._line.empty():
-            waiting.outcome.cancel()
-
-    async def _run(self) -> None:
-        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        forking = self._process
+        ours, theirs = attested_pair()
         try:
-            while True:
-                while (waiting := self._line.next()) is None:
-                    self._news.clear()
-                    await self._news.wait()
-                self._line.take(0.0)
-                began = time.monotonic()
-                if streams is not None and streams[0].at_eof():  # it has ended since, which is nobody's fault here
-                    streams[1].close()
-                    streams = None
-                try:
-                    streams = streams or await asyncio.open_unix_connection(sock=await self._child())
-                    answer = await _asked(*streams, waiting)
-                except (OSError, EOFError, PreprocessingError):
-                    if streams is not None:
-                        streams[1].close()
-                    streams = None
-                    if not waiting.tried and await self._was_orphaned():
-                        waiting.tried = True
-                        self._line.put(waiting)
-                    else:
-                        settle(waiting.outcome, EOFError())
-                    self._line.charge(waiting.owner, time.monotonic() - began)
-                    del waiting
-                    continue
-                self._line.charge(waiting.owner, time.monotonic() - began)
-                settle(waiting.outcome, answer[1:])
-                if answer[:1] == RENEW:
-                    streams[1].close()
-                    streams = None
-                del waiting, answer  # megabytes, until the next one comes
-        finally:
-            if streams is not None:
-                streams[1].close()
-
-
-async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, job: _Waiting) -> bytes:
-    """Raises EOFError where the process has ended."""
-    for piece in job_frame(job.endpoint, job.body, job.history):
-        writer.write(piece)
-    await writer.drain()
-    length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-    return await reader.readexactly(length)
+            with theirs:
+                socket.send_fds(self._control, [role], [theirs.fileno()])
+            return await progressing(ReadingProcess.introduced(ours), forking.pid)
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, StalledError):
+                log.warning("The process that reads requests makes no progress, and is killed.")
+                forking.kill()
+                await asyncio.to_thread(forking.wait)  # from here on it is known to be gone
+            raise
 
 
 def _gave_up() -> ApiError:
@@ -241,4 +187,14 @@ def _gave_up() -> ApiError:
         f"Reading the body took more than {CPU_SECONDS:g} s of computing, or more memory than one body may take; "
         "send less in one body, or a shorter conversation.",
         code="body_too_complex",
+    )
+
+
+def _not_read(why: str) -> ApiError:
+    return ApiError(
+        503,
+        f"{why}; the body was not read. Try again in 1 s.",
+        type="server_error",
+        code="body_not_read",
+        retry_after=1.0,
     )

@@ -29,6 +29,7 @@ from inflight.server.errors import ApiError
 Body = bytes | memoryview
 NAMES = tuple(ENDPOINTS)
 READY = b"ready"  # the first process has loaded what it needs
+HELLO = b"h"  # the first byte of a child, by which the server learns its process id
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
 # That a process may take for a body, beyond what it has: for the longest there may be, more where the context is long.

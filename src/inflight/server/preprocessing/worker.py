@@ -1,9 +1,9 @@
 """The process that reads bodies for the server: `python -m inflight.server.preprocessing.worker FD`.
 
 The first process loads tokenizer and template once and then only forks: each socket that comes over FD gets a child,
-which shares what is loaded and serves jobs until the socket closes. A child limits itself, so that nobody needs to
-watch it: the memory it may take beyond what it has (RLIMIT_AS), and the seconds of CPU for one job (an interval timer
-that kills). Whoever asked sees the socket close, and knows why.
+which shares what is loaded, says hello, and serves jobs until the socket closes. A child limits itself: the memory it
+may take beyond what it has (RLIMIT_AS), and the seconds of CPU for one job (an interval timer that kills). The server
+sees the socket close, and kills a child that makes no progress.
 
 Knows sockets, forks and limits; what a job is, `preprocessor` knows.
 """
@@ -24,6 +24,7 @@ from inflight.server.heap import memory_bytes, resident_bytes
 from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
+    HELLO,
     KEEP,
     LONG,
     READY,
@@ -81,9 +82,11 @@ def _fork_for(control: socket.socket) -> None:
             control.close()
             _say_nothing()
             if role == LONG:
-                os.nice(10)  # whoever waits for a long body waits anyway; streams and short ones do not
+                os.nice(10)  # long bodies take seconds; streams and short ones do not
             most_bytes = limits.memory_bytes if role == LONG else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
-            serve(socket.socket(fileno=descriptors[0]), preprocessor, most_bytes, setup.cpu_seconds)
+            jobs = socket.socket(fileno=descriptors[0])
+            jobs.sendall(HELLO)
+            serve(jobs, preprocessor, most_bytes, setup.cpu_seconds)
         os.close(descriptors[0])
 
 
