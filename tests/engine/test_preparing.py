@@ -15,7 +15,7 @@ from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.plan import Capacity
-from inflight.core.types.request import Request
+from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
@@ -27,20 +27,31 @@ from inflight.engine.observers import EngineObserver
 CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000)
 
 
+class Compiling:
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class Gate:
-    """Compiles when it is told to."""
+    """Compiles on demand."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.compiling: list[Compiling] = []
 
     def warm_up(self) -> None:
         """Nothing is needed."""
 
-    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None]) -> bool:
+    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Compiling | None:
         if grammars[0].source == "there":
-            return False
+            return None
+        if grammars[0].source == "one too many":
+            raise RequestRefused("256 grammars wait", 1.0, field="grammar")
         self.waiting.append(then)
-        return True
+        self.compiling.append(Compiling())
+        return self.compiling[-1]
 
     def check(self, grammar: Grammar) -> None:
         """All are sound."""
@@ -127,6 +138,7 @@ def test_one_that_is_aborted_ends_at_once_and_is_never_added(rig: Rig) -> None:
         timings = end.timings
         assert timings.total_ms > 1000 and 0 < timings.queued_by["grammar"] == timings.queue_ms
         assert (await rig.bridge.snapshot()).compiling == 0
+        assert rig.gate.compiling[0].cancelled
         rig.gate.open()
         await asyncio.sleep(0)
         assert rig.heard.names == []
@@ -152,6 +164,7 @@ def test_one_whose_client_leaves_is_never_added(rig: Rig) -> None:
         with pytest.raises(asyncio.CancelledError):
             await opening
         assert (await rig.bridge.snapshot()).compiling == 0
+        assert rig.gate.compiling[0].cancelled
         rig.gate.open()
         await asyncio.sleep(0)
         assert rig.heard.names == []
@@ -166,5 +179,14 @@ def test_an_engine_that_stops_does_not_let_them_wait(rig: Rig) -> None:
         with pytest.raises(EngineStopped):
             await opening
         rig.gate.open()
+
+    asyncio.run(run())
+
+
+def test_one_that_finds_too_many_before_it_is_refused(rig: Rig) -> None:
+    async def run() -> None:
+        with pytest.raises(RequestRefused, match="256 grammars wait"):
+            await rig.bridge.open(rig.request("a", source="one too many"))
+        assert (await rig.bridge.snapshot()).compiling == 0
 
     asyncio.run(run())

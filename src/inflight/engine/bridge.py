@@ -25,9 +25,11 @@ from typing import Protocol, TypeVar
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.event_stream import EngineStopped, EventStream, settle
+from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.loop import EngineLoop
 from inflight.engine.preparing import Preparing
 
@@ -91,12 +93,21 @@ class AsyncBridge:
         """As `open`, in the consumer's event loop; its `accept` is told."""
         grammars = [one.grammar for one in consumer.requests if one.grammar is not None]
         if grammars and self._loop.grammars is not None:
-            self._preparing.begin(consumer, self._loop.clock.now())
-            ready = partial(_call, consumer.loop, partial(self._prepared, consumer))
-            if self._loop.grammars.prepare(grammars, ready):
-                return
-            return self._prepared(consumer, waited=False)
+            return self._prepare(consumer, grammars, self._loop.grammars)
         self._hand_in(consumer)
+
+    def _prepare(self, consumer: Consumer, grammars: list[Grammar], gate: GrammarGate) -> None:
+        """Hand in the consumer's requests when their grammars are compiled."""
+        self._preparing.begin(consumer, self._loop.clock.now())
+        ready = partial(_call, consumer.loop, partial(self._prepared, consumer))
+        try:
+            preparation = gate.prepare(grammars, ready, consumer.requests[0].tenant)
+        except RequestRefused as refusal:
+            self._preparing.end(consumer)
+            return consumer.accept(refusal)
+        if preparation is None:
+            return self._prepared(consumer, waited=False)
+        self._preparing.awaits(consumer, preparation)
 
     def _prepared(self, consumer: Consumer, waited: bool = True) -> None:
         """Its grammars are compiled; in the consumer's event loop. It may have gone away meanwhile."""

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from inflight.core.request_timings import QueueWaitMeter, RequestTimings
 from inflight.core.types.events import Finish, FinishedEvent
 from inflight.core.types.request import Request
+from inflight.engine.grammar_gate import Preparation
 
 
 class HasRequests(Protocol):
@@ -29,6 +30,11 @@ C = TypeVar("C", bound=HasRequests)
 class _Waiting:
     since: float
     aborted: set[str] = field(default_factory=set)
+    preparation: Preparation | None = None
+
+    def cancel(self) -> None:
+        if self.preparation is not None:
+            self.preparation.cancel()
 
 
 class Preparing(Generic[C]):
@@ -41,10 +47,23 @@ class Preparing(Generic[C]):
             self._waiting[consumer] = _Waiting(now)
 
     def end(self, consumer: C) -> tuple[float, frozenset[str]] | None:
-        """Since when it waited, and which of its requests are to end at once. None: it waits no more."""
+        """Since when it waited, and which of its requests are to end at once. None: it waits no more. What is not
+        compiled yet is compiled for others alone."""
         with self._lock:
             one = self._waiting.pop(consumer, None)
-        return None if one is None else (one.since, frozenset(one.aborted))
+        if one is None:
+            return None
+        one.cancel()
+        return one.since, frozenset(one.aborted)
+
+    def awaits(self, consumer: C, preparation: Preparation) -> None:
+        """What is being compiled for it; cancelled at once where it has gone meanwhile."""
+        with self._lock:
+            one = self._waiting.get(consumer)
+            if one is not None:
+                one.preparation = preparation
+        if one is None:
+            preparation.cancel()
 
     def abort(self, request_id: str, now: float) -> tuple[C, list[FinishedEvent]] | None:
         """Whose waiting is over by that, all of its requests being aborted, and their ends. None: this request waits
@@ -58,14 +77,17 @@ class Preparing(Generic[C]):
                 if one.aborted < names:
                     return None
                 del self._waiting[consumer]
+                one.cancel()
                 return consumer, [_aborted(request, one.since, now) for request in consumer.requests]
         return None
 
     def clear(self) -> list[C]:
         """Nobody waits any more; those who did."""
         with self._lock:
-            left, self._waiting = list(self._waiting), {}
-        return left
+            left, self._waiting = self._waiting, {}
+        for one in left.values():
+            one.cancel()
+        return list(left)
 
     def sequences(self) -> Mapping[str, int]:
         """That wait, by lane."""

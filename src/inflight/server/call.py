@@ -62,3 +62,8 @@ class Call:
     pairs: tuple[tuple[int, int], ...] = ()
     labels: tuple[str, ...] = ()
     kv_transfer: bytes = b""
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the engine may have to compile a grammar before it accepts the requests."""
+        return any(request.grammar is not None for request in self.requests)

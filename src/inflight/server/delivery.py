@@ -16,15 +16,17 @@ LAST_WORDS = 2.0  # seconds in which a client may still take why its call was en
 class Delivery:
     """Close it."""
 
-    def __init__(self, timeout: float | None):
-        """timeout: seconds from now after which it is ended; None: never."""
+    def __init__(self, timeout: float | None, since: float | None = None):
+        """timeout: seconds after which it is ended; None: never. since: from when on they count, on the event loop's
+        clock; None: from now."""
         self.error: ApiError | None = None  # why it was ended, or what was told within a stream
         self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
         self.whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
         self._loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []
         if timeout is not None:
-            self._timers.append(self._loop.call_later(timeout, self.end, _took_too_long(timeout)))
+            when = (self._loop.time() if since is None else since) + timeout
+            self._timers.append(self._loop.call_at(when, self.end, _took_too_long(timeout)))
 
     @property
     def held(self) -> int:

@@ -7,8 +7,10 @@ fewer and larger frames, and costs nobody else anything.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import RequestRefused
@@ -38,10 +40,10 @@ class Generation(Delivery):
         response: ResponseBuilder,
         timeout: float | None,
         keep: Keep | None = None,
+        since: float | None = None,
     ):
-        """timeout: seconds from now after which the call is ended; None: never. keep: the answer, before its end is
-        told."""
-        super().__init__(timeout)
+        """timeout, since: see `Delivery`. keep: the answer, before its end is sent."""
+        super().__init__(timeout, since)
         self.call = call
         self.response = response
         self._stream, self._keep = stream, keep
@@ -112,6 +114,28 @@ async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
     return work() if size <= PIECE else await offload(work)
 
 
+class Opening(Delivery):
+    """A call that the engine has not accepted yet: its grammar may have to be compiled first. Its time limit counts, and
+    a server that shuts down ends it like any other."""
+
+    def __init__(self, timeout: float | None, opening: Coroutine[Any, Any, Generation]):
+        super().__init__(timeout)
+        self._task = asyncio.ensure_future(opening)
+
+    def end(self, error: ApiError) -> None:
+        super().end(error)
+        self._task.cancel()
+
+    async def generation(self) -> Generation:
+        """Wait until the engine has accepted the call. Raises ApiError when it is refused, or ended before."""
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            if self.error is not None:
+                raise self.error from None
+            raise
+
+
 async def open_generation(
     bridge: EngineClient,
     call: Call,
@@ -121,6 +145,7 @@ async def open_generation(
     keep: Keep | None = None,
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
+    since = asyncio.get_running_loop().time()
 
     def collecting() -> dict[str, OutputCollector]:
         pairs = zip(call.requests, call.prompts, strict=True)
@@ -138,7 +163,7 @@ async def open_generation(
         raise refused(refusal, ENDPOINTS[call.kind].prompt_field, call.form_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
-    return Generation(call, stream, response, timeout, keep)
+    return Generation(call, stream, response, timeout, keep, since)
 
 
 def _broken(fault: EngineStopped) -> ApiError:

@@ -19,7 +19,7 @@ from inflight.server.call import Call, EndpointName
 from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation, Keep, open_generation
+from inflight.server.generating import Generation, Keep, Opening, open_generation
 from inflight.server.served import Borrowed, ServedModels, model_named
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
@@ -194,7 +194,7 @@ class Service:
     async def open(self, call: Call, borrowed: Borrowed, *, batch: bool = False, keep: Keep | None = None) -> OpenCall:
         """Hand the call to the engine of a model, which is released when the call has ended, or is refused. keep:
         stores its answer. Raises ApiError when it is refused. What is opened must be closed."""
-        started, entered = time.monotonic(), False
+        started, entered, opening = time.monotonic(), False, None
         try:
             self.check()
             if not batch:
@@ -203,15 +203,25 @@ class Service:
             timeout = None if batch else self.settings.request_timeout  # a job has its completion window
             served = borrowed.served
             names = served.id_names if call.names_are_ids else served.names
-            generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
+            opened = open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
+            opening = Opening(timeout, opened)
+            if not batch:
+                self._watch(opening)
+            generation = await opening.generation()
         except BaseException as error:
             borrowed.release()
             if entered:
                 self._leave(call.tenant)
+            seconds = time.monotonic() - started
             if isinstance(error, ApiError):
-                seconds = time.monotonic() - started
                 self._tell(Ended(call, None, error.status, seconds, error, entered or batch))
+            elif isinstance(error, asyncio.CancelledError):
+                self._tell(Ended(call, None, GONE, seconds, None, True))  # no request was refused
             raise
+        finally:
+            if opening is not None:
+                opening.release()
+                self._open.discard(opening)
 
         def closed(status: int, error: ApiError | None) -> None:
             borrowed.release()

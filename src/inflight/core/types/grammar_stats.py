@@ -9,9 +9,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class GrammarStats:
     """compiled, refused: grammars that were compiled, and those that could not be; compile_seconds: that both took, in
-    threads beside the steps. cache_hits: times that a grammar was there already. masks: positions whose tokens a
-    grammar decided. mask_seconds: that these took, beside the forward passes; wait_seconds: those of them that steps
-    waited."""
+    processes of their own. cache_hits: times that a grammar was there already. masks: positions whose tokens a grammar
+    decided. mask_seconds: that these took, beside the forward passes; wait_seconds: those of them that steps waited.
+    cached_bytes: of compiled grammars that are kept."""
 
     compiled: int
     refused: int
@@ -20,3 +20,4 @@ class GrammarStats:
     masks: int
     mask_seconds: float
     wait_seconds: float
+    cached_bytes: int = 0

@@ -1,11 +1,10 @@
-"""Grammars that are compiled, in threads of their own, and kept for those who ask for the same again.
+"""Grammars that are compiled beside the engine, and kept for requests that ask for the same again.
 
-A grammar is compiled before its request is handed to the engine (`engine.bridge` waits for it), in threads of low
-priority of the engine's process: no step does it, nobody waits for a slow one but its own request, and what cannot be
-compiled is refused like any other mistake. The scheduler knows nothing of it, so that a record replays as it was. Where
-a grammar has left the cache before its request's turn comes, it is compiled again beside that step's forward pass.
-
-Knows what is kept, and what a compilation may cost; which tokens come next, `grammar_row` asks the result.
+A grammar is compiled before its request is handed to the engine (`engine.bridge` waits for it): first in a limited
+process (`compile_queue`), which refuses what is too slow, too large or too deep; what passed there, in a thread of low
+priority here, since the library cannot hand a compiled grammar to another process. The scheduler has no part in it, so
+that a record replays as it was. Compiled grammars are kept by bytes, the least recently used go first. Where a grammar
+has left before its request's turn comes, it is compiled again beside that step's forward pass.
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.request import RequestRefused
-from inflight.execution.grammars.errors import GrammarError, told
+from inflight.execution.grammars.compile_queue import CompileQueue, TooManyGrammars
+from inflight.execution.grammars.compile_wire import Verdict
+from inflight.execution.grammars.compile_worker import NICE, STACK_BYTES, compiled
+from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.tally import GrammarTally
 from inflight.execution.grammars.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_Key = tuple[str, str]  # kind and source
-_KEPT = 512
+CACHE_BYTES = 256 << 20  # of compiled grammars that no running request uses, and of the others
+_OVERHEAD_BYTES = 64 << 10  # of one, beside what compiling it allocated; of a refusal, its source and sentence
 _THREADS = 2
-_NICE = 10
-_MOST_STATES = 50_000  # of the automaton that reads a text; of about 2 kB
-_MOST_SYMBOLS = 200_000  # of its rules
 _NAMES = {
     "json_schema": "The JSON schema",
     "json_object": "The JSON object",
@@ -46,15 +45,46 @@ _NAMES = {
 }
 
 
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A grammar that is being compiled, was, or cannot be.
+
+    outcome: the matcher, or GrammarError. interested: requests that wait for it; without any, compiling it is cancelled.
+    job: its number in the queue.
+    """
+
+    grammar: Grammar
+    outcome: Future[LLMatcher] = field(default_factory=Future)
+    interested: int = 0
+    job: int | None = None
+    memory_bytes: int = _OVERHEAD_BYTES
+
+
+class Preparation:
+    """Grammars that requests of one consumer wait for."""
+
+    def __init__(self, entries: list[_Entry], drop: Callable[[_Entry], None]) -> None:
+        self._entries, self._drop = entries, drop
+
+    def cancel(self) -> None:
+        """Stop compiling what no other request waits for. Harmless when all is compiled, or called again."""
+        entries, self._entries = self._entries, []
+        for entry in entries:
+            self._drop(entry)
+
+
 class CompiledGrammars:
     """The engine's `GrammarGate`. end_token_ids: that may end an answer; known from the first grammar on."""
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         """vocabulary: asked for when the first grammar comes, in a thread. Raises GrammarError where there is none."""
         self._vocabulary = vocabulary
-        self._pool = ThreadPoolExecutor(_THREADS, "grammars", _give_way)
-        self._kept: OrderedDict[_Key, Future[LLMatcher]] = OrderedDict()
-        self._lock = threading.Lock()  # of what stands above and below
+        self._queue = CompileQueue(vocabulary)
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._has_threads = False
+        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()  # by kind and source
+        self._cached_bytes = 0
+        self._lock = threading.RLock()  # of what stands above and below
         self._tokenizer: LLTokenizer | None = None
         self._making = threading.Lock()  # the tokenizer, once
         self.tally = GrammarTally()
@@ -66,110 +96,223 @@ class CompiledGrammars:
         return -(-self._tokenizer.vocab_size // 32) if self._tokenizer is not None else 0
 
     def warm_up(self) -> None:
-        """Makes the view of the tokenizer, in a thread: the library lets nobody else compute Python meanwhile, for half
-        a second with 150,000 tokens, which later would be taken from whoever is being answered."""
-        self._pool.submit(self._made_tokenizer)  # where there is none, the first grammar is told why
+        """Make the view of the tokenizer, in a thread, and start the process that has one, too. The library lets no
+        other thread compute Python meanwhile, for half a second with 150,000 tokens, which later would delay requests
+        that are being answered."""
+
+        def start() -> None:
+            with contextlib.suppress(GrammarError):  # the first grammar's refusal says why there is none
+                self._load()
+
+        self._in_thread(start)
+
+    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Preparation | None:
+        """Compile them, and call `then`, in any thread, when all are compiled or have turned out not to be.
+
+        Returns None where all were before, and `then` is not called. Raises RequestRefused where too many wait.
+        """
+        bound = [one for one in grammars if one.kind != "none"]
+        with self._lock:
+            if all((entry := self._found(one)) is not None and entry.outcome.done() for one in bound):
+                self.tally.cache_hits += len(bound)
+                return None
+            entries: list[_Entry] = []
+            preparation = Preparation(entries, self._lose_interest)
+            for one in bound:
+                try:
+                    entries.append(self._entry(one, tenant))
+                except TooManyGrammars as error:
+                    preparation.cancel()
+                    raise RequestRefused(str(error), 1.0, field="grammar", code="too_many_grammars") from None
+        _when_done([entry.outcome for entry in entries], then)
+        return preparation
 
     def check(self, grammar: Grammar) -> None:
-        """Raises RequestRefused for what cannot be compiled; waits where nobody has prepared it."""
+        """Raise RequestRefused for what cannot be compiled; waits for what was not prepared."""
         if grammar.kind == "none":
             return
         try:
-            self._future(grammar).result()
+            self._outcome(grammar)
         except GrammarError as error:
             sentence = f"{_NAMES[grammar.kind]} {str(error).rstrip('.')}."
             raise RequestRefused(sentence, field="grammar", code="invalid_grammar") from None
 
-    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None]) -> bool:
-        """Calls `then`, in any thread, when all of them are compiled or have turned out not to be. False: they are, and
-        nobody is called."""
-        futures = [self._future(one) for one in grammars if one.kind != "none"]
-        left = [one for one in futures if not one.done()]
-        if not left:
-            return False
-        self._wait_for(left, then)
-        return True
-
     def new_matcher(self, grammar: Grammar) -> LLMatcher:
-        """At the beginning of the grammar. Raises GrammarError."""
-        return self._future(grammar).result().deep_copy()
+        """Return a matcher at the beginning of the grammar; waits for what was not prepared. Raises GrammarError."""
+        return self._outcome(grammar).deep_copy()
+
+    def _outcome(self, grammar: Grammar) -> LLMatcher:
+        """Return the matcher that is kept, which is not to move. Raises GrammarError."""
+        with self._lock:
+            try:
+                entry = self._entry(grammar, "")
+            except TooManyGrammars as error:
+                raise GrammarError(f"cannot be compiled: {error}") from None
+        try:
+            return entry.outcome.result()
+        finally:
+            self._lose_interest(entry)
 
     def stats(self) -> GrammarStats:
-        return self.tally.stats()
+        return self.tally.stats(self._cached_bytes)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _wait_for(self, futures: list[Future[LLMatcher]], then: Callable[[], None]) -> None:
-        """One after the other: a callback of the last to come may run before the next is asked for."""
-
-        def next_one(_: Future[LLMatcher] | None = None) -> None:
-            while futures and futures[-1].done():
-                futures.pop()
-            if futures:
-                futures[-1].add_done_callback(next_one)
-            else:
-                then()
-
-        next_one()
-
-    def _future(self, grammar: Grammar) -> Future[LLMatcher]:
-        key = (grammar.kind, grammar.source)
+        """End the process and the threads; what waits is not answered."""
+        self._queue.close()
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self.tally.cache_hits += 1
-                self._kept.move_to_end(key)
-                return found
-            future = self._kept[key] = self._pool.submit(self._compile, grammar)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return future
+            threads = _THREADS if self._has_threads else 0
+        for _ in range(threads):
+            self._work.put(_end)
 
-    def _made_tokenizer(self) -> LLTokenizer:
+    # -- entries -----------------------------------------------------------------------------------------------------
+
+    def _found(self, grammar: Grammar) -> _Entry | None:
+        return self._entries.get((grammar.kind, grammar.source))
+
+    def _entry(self, grammar: Grammar, tenant: str) -> _Entry:
+        """Return its entry, one more being interested; compiling it begins where there is none. Raises
+        TooManyGrammars."""
+        entry = self._found(grammar)
+        if entry is not None:
+            self.tally.cache_hits += 1
+            self._entries.move_to_end((grammar.kind, grammar.source))
+        else:
+            entry = _Entry(grammar)
+            self._begin(entry, tenant)
+            self._entries[grammar.kind, grammar.source] = entry
+        entry.interested += 1
+        return entry
+
+    def _begin(self, entry: _Entry, tenant: str) -> None:
+        """In a limited process, once the tokenizer is there, without which no grammar means anything."""
+        if self._tokenizer is None:
+            return self._in_thread(lambda: self._begin_with_tokenizer(entry, tenant))
+        entry.job = self._queue.put(tenant, entry.grammar, lambda verdict: self._decided(entry, verdict))
+
+    def _begin_with_tokenizer(self, entry: _Entry, tenant: str) -> None:
+        try:
+            self._load()
+            with self._lock:
+                if self._found(entry.grammar) is entry:  # else nobody has waited so long
+                    self._begin(entry, tenant)
+        except TooManyGrammars as error:
+            self._refuse(entry, GrammarError(f"cannot be compiled: {error}"))
+        except GrammarError as error:
+            self._refuse(entry, error)
+
+    def _decided(self, entry: _Entry, verdict: Verdict) -> None:
+        """The limited process has come to a verdict; in the thread that reads it."""
+        with self._lock:
+            self.tally.compile_seconds += verdict.seconds
+        if verdict.source is None:
+            return self._refuse(entry, GrammarError(verdict.error or "cannot be compiled"))
+        source, memory_bytes = verdict.source, verdict.memory_bytes
+        self._in_thread(lambda: self._compile(entry, source, memory_bytes))
+
+    def _compile(self, entry: _Entry, source: str, memory_bytes: int) -> None:
+        """What a limited process has compiled before, in a thread with more stack."""
+        assert self._tokenizer is not None, "made before the process was asked"
+        if entry.outcome.done():
+            return
+        try:
+            matcher = compiled(self._tokenizer, source)
+        except GrammarError as error:
+            return self._refuse(entry, error)
+        with self._lock:
+            self.tally.compiled += 1
+            entry.memory_bytes += memory_bytes
+            self._keep(entry)
+        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            entry.outcome.set_result(matcher)
+
+    def _refuse(self, entry: _Entry, error: GrammarError) -> None:
+        with self._lock:
+            if entry.outcome.done():
+                return
+            self.tally.refused += 1
+            self._keep(entry)
+        with contextlib.suppress(InvalidStateError):
+            entry.outcome.set_exception(error)
+
+    def _keep(self, entry: _Entry) -> None:
+        """Count what has an outcome; what was asked for least recently goes, until the rest fits."""
+        if self._found(entry.grammar) is not entry:
+            return
+        self._cached_bytes += entry.memory_bytes
+        for key, one in list(self._entries.items()):
+            if self._cached_bytes <= CACHE_BYTES:
+                return
+            if one is not entry and one.outcome.done():
+                del self._entries[key]
+                self._cached_bytes -= one.memory_bytes
+
+    def _lose_interest(self, entry: _Entry) -> None:
+        """One request less waits for it."""
+        with self._lock:
+            entry.interested -= 1
+            if entry.interested or entry.outcome.done():
+                return
+            self._entries.pop((entry.grammar.kind, entry.grammar.source), None)
+            entry.outcome.cancel()
+            if entry.job is not None:
+                self._queue.cancel(entry.job)
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Make the tokenizer's view, and have the process make its own. Raises GrammarError."""
         with self._making:
             if self._tokenizer is None:
                 vocabulary = self._vocabulary()
+                self._queue.start()
                 try:
                     self._tokenizer = vocabulary.for_llguidance()
                 except Exception as error:  # whatever the library cannot make of a tokenizer
                     sentence = f"cannot be used, since the model's tokenizer is not understood: {error}"
                     raise GrammarError(sentence) from None
                 self.end_token_ids = frozenset(vocabulary.end_token_ids)
-            return self._tokenizer
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        from llguidance import LLMatcher, LLParserLimits  # here, since most engines are never asked for a grammar
-
-        from inflight.execution.grammars.grammar_source import grammar_source
-
-        began = time.perf_counter()
-        is_sound = False
-        try:
-            tokenizer = self._made_tokenizer()
-            source = grammar_source(grammar, partial(_is_special, tokenizer))
-            limits = LLParserLimits(max_lexer_states=_MOST_STATES, max_grammar_size=_MOST_SYMBOLS, verbose_errors=False)
-            matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
-            if matcher.is_error():
-                raise GrammarError(f"cannot be used: {told(matcher.get_error())}")
-            matcher.compute_bitmask()  # what a row's first mask needs is found once
-            if matcher.is_error():
-                raise GrammarError(f"cannot be computed: {told(matcher.get_error())}")
-            is_sound = True
-            return matcher
-        finally:
-            with self._lock:
-                self.tally.compiled += is_sound
-                self.tally.refused += not is_sound
-                self.tally.compile_seconds += time.perf_counter() - began
+    def _in_thread(self, work: Callable[[], None]) -> None:
+        """Threads of low priority, with four times the stack that a limited process has. They end with the interpreter,
+        which waits for none of them."""
+        with self._lock:
+            if not self._has_threads:
+                self._has_threads = True
+                usual = threading.stack_size(4 * STACK_BYTES)
+                try:
+                    for _ in range(_THREADS):
+                        threading.Thread(target=_run, args=(self._work,), name="grammars", daemon=True).start()
+                finally:
+                    threading.stack_size(usual)
+        self._work.put(work)
 
 
-def _give_way() -> None:
-    """This thread computes when the steps' threads do not, where the system lets threads differ in that."""
+class _Ended(Exception):
+    """A thread is to end."""
+
+
+def _end() -> None:
+    raise _Ended
+
+
+def _run(work: SimpleQueue[Callable[[], None]]) -> None:
+    """Low priority, where the system lets threads differ in that: steps come first."""
     with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    with contextlib.suppress(_Ended):
+        while True:
+            work.get()()
 
 
-def _is_special(tokenizer: LLTokenizer, text: str) -> bool:
-    token_ids = tokenizer.tokenize_str(text, parse_special=True)
-    return len(token_ids) == 1 and tokenizer.is_special_token(token_ids[0])
+def _when_done(outcomes: list[Future[LLMatcher]], then: Callable[[], None]) -> None:
+    """One after the other: a callback of the last to come may run before the next is asked for."""
+
+    def next_one(_: Future[LLMatcher] | None = None) -> None:
+        while outcomes and outcomes[-1].done():
+            outcomes.pop()
+        if outcomes:
+            outcomes[-1].add_done_callback(next_one)
+        else:
+            then()
+
+    next_one()

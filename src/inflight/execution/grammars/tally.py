@@ -19,5 +19,5 @@ class GrammarTally:
     mask_seconds: float = 0.0
     wait_seconds: float = 0.0
 
-    def stats(self) -> GrammarStats:
-        return GrammarStats(**asdict(self))
+    def stats(self, cached_bytes: int) -> GrammarStats:
+        return GrammarStats(**asdict(self), cached_bytes=cached_bytes)

@@ -41,7 +41,11 @@ def generation_routes(
             return Response(status_code=GONE)
         request.state.body_lease.release()
         request.state.told = True  # from here on the service tells how it ended
-        opened = await service.open(call, borrowed, keep=keeping(call))
+        opening = service.open(call, borrowed, keep=keeping(call))
+        try:
+            opened = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)
+        except ClientGone:
+            return Response(status_code=GONE)
         if (trace := trace_of(request.scope)) is not None:
             trace.generation = opened.generation
         return EventStreamResponse(opened, service.settings.keep_alive) if call.stream else WholeAnswer(opened)

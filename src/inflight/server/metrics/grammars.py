@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from inflight.core.types.grammar_stats import GrammarStats
 from inflight.server.metrics.families import labelled
@@ -16,9 +16,10 @@ def collect(stats: GrammarStats) -> Iterator[Metric]:
     about = "Grammars that were asked for: compiled, refused by the compiler, or there already."
     yield labelled(CounterMetricFamily, "inflight_grammars", about, ["outcome"], compiled)
     for name, about, value in (
-        ("inflight_grammar_compile_seconds", "Compiling grammars, beside the steps.", stats.compile_seconds),
+        ("inflight_grammar_compile_seconds", "Processor time of compiling grammars, beside the steps.", stats.compile_seconds),
         ("inflight_grammar_masks", "Positions whose tokens a grammar decided.", stats.masks),
         ("inflight_grammar_mask_seconds", "Filling masks, beside the forward passes.", stats.mask_seconds),
         ("inflight_grammar_wait_seconds", "Of steps that waited for their masks.", stats.wait_seconds),
     ):
         yield CounterMetricFamily(name, about, value=value)
+    yield GaugeMetricFamily("inflight_grammar_cache_bytes", "Compiled grammars that are kept.", stats.cached_bytes)

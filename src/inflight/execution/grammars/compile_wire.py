@@ -1,0 +1,66 @@
+"""Messages between an engine and the process in which its grammars are compiled first: frames of msgpack on a socket."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+from msgspec import Struct
+
+from inflight.core.types.grammar import GrammarKind
+
+_LENGTH_BYTES = 4
+
+
+class CompileJob(Struct, frozen=True, tag="compile"):
+    """Compile this grammar; the verdict bears the same number."""
+
+    number: int
+    kind: GrammarKind
+    source: str
+
+
+class CancelJob(Struct, frozen=True, tag="cancel"):
+    """End the job; no verdict comes."""
+
+    number: int
+
+
+class Verdict(Struct, frozen=True):
+    """The outcome of one job.
+
+    source: the grammar in the library's words, which the engine compiles again; None: `error` says why there is none.
+    memory_bytes: that the compiled grammar takes. seconds: of processor time that compiling took.
+    """
+
+    number: int
+    source: str | None = None
+    error: str | None = None
+    memory_bytes: int = 0
+    seconds: float = 0.0
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_order = msgspec.msgpack.Decoder(CompileJob | CancelJob).decode
+decode_verdict = msgspec.msgpack.Decoder(Verdict).decode
+
+
+def send(to: socket.socket, frame: bytes) -> None:
+    """Send one frame whole. Raises OSError where the other side has closed."""
+    to.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+
+
+def receive(source: socket.socket) -> bytes:
+    """Return the next frame. Raises EOFError where the other side has closed."""
+    return _exactly(source, int.from_bytes(_exactly(source, _LENGTH_BYTES), "big"))
+
+
+def _exactly(source: socket.socket, length: int) -> bytes:
+    pieces = []
+    while length:
+        piece = source.recv(min(length, 1 << 20))
+        if not piece:
+            raise EOFError
+        pieces.append(piece)
+        length -= len(piece)
+    return b"".join(pieces)

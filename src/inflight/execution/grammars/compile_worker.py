@@ -1,0 +1,246 @@
+"""The process in which grammars are compiled first: `python -m inflight.execution.grammars.compile_worker FD`.
+
+It makes the library's view of the tokenizer once, then forks a child for each grammar. A child bounds its own processor
+time, memory and stack, compiles the grammar and fills its first mask. A grammar that exceeds a bound, or makes the
+library crash, ends its child alone, and this process reports why. The library cannot hand a compiled grammar to another
+process, so that the engine compiles again, in a thread with four times the stack, whatever passed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inflight.core.types.grammar import Grammar
+from inflight.execution.grammars.compile_wire import (
+    CompileJob,
+    Verdict,
+    decode_order,
+    encode,
+    receive,
+    send,
+)
+from inflight.execution.grammars.errors import GrammarError, told
+from inflight.execution.grammars.grammar_source import grammar_source
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from inflight.execution.grammars.vocabulary import Vocabulary
+
+CPU_SECONDS = 2.0  # of one grammar; 437 schemas of real projects take 0.0005 s in the median, and 0.007 s at most
+MEMORY_BYTES = 64 << 20  # of a compiled grammar
+WORKING_BYTES = 256 << 20  # while it is compiled
+STACK_BYTES = 16 << 20  # of the thread that compiles here
+MAX_LEXER_STATES = 20_000  # of the automaton that reads a text; of about 2 kB
+MAX_SYMBOLS = 200_000  # of its rules
+STEP_LEXER_FUEL = 50_000  # of one mask: about 4 ms; schemas of real projects need less
+NICE = 10
+
+TOO_SLOW = f"takes more than {CPU_SECONDS:g} s of processor time to compile; make it smaller or simpler"
+TOO_DEEP = "is nested too deeply to be compiled (references count too); make it flatter"
+TOO_LARGE = f"takes more than {MEMORY_BYTES >> 20} MiB when compiled; make it smaller, or its numbers and counts lower"
+
+
+def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
+    """Return a matcher at the beginning of a grammar whose first mask is known. Raises GrammarError."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(
+        max_lexer_states=MAX_LEXER_STATES,
+        max_grammar_size=MAX_SYMBOLS,
+        step_lexer_fuel=STEP_LEXER_FUEL,
+        verbose_errors=False,
+    )
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise GrammarError(f"cannot be used: {told(matcher.get_error())}")
+    matcher.compute_bitmask()
+    if matcher.is_error():
+        raise GrammarError(f"cannot be computed: {told(matcher.get_error())}")
+    return matcher
+
+
+def is_special(tokenizer: LLTokenizer, text: str) -> bool:
+    """Return whether a text is one of the model's special tokens."""
+    token_ids = tokenizer.tokenize_str(text, parse_special=True)
+    return len(token_ids) == 1 and tokenizer.is_special_token(token_ids[0])
+
+
+# -- the child -------------------------------------------------------------------------------------------------------
+
+
+def _compile(tokenizer: LLTokenizer, job: CompileJob, verdict: int) -> None:
+    """Write the verdict of one job to a pipe, and end this process."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library reports refused memory in lines of its own
+    _limit_memory(WORKING_BYTES + STACK_BYTES)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process, whatever it computes
+    outcome: list[Verdict] = []
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=lambda: outcome.append(_verdict(tokenizer, job)))
+    thread.start()
+    thread.join()
+    with os.fdopen(verdict, "wb", closefd=False) as pipe:
+        pipe.write(encode(outcome[0]))
+    os._exit(0)
+
+
+def _verdict(tokenizer: LLTokenizer, job: CompileJob) -> Verdict:
+    before, began = _allocated_bytes(), time.process_time()
+    try:
+        source = grammar_source(Grammar(job.kind, job.source), partial(is_special, tokenizer))
+        matcher = compiled(tokenizer, source)
+        memory = max(0, _allocated_bytes() - before)
+        del matcher
+    except GrammarError as error:
+        return Verdict(job.number, error=str(error), seconds=time.process_time() - began)
+    except MemoryError:
+        return Verdict(job.number, error=TOO_LARGE, seconds=time.process_time() - began)
+    except RecursionError:
+        return Verdict(job.number, error=TOO_DEEP, seconds=time.process_time() - began)
+    seconds = time.process_time() - began
+    if memory > MEMORY_BYTES:
+        return Verdict(job.number, error=TOO_LARGE, seconds=seconds)
+    return Verdict(job.number, source, memory_bytes=memory, seconds=seconds)
+
+
+class _MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def _allocated_bytes() -> int:
+    """Return what the C library has handed out; what the process has at most, where it cannot say."""
+    with contextlib.suppress(AttributeError, OSError):
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+        mallinfo2.restype = _MallocInfo
+        info = mallinfo2()
+        return int(info.uordblks + info.hblkhd)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _limit_memory(more: int) -> None:
+    if sys.platform == "linux":
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        limit = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+# -- the process that forks them -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Child:
+    """A job at work. verdict: what has come of it."""
+
+    number: int
+    pid: int
+    verdict: bytearray = field(default_factory=bytearray)
+    cancelled: bool = False
+
+
+class _Children:
+    """The jobs at work, by the pipes of their verdicts."""
+
+    def __init__(self, engine: socket.socket, tokenizer: LLTokenizer) -> None:
+        self._engine, self._tokenizer = engine, tokenizer
+        self._children: dict[int, _Child] = {}
+
+    @property
+    def pipes(self) -> list[int]:
+        return list(self._children)
+
+    def start(self, job: CompileJob) -> None:
+        """Fork a child for this job."""
+        theirs, mine = os.pipe()
+        pid = os.fork()
+        if not pid:
+            self._engine.close()
+            for pipe in (theirs, *self._children):
+                os.close(pipe)
+            _compile(self._tokenizer, job, mine)
+        os.close(mine)
+        self._children[theirs] = _Child(job.number, pid)
+
+    def cancel(self, number: int) -> None:
+        """Kill the child of this job, if it is at work."""
+        for child in self._children.values():
+            if child.number == number:
+                child.cancelled = True
+                os.kill(child.pid, signal.SIGKILL)  # it is reaped when its pipe closes
+
+    def read(self, pipe: int) -> None:
+        """Take in more of a verdict, and forward it once the child has ended."""
+        child = self._children[pipe]
+        piece = os.read(pipe, 1 << 20)
+        if piece:
+            child.verdict += piece
+            return
+        os.close(pipe)
+        del self._children[pipe]
+        ended = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+        if not child.cancelled:
+            send(self._engine, bytes(child.verdict) if ended == 0 else encode(Verdict(child.number, error=_why(ended))))
+
+    def end(self) -> None:
+        """Kill all that is at work."""
+        for child in self._children.values():
+            os.kill(child.pid, signal.SIGKILL)
+
+
+def _why(ended: int) -> str:
+    """Return why a child has come to no verdict. ended: its exit code, negative for a signal."""
+    if ended in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
+        return TOO_SLOW
+    return TOO_LARGE if ended == -signal.SIGABRT else TOO_DEEP
+
+
+def main() -> int:
+    """Serve an engine until it closes its socket. The first frame is the pickled vocabulary; orders follow."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the engine's process
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("800", encoding="ascii")  # it can be made anew
+    with socket.socket(fileno=int(sys.argv[1])) as engine, contextlib.suppress(EOFError, OSError):
+        vocabulary: Vocabulary = pickle.loads(receive(engine))
+        children = _Children(engine, vocabulary.for_llguidance())
+        try:
+            _serve(engine, children)
+        finally:
+            children.end()
+    return 0
+
+
+def _serve(engine: socket.socket, children: _Children) -> None:
+    """Raises EOFError or OSError where the engine has closed its side."""
+    while True:
+        for ready in select.select([engine, *children.pipes], [], [])[0]:
+            if ready is not engine:
+                children.read(ready)
+            elif isinstance(order := decode_order(receive(engine)), CompileJob):
+                children.start(order)
+            else:
+                children.cancel(order.number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
