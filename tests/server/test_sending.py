@@ -96,7 +96,7 @@ class Bench:
 
 
 async def _stream(*_: Any, hints: Any) -> Any:
-    return SimpleNamespace(stream=True)
+    return SimpleNamespace(stream=True, has_grammar=False)
 
 
 def _into(sent: list[Message]) -> Callable[[Message], Awaitable[None]]:

@@ -16,7 +16,11 @@ def collect(stats: GrammarStats) -> Iterator[Metric]:
     about = "Grammars that were asked for: compiled, refused by the compiler, or there already."
     yield labelled(CounterMetricFamily, "inflight_grammars", about, ["outcome"], compiled)
     for name, about, value in (
-        ("inflight_grammar_compile_seconds", "Processor time of compiling grammars, beside the steps.", stats.compile_seconds),
+        (
+            "inflight_grammar_compile_seconds",
+            "Processor time of compiling grammars, beside the steps.",
+            stats.compile_seconds,
+        ),
         ("inflight_grammar_masks", "Positions whose tokens a grammar decided.", stats.masks),
         ("inflight_grammar_mask_seconds", "Filling masks, beside the forward passes.", stats.mask_seconds),
         ("inflight_grammar_wait_seconds", "Of steps that waited for their masks.", stats.wait_seconds),

@@ -1,0 +1,104 @@
+"""Calls that the engine has not accepted yet, since their grammars are compiled first, end like any others."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from inflight.core.types.grammar import Grammar
+from inflight.core.types.request import Request
+from inflight.engine.event_stream import EventStream
+from inflight.server.call import Call
+from inflight.server.errors import ApiError
+from inflight.server.sending import ClientGone, until_gone
+from inflight.server.service import GONE, Ended, Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import ANYONE
+
+REQUEST = Request(request_id="r", prompt_token_ids=(1,), grammar=Grammar("regex", "a"))
+CALL = Call(
+    kind="completion", call_id="c", created=0, model="m", requests=(REQUEST,), prompts=(None,), n=1, tier="default",
+    tenant=ANYONE,
+)  # fmt: skip
+
+
+class Compiling:
+    """A bridge that accepts nothing; counts who has left it."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    async def open(self, *requests: Request) -> EventStream:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left += 1
+        raise AssertionError
+
+
+class Rig:
+    def __init__(self, **settings: Any) -> None:
+        self.bridge, self.ended, self.released = Compiling(), list[Ended](), 0
+        self.service = Service(ServerSettings(**settings), self.ended.append)
+        self.service.ready(cast(Any, SimpleNamespace(stopped=None, residency=None, refuse=lambda _: None)))
+        served = SimpleNamespace(bridge=self.bridge, tokenizer=None, names=None, id_names=None)
+        self.borrowed = cast(Any, SimpleNamespace(served=served, release=self.release))
+
+    def release(self) -> None:
+        self.released += 1
+
+    def check_all_is_over(self, status: int) -> None:
+        assert [one.status for one in self.ended] == [status]
+        assert (self.bridge.left, self.released, self.service.under_way) == (1, 1, 0)
+
+
+async def is_opening(rig: Rig) -> None:
+    while not rig.service.under_way:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def test_a_client_that_leaves_waits_for_no_grammar() -> None:
+    async def main() -> None:
+        rig, leaves = Rig(), asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await leaves.wait()
+            return {"type": "http.disconnect"}
+
+        opening = rig.service.open(CALL, rig.borrowed)
+        task = asyncio.ensure_future(until_gone(cast(Any, receive), opening, asyncio.Event()))
+        await is_opening(rig)
+        leaves.set()
+        with pytest.raises(ClientGone):
+            await task
+        rig.check_all_is_over(GONE)
+
+    asyncio.run(main())
+
+
+def test_the_time_limit_counts_while_a_grammar_compiles() -> None:
+    async def main() -> None:
+        rig = Rig(request_timeout=0.01)
+        with pytest.raises(ApiError, match="--request-timeout") as refused:
+            await rig.service.open(CALL, rig.borrowed)
+        assert refused.value.status == 408
+        rig.check_all_is_over(408)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_shuts_down_waits_for_no_grammar() -> None:
+    async def main() -> None:
+        rig = Rig(drain_timeout=0.01)
+        task = asyncio.ensure_future(rig.service.open(CALL, rig.borrowed))
+        await is_opening(rig)
+        assert await rig.service.drain() == 1
+        with pytest.raises(ApiError, match="shut down"):
+            await task
+        rig.check_all_is_over(503)
+
+    asyncio.run(main())
