@@ -115,8 +115,8 @@ async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
 
 
 class Opening(Delivery):
-    """A call that the engine has not accepted yet: its grammar may have to be compiled first. Its time limit counts, and
-    a server that shuts down ends it like any other."""
+    """A call that the engine has not accepted yet: its grammar may have to be compiled first. Its time limit counts,
+    and a server that shuts down ends it like any other."""
 
     def __init__(self, timeout: float | None, opening: Coroutine[Any, Any, Generation]):
         super().__init__(timeout)

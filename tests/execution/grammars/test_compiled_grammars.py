@@ -70,7 +70,7 @@ def test_what_is_nested_deeply_is_compiled_or_refused(grammars: CompiledGrammars
 
 def test_what_takes_too_long_or_too_much_is_refused_and_the_refusal_kept(grammars: CompiledGrammars) -> None:
     for _ in range(2):
-        with pytest.raises(RequestRefused, match="2 s of processor time|64 MiB"):
+        with pytest.raises(RequestRefused, match=r"2 s of processor time|64 MiB"):
             grammars.check(SLOW)
     assert (grammars.stats().refused, grammars.stats().cache_hits) == (1, 1)
 

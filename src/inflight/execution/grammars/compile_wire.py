@@ -1,4 +1,4 @@
-"""Messages between an engine and the process in which its grammars are compiled first: frames of msgpack on a socket."""
+"""Messages between an engine and the process in which its grammars are compiled first: msgpack on a socket."""
 
 from __future__ import annotations
 

@@ -118,12 +118,14 @@ def _verdict(tokenizer: LLTokenizer, job: CompileJob) -> Verdict:
     return Verdict(job.number, source, memory_bytes=memory, seconds=seconds)
 
 
+_BEFORE, _BEHIND = ("arena", "ordblks", "smblks", "hblks"), ("fordblks", "keepcost")
+
+
 class _MallocInfo(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
     _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+        (name, ctypes.c_size_t) for name in (*_BEFORE, "hblkhd", "usmblks", "fsmblks", "uordblks", *_BEHIND)
     )
 
 

@@ -49,7 +49,7 @@ _NAMES = {
 class _Entry:
     """A grammar that is being compiled, was, or cannot be.
 
-    outcome: the matcher, or GrammarError. interested: requests that wait for it; without any, compiling it is cancelled.
+    outcome: the matcher, or GrammarError. interested: requests that wait for it; without any, compiling is cancelled.
     job: its number in the queue.
     """
 
