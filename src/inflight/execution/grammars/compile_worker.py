@@ -235,8 +235,8 @@ def main() -> int:
 def _serve(engine: socket.socket, children: _Children) -> None:
     """Raises EOFError or OSError where the engine has closed its side."""
     while True:
-        for ready in select.select([engine, *children.pipes], [], [])[0]:
-            if ready is not engine:
+        for ready in select.select([engine.fileno(), *children.pipes], [], [])[0]:
+            if ready != engine.fileno():
                 children.read(ready)
             elif isinstance(order := decode_order(receive(engine)), CompileJob):
                 children.start(order)
