@@ -101,8 +101,10 @@ def test_what_is_not_done_in_time_is_told_so_and_ended(start: Callable[..., Serv
 def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], large: Path) -> None:
     server = loading(start, large)
     assert server.settled(lambda: state_of(server) == (503, "loading"), 60)
+    answer = server.post("/v1/completions", {"prompt": "x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "loading")
     assert server.stop() == 0
-    assert not any("Traceback" in line for line in server.log)
+    assert not any("Traceback" in line or "never awaited" in line for line in server.log)
 
 
 def test_a_taken_port_is_told_at_once() -> None:

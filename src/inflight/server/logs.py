@@ -73,6 +73,7 @@ def configure(format: Format = "auto", level: str = "info", stream: IO[str] | No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)  # Python's own warnings are lines of the log, and not text between them
     logging.getLogger("inflight").setLevel(level.upper())
     # What uvicorn has to say of its life we say ourselves.
     logging.getLogger("uvicorn").setLevel("WARNING" if level == "info" else level.upper())

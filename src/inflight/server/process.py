@@ -13,10 +13,10 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -183,11 +183,8 @@ class Process:
         self._code = 1
         self._stop()
 
-    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        async def guarded() -> None:
-            await work
-
-        task = asyncio.ensure_future(guarded())
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -235,6 +232,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._on_signal = on_signal
         self._connections, self._gives_way = connections, gives_way
+        self._ending = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -266,7 +264,6 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """uvicorn looks ten times a second whether to end. This one is woken for that, so that it sleeps when idle;
         once a second the date in the answers' headers goes on."""
-        self._ending = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):

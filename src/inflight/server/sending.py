@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from inflight.server.delivery import Delivery
+from inflight.server.ingress.answering import abandon
 from inflight.server.service import GONE, OpenCall
 
 PIECE_BYTES = 1 << 16
@@ -42,7 +43,9 @@ class CallResponse(Response):
             status = 200
         except (ClientGone, OSError, asyncio.CancelledError):
             status = GONE
-            if not self._begun:
+            if self._begun:
+                abandon(scope)
+            else:
                 await Response(status_code=GONE)(scope, receive, send)
         finally:
             error = generation.error
@@ -102,8 +105,10 @@ class PreparedResponse(Response):
                 raise delivery.error
             if len(answer) <= PIECE_BYTES:  # who leaves costs less than to watch for it
                 return await send_json(answer, send)
-            with contextlib.suppress(ClientGone):
+            try:
                 await until_gone(receive, send_json(answer, send), delivery.given_up)
+            except ClientGone:
+                abandon(scope)
 
 
 async def send_json(content: bytes, send: Send) -> None:

@@ -55,10 +55,9 @@ def generation_routes(
         is there that would cost more than reading it."""
         body, hints = await body_bytes(request), hints_of(request.scope["headers"])
         passed(request.scope, "receive_body")
-        reading = lent_call_of(request, name, body, tenant, hints)
         if len(body) <= SHORT_BYTES and service.models.residency is None:
-            return await reading
-        return await until_gone(request.receive, reading, asyncio.Event())
+            return await lent_call_of(request, name, body, tenant, hints)
+        return await until_gone(request.receive, lent_call_of(request, name, body, tenant, hints), asyncio.Event())
 
     async def lent_call_of(
         request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints

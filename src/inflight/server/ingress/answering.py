@@ -53,6 +53,13 @@ def is_gone(scope: Scope) -> bool:
     return gone is not None and gone()
 
 
+def abandon(scope: Scope) -> None:
+    """End the connection, whose client does not take the rest of its answer."""
+    end: Callable[[], None] | None = state_of(scope).get("abandon")
+    if end is not None:
+        end()
+
+
 def piece_seconds(scope: Scope) -> float:
     """What parsing the latest piece of the body took: next to nothing, unless it came in chunks of a few bytes."""
     seconds: Callable[[], float] | None = state_of(scope).get("piece_seconds")

@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -227,8 +228,21 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         state = cycle.scope["state"]
-        state["is_gone"], state["piece_seconds"] = self.transport.is_closing, self._last_parse
+        state["is_gone"], state["abandon"] = partial(self._is_gone, cycle), partial(self._abandon, cycle)
+        state["piece_seconds"] = self._last_parse
         super()._start_asgi_task(cycle, app)
+
+    def _is_gone(self, cycle: RequestResponseCycle) -> bool:
+        """Whether the client has left. The transport knows a round of the loop before the protocol: an application that
+        ends without an answer meanwhile would be an error for uvicorn, unless the cycle is notified."""
+        if self.transport.is_closing():
+            cycle.disconnected = True
+        return cycle.disconnected
+
+    def _abandon(self, cycle: RequestResponseCycle) -> None:
+        """End the connection in the middle of an answer that the client does not take."""
+        cycle.disconnected = True
+        self.transport.abort()
 
     def _last_parse(self) -> float:
         return self._parse_seconds

@@ -105,6 +105,6 @@ class ModelLoader:
 def _served(
     model: PoolModel, ready: Ready, client: RemoteClient, preprocessing: PreprocessingPool, serial: int, text: Text
 ) -> Served:
-    """PoolCounts until the preprocessing has loaded. Raises PreprocessingError."""
+    """Wait until the preprocessing has loaded, and put the parts together. Raises PreprocessingError."""
     prompts = make_prompts(*text, ready.engine, serial)
     return make_served(model.settings, ready.engine, client, preprocessing, prompts, text[0])

@@ -99,7 +99,7 @@ class ModelPool:
         return self._residency.status(name, time.monotonic())
 
     async def load(self, name: str) -> ModelStatus:
-        """PoolCounts until the model is in memory, as long as a call may. Raises ApiError."""
+        """Wait until the model is in memory, at most as long as a call may. Raises ApiError."""
         own = self._named(name)
         self._residency.load(own, time.monotonic())
         (await self.borrow(own)).release()
