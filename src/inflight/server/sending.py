@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -118,6 +118,15 @@ async def send_json(content: bytes, send: Send) -> None:
     for end in range(PIECE_BYTES, len(content) + PIECE_BYTES, PIECE_BYTES):
         piece = content[end - PIECE_BYTES : end]
         await send({"type": "http.response.body", "body": piece, "more_body": end < len(content)})
+
+
+def file_pieces(file: BinaryIO, nbytes: int) -> Iterator[bytes]:
+    """Read the first bytes of a file piece by piece, and close it. nbytes: as the answer's Content-Length has it; what
+    is written behind them meanwhile is left out."""
+    with file:
+        while piece := file.read(min(PIECE_BYTES, nbytes)):
+            nbytes -= len(piece)
+            yield piece
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event) -> T:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, BinaryIO, Literal, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
@@ -25,10 +25,10 @@ from inflight.server.batch.persistence import Pause
 from inflight.server.batch.upload import MultipartUpload, declared_bytes
 from inflight.server.json import body_of
 from inflight.server.responses.kept import KeptResponses, Responses
+from inflight.server.sending import file_pieces
 from inflight.server.tenants import Tenant
 
 _FORM_BYTES = 1 << 14  # what a form may hold beside its file
-_PIECE_BYTES = 1 << 16
 _MEANINGS = {
     400: "The request is malformed; `param` names the field.",
     401: "No API key, or an unknown one.",
@@ -114,7 +114,9 @@ def _add_files(routes: APIRouter, service: Kept, asking: Any) -> None:
             "Content-Disposition": f'attachment; filename="{file.id}.jsonl"',
             "X-Content-Type-Options": "nosniff",
         }
-        return StreamingResponse(_pieces(content), media_type="application/octet-stream", headers=headers)
+        return StreamingResponse(
+            file_pieces(content, file.bytes), media_type="application/octet-stream", headers=headers
+        )
 
     @routes.delete("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404, 409, 507))
     async def delete_file(file_id: str, tenant: Tenant = asking) -> FileDeleted:
@@ -161,9 +163,3 @@ def _add_batches(routes: APIRouter, service: Kept, asking: Any) -> None:
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Error, "description": _MEANINGS[status]} for status in sorted({*statuses, 503})}
-
-
-def _pieces(content: BinaryIO) -> Iterator[bytes]:
-    with content:
-        while piece := content.read(_PIECE_BYTES):
-            yield piece

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from inflight.live.frames import encode_account
@@ -22,7 +24,7 @@ from inflight.live.page_files import PageFile, page_file, served_page
 from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError
 from inflight.server.live.hub import LiveHub
-from inflight.server.sending import ClientGone, until_gone
+from inflight.server.sending import ClientGone, file_pieces, until_gone
 from inflight.server.tenants import Tenant
 
 EVENTS, ACCOUNT, RECORD, FILES = "/live/events", "/live/account", "/live/record", "/ui"
@@ -85,13 +87,20 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
 
     @routes.get(RECORD)
     async def record(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
-        """The record so far."""
+        """The record up to the byte that is its last one now; the engine writes on meanwhile."""
         check_origin(request)
         check_operator(tenant, "download records")
         if live.record is None:
             raise ApiError(404, "This server writes no record; start it with --record FILE.", code="not_found")
-        headers = {**HEADERS, "Cache-Control": "no-store"}
-        return FileResponse(live.record, filename=live.record.name, media_type="application/jsonl", headers=headers)
+        file = await asyncio.to_thread(live.record.open, "rb")
+        nbytes = os.fstat(file.fileno()).st_size
+        headers = {
+            **HEADERS,
+            "Cache-Control": "no-store",
+            "Content-Length": str(nbytes),
+            "Content-Disposition": f"attachment; {_file_name(live.record.name)}",
+        }
+        return StreamingResponse(file_pieces(file, nbytes), media_type="application/jsonl", headers=headers)
 
     @routes.get(ACCOUNT)
     async def account(request: Request, id: str, tenant: Tenant = Depends(tenant_of)) -> Response:
@@ -101,6 +110,12 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
         return Response(told, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
 
     return routes
+
+
+def _file_name(name: str) -> str:
+    """The parameter of Content-Disposition."""
+    quoted = quote(name)
+    return f'filename="{name}"' if quoted == name else f"filename*=utf-8''{quoted}"
 
 
 async def _to_the_documentation() -> RedirectResponse:
