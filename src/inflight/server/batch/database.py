@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from inflight.server.batch.checking import DatabaseError, readable_text
 from inflight.server.batch.faults import DamagedDatabase, disk_told
-from inflight.server.batch.log_check import cut
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.schema import bring_up_to_date
@@ -35,6 +34,7 @@ class Database:
         """
         self._path, self._log, self._reserve, self._identified = path, Path(f"{path}-wal"), reserve, identified
         self._to_count = True  # the marker's generation may be in the database already
+        self._to_empty = False  # the log may hold frames of a commit that failed
         self._not_before = 0.0  # seconds of the monotonic clock: the next checkpoint
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inflight-batch-store")
         try:
@@ -102,9 +102,10 @@ class Database:
         self._check_places()
         if self._to_count:
             self._try_to_count_up()
-        result = self._committed(work)
-        self._checkpoint()
-        return result
+        try:
+            return self._committed(work)
+        finally:
+            self._checkpoint()
 
     def _transact_relieved(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -129,21 +130,13 @@ class Database:
             except BaseException as error:
                 if connection.in_transaction:  # SQLite takes some failures back by itself
                     connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    self._cut_log()
+                # Frames of a commit that failed may stay in the log, and the next start would take them for lost ones.
+                self._to_empty = self._to_empty or isinstance(error, sqlite3.Error)
                 raise
 
-    def _cut_log(self) -> None:
-        """What a commit that failed left in the log, the next start would take for promised and lost."""
-        with contextlib.suppress(OSError, sqlite3.Error):
-            self._connection.execute("BEGIN IMMEDIATE")  # nobody else writes into it meanwhile
-            try:
-                cut(self._log, Path(f"{self._path}-shm"))
-            finally:
-                self._connection.execute("ROLLBACK")
-
     def _checkpoint(self, most: int = LOG_BYTES) -> None:
-        """Bring the log into the database when it has grown, and count the generation up behind it.
+        """Bring the log into the database when it has grown or holds frames of a failed commit, and count the
+        generation up behind it.
 
         So the generation of the marker is in the log, and nowhere else: a database without its log, or an earlier copy
         of it, is behind its marker. Where the disk refuses, the next transaction tries again before it begins.
@@ -151,9 +144,11 @@ class Database:
         if time.monotonic() < self._not_before:
             return
         try:
-            if self._log.stat().st_size > most:
+            if self._log.stat().st_size > (0 if self._to_empty else most):
                 self._to_count = True  # first: also a checkpoint that fails may have brought some of the log in
-                if not self._bring_in():
+                if self._bring_in():
+                    self._to_empty = False
+                else:
                     self._not_before = time.monotonic() + READER_SECONDS
                 self._count_up()
                 self._reserve.restore()

@@ -2,8 +2,9 @@
 
 SQLite reads the log up to the first frame whose checksum is wrong, and takes the rest for what a crash cut off. But
 each commit is on the disk before the next one begins, so that a crash cuts off no more than the last: commits behind
-that one were promised, and are lost by damage. What commits that failed left there is cut off at once. Knows the format
-of the log (sqlite.org/fileformat2.html, "The Write-Ahead Log") and of its index ("WAL-mode File Format").
+that one were durable, and are lost by damage. Behind a commit that failed the database has the log emptied. Reads only;
+knows the format of the log (sqlite.org/fileformat2.html, "The Write-Ahead Log") and of its index ("WAL-mode File
+Format").
 """
 
 from __future__ import annotations
@@ -30,15 +31,6 @@ def lost_commits(log: Path, index: Path) -> int:
             frame = file.read(_FRAME_HEADER)
             behind += frame[8:16] == salts and frame[4:8] != bytes(4)  # one that ends a commit of this log
     return max(0, behind - _CUT_OFF)
-
-
-def cut(log: Path, index: Path) -> None:
-    """Removes what lies behind the valid frames. While a connection holds the write lock. Raises OSError."""
-    with log.open("r+b") as file:
-        page_bytes = int.from_bytes(file.read(_HEADER)[8:12], "big")
-        end = _HEADER + _valid(index) * (_FRAME_HEADER + page_bytes)
-        if log.stat().st_size > end:
-            file.truncate(end)
 
 
 def _valid(index: Path) -> int:
