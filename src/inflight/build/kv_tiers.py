@@ -21,6 +21,7 @@ from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.block_files import MARK
 from inflight.execution.tiers.folder_tier import FolderTier
+from inflight.private_files import NotPrivate
 
 GIB = 2**30
 DEFAULT_GIB = 10.0
@@ -51,6 +52,8 @@ class WantedFolder:
             identity = _identity(description)
             known = _known(adapter_digest)
             return FolderTier(self.path, self.most_bytes, identity, block_size, memory, known, steps)
+        except NotPrivate as error:
+            raise SettingsError(f"--kv-cache-dir cannot be used: {error}.") from None
         except OSError as error:
             raise SettingsError(
                 f"--kv-cache-dir {self.path} cannot be used ({error.strerror or error}); give a folder that can be "

@@ -46,6 +46,18 @@ def test_nothing_is_left_of_what_cannot_be_written(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda nbytes: "guessed")
+    target = write(tmp_path / "target.kv")
+    (tmp_path / ".file.kv.guessed").symlink_to(target)
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "file.kv", seed=1)
+    (tmp_path / "file.kv").symlink_to(target)
+    with pytest.raises(OSError):
+        read(tmp_path / "file.kv")
+    assert read(target) == content(0)
+
+
 def flipped(bytes_: bytes, dice: random.Random) -> bytes:
     """Up to eight bits, anywhere."""
     damaged = bytearray(bytes_)

@@ -25,6 +25,7 @@ from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes
 from inflight.execution.tiers.folder_index import FOLDER
 from inflight.execution.tiers.folder_tier import PLACE, FolderTier
+from inflight.private_files import NotPrivate
 
 SIZE, BLOCK_BYTES = 4, 256
 ROOT = SharedRoot("", None)
@@ -396,3 +397,26 @@ def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path) -> None:
     assert engine.found() == () and engine.tier.index.blocks == 3
     engine.keep(tokens=tuple(range(100, 116)))
     assert engine.found(tokens=tuple(range(100, 116))), "it keeps nothing else from being written"
+
+
+@pytest.mark.parametrize("depth", [1, 2], ids=["all models", "one model"])
+def test_a_folder_of_others_is_refused(tmp_path: Path, depth: int) -> None:
+    """A link may lead anywhere, and who may write blocks makes answers."""
+    Engine(tmp_path)
+    own = tmp_path / FOLDER if depth == 1 else tmp_path / FOLDER / (b"i" * 16).hex()
+    own.chmod(0o777)
+    with pytest.raises(NotPrivate, match=f"others may write to {own} .mode 0777.; run `chmod go-w"):
+        Engine(tmp_path)
+    own.rename(tmp_path / "elsewhere")
+    own.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotPrivate, match="a link or a file"):
+        Engine(tmp_path)
+
+
+def test_a_place_that_others_may_write_to_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Volumes of containers are such places."""
+    Engine(tmp_path)
+    assert caplog.messages == []
+    tmp_path.chmod(0o777)
+    Engine(tmp_path)
+    assert [f"chmod go-w {tmp_path}" in one for one in caplog.messages] == [True]

@@ -4,18 +4,20 @@ A file is a head, and behind it the bytes of the block: a mark, a digest of all 
 engines that may use the block, its name, and how many bytes it has. It is written beside its place and moved there, so
 that nobody ever reads half of one; nothing waits for the disk, since what a power failure leaves is told by its digest.
 Whatever is not exactly what was asked for is damaged, and of no use to anybody. The digest (XXH3, 128 bits) tells
-damage, at the speed of memory, since steps wait for the core that reads; who may write to the folder is believed. Knows
-bytes, not what a name is of.
+damage, at the speed of memory, since steps wait for the core that reads; who may write to the folder is believed, which
+is its owner alone. Knows bytes, not what a name is of.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import struct
-import threading
 from pathlib import Path
 
 from xxhash import xxh3_128
+
+from inflight.private_files import make_folders, open_private
 
 DIGEST_BYTES = 16
 MARK = b"INFLKV02"  # of this form of files; others' are files of other engines
@@ -35,10 +37,10 @@ def file_bytes(block_bytes: int) -> int:
 def write_block(path: Path, identity: bytes, name: bytes, content: memoryview) -> None:
     """Raises OSError; then nothing is left of it."""
     head = _HEAD.pack(_digest(identity, name, content), identity, name, len(content))
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb", buffering=0, opener=_private) as file:
+        make_folders(path.parent)
+        with open(aside, "xb", buffering=0, opener=open_private) as file:
             _write_all(file.fileno(), [memoryview(MARK + head), content])
         os.replace(aside, path)
     except BaseException:
@@ -50,7 +52,7 @@ def read_block(path: Path, identity: bytes, name: bytes, into: memoryview) -> No
     """The block's bytes, which are not to be used when this raises: OSError where there is no such file, or it cannot
     be read; DamagedFile where it is not what it should be."""
     head = bytearray(HEAD_BYTES)
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=open_private) as file:
         size = os.fstat(file.fileno()).st_size
         if size != HEAD_BYTES + len(into):
             raise DamagedFile(f"{path} has {size:,} bytes, and a block's file has {HEAD_BYTES + len(into):,}.")
@@ -70,11 +72,6 @@ def _digest(identity: bytes, name: bytes, content: memoryview) -> bytes:
     told = xxh3_128(identity + name + len(content).to_bytes(8, "little"))
     told.update(content)
     return told.digest()
-
-
-def _private(path: str, flags: int) -> int:
-    """Keys and values tell what was said: nobody but their owner may read them."""
-    return os.open(path, flags, 0o600)
 
 
 def _write_all(file: int, parts: list[memoryview]) -> None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from inflight.private_files import check_private, make_folders
 
 _FILE = re.compile(r"[0-9a-f]{32}\.kv")
 _OLD_ASIDE = 600.0  # seconds after which a file that was never moved to its place is nobody's
@@ -33,7 +36,7 @@ class Entry:
 
 class FolderIndex:
     def __init__(self, folder: Path, identity: bytes, most_bytes: int):
-        """Raises OSError where the folder cannot be made or read."""
+        """Raises OSError where the folder cannot be made or read, NotPrivate where another user may write to it."""
         self._root = folder / FOLDER
         self._mine = self._root / identity.hex()
         self.most_bytes = most_bytes
@@ -42,7 +45,9 @@ class FolderIndex:
         self._bytes = 0
         self._lock = threading.Lock()
         self.taken = 0  # blocks that gave way to others, so far
-        self._mine.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for own in (self._root, self._mine):
+            make_folders(own)
+            check_private(own)
         self.look()
 
     @property
@@ -64,8 +69,8 @@ class FolderIndex:
     def look(self) -> None:
         """What there is now. Raises OSError."""
         found: dict[Path, Entry] = {}
-        for path, stat in self._files():
-            found[path] = Entry(path, -(-stat.st_size // 4096) * 4096, stat.st_mtime)
+        for path, status in self._files():
+            found[path] = Entry(path, -(-status.st_size // 4096) * 4096, status.st_mtime)
         mine = {int(path.stem, 16): entry for path, entry in found.items() if path.parent.parent == self._mine}
         with self._lock:
             for path, entry in found.items():
@@ -136,9 +141,10 @@ class FolderIndex:
             for part in _folders(model):
                 for entry in _entries(part):
                     try:
-                        if _FILE.fullmatch(entry.name) and entry.is_file():
-                            yield Path(entry.path), entry.stat()
-                        elif entry.name.startswith(".") and now - entry.stat().st_mtime > _OLD_ASIDE:
+                        found = entry.stat(follow_symlinks=False)
+                        if _FILE.fullmatch(entry.name) and stat.S_ISREG(found.st_mode):
+                            yield Path(entry.path), found
+                        elif entry.name.startswith(".") and now - found.st_mtime > _OLD_ASIDE:
                             os.unlink(entry.path)
                     except OSError:
                         continue  # somebody else was faster

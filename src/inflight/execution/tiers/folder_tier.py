@@ -32,6 +32,7 @@ from inflight.execution.tiers.background import READING, WRITING, BackgroundThre
 from inflight.execution.tiers.block_copies import BlockCopies
 from inflight.execution.tiers.block_files import DamagedFile, file_bytes, read_block, write_block
 from inflight.execution.tiers.folder_index import FolderIndex
+from inflight.private_files import NotPrivate, check_private
 
 PLACE = "folder"
 READERS = 2
@@ -81,8 +82,12 @@ class FolderTier:
     ):
         """identity: of the model and of how it is computed. memory: of the engine's blocks. adapter_digest(adapter): of
         its files; None: not known, and nothing computed with it is kept. steps: beside which files are read. Raises
-        OSError for a folder that cannot be used."""
+        OSError for a folder that cannot be used, NotPrivate for one of another user."""
         self.index = FolderIndex(folder, identity, most_bytes)
+        try:
+            check_private(folder)
+        except NotPrivate as error:
+            log.warning(f"--kv-cache-dir: {error}, so that no other user can put blocks of his own there.")
         self.counts = FolderCounts()
         self._identity, self._block_size, self._memory = identity, block_size, memory
         self._file_bytes = file_bytes(memory.block_bytes)

@@ -22,6 +22,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from inflight.private_files import NotPrivate, make_folder
 from inflight.server.batch.checking import Found, inspect
 from inflight.server.batch.faults import is_full
 from inflight.server.batch.marker import MARKER, Identity, read_marker, write_marker
@@ -43,6 +44,8 @@ def directory_told(path: Path) -> Iterator[None]:
     """What the disk refuses is raised as DataDirectoryError."""
     try:
         yield
+    except NotPrivate as error:
+        raise DataDirectoryError(f"{error}.") from None
     except OSError as error:
         place = "" if error.filename in (None, str(path), path) else f" ({error.filename})"
         remedy = "check it"
@@ -78,7 +81,7 @@ class DataDirectory:
             if self._database_bytes():
                 self._check_database()
             for folder in (self.files, self.partial):
-                _make_folder(folder)
+                make_folder(folder)
             self._sign()
 
     def mark(self, identity: Identity) -> None:
@@ -216,10 +219,3 @@ class DataDirectory:
 def _holder(lock: int) -> str:
     """The process id that a lock file names."""
     return os.pread(lock, 20, 0).decode("ascii", "replace").strip()
-
-
-def _make_folder(folder: Path) -> None:
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise DataDirectoryError(f"{folder} is no folder of its own but a link or a file; put the folder itself there.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from inflight.private_files import open_private
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.marker import sync_folder
 
@@ -18,7 +19,7 @@ class TempFile:
         self.id = file_id
         self.bytes = 0
         self._partial, self._final = data.partial / self.id, data.files / self.id
-        self._file = open(self._partial, "xb", opener=_private)  # noqa: SIM115  (closed by seal and discard)
+        self._file = open(self._partial, "xb", opener=open_private)  # noqa: SIM115  (closed by seal and discard)
 
     def write(self, data: bytes) -> None:
         self._file.write(data)
@@ -45,7 +46,3 @@ class TempFile:
             self._file.close()
         with contextlib.suppress(OSError):  # the next start removes it
             self._partial.unlink(missing_ok=True)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
