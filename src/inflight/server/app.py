@@ -152,7 +152,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
     most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
     app.add_middleware(
         BodyReader,
-        budget=BodyBudget(budget, share=max(budget // 4, most)),
+        budget=BodyBudget(budget, share=max(budget // 4, most), longest=most),
         turns=turns,
         most=most,
         seconds=settings.body_timeout,

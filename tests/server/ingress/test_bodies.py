@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from inflight.server.errors import ApiError
-from inflight.server.ingress.body_budget import BodyBudget
+from inflight.server.ingress.body_budget import BodyBudget, BodyLease
 
 from ..conftest import Server
 from .raw import GENERATE, Raw, head, request
@@ -119,33 +120,84 @@ def test_a_body_that_finds_no_room_is_told_when_to_come_back(start: Callable[...
     assert server.settled(lambda: server.post(COMPLETIONS, GENERATE).status_code == 200)
 
 
+def test_many_long_bodies_of_one_client_are_all_answered(start: Callable[..., Server]) -> None:
+    server = start("--body-budget-mb", "1", "--max-body-mb", "0.25")  # one of them at a time fits into a client's share
+    body = json.dumps(GENERATE).encode() + b" " * 200_000
+
+    async def posted(client: httpx.AsyncClient, content: bytes) -> int:
+        answer = await client.post(COMPLETIONS, content=content, headers={"Content-Type": "application/json"})
+        return answer.status_code
+
+    async def scenario() -> list[int]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=httpx.Limits()) as client:
+            return await asyncio.gather(*(posted(client, body) for _ in range(40)), posted(client, body.strip()))
+
+    assert asyncio.run(scenario()) == [200] * 41
+
+
 def test_an_owner_has_a_share_of_the_budget_and_others_the_rest() -> None:
     async def scenario() -> None:
-        budget = BodyBudget(100, share=40, patience=0.05, small=0)
-        first, second = budget.lease("a"), budget.lease("a")
+        budget = BodyBudget(100, share=40, longest=40, patience=0.05, small=0)
+        first, second, third = (budget.lease("a") for _ in range(3))
         await first.grow(40)
-        with pytest.raises(ApiError) as caught:
-            await second.grow(1)
-        assert caught.value.status == 503 and "Your requests have bodies of 40 bytes" in caught.value.message
-        await budget.lease("b").grow(40)
         waiting = asyncio.ensure_future(second.grow(30))
-        await asyncio.sleep(0)
+        behind = asyncio.ensure_future(third.grow(10))
+        await budget.lease("b").grow(40)
+        assert not waiting.done() and not behind.done() and budget.held == 80
         first.release()
-        await waiting
-        assert budget.held == 70
+        await asyncio.gather(waiting, behind)
+        assert budget.held == 80
         first.release()
-        assert budget.held == 70, "released once"
-        with pytest.raises(ApiError, match="Bodies of 70 bytes"):
+        assert budget.held == 80, "released once"
+        with pytest.raises(ApiError, match="Bodies of 80 bytes"):
             await budget.lease("c").grow(40)
         second.release()
-        assert budget.held == 40
+        assert budget.held == 50
+
+    asyncio.run(scenario())
+
+
+def test_bodies_of_one_owner_do_not_wait_for_each_other_half_read() -> None:
+    async def read(lease: BodyLease, announced: int | None, size: int) -> None:
+        await lease.reserve(announced)
+        for _ in range(size // 10):
+            await lease.grow(10)
+            await asyncio.sleep(0)
+        lease.complete()
+        await asyncio.sleep(0)
+        lease.release()
+
+    async def scenario() -> None:
+        budget = BodyBudget(100, share=40, longest=40, patience=60, small=10)
+        bodies = [(30, 30), (None, 20), (10, 10), (40, 40), (None, 30), (20, 20), (None, 40)] * 5
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(read(budget.lease("a"), *body) for body in bodies))
+        assert budget.held == 0
+
+    asyncio.run(scenario())
+
+
+def test_so_many_bodies_wait_for_memory_and_no_more() -> None:
+    async def scenario() -> None:
+        budget = BodyBudget(100, share=40, longest=40, small=0)
+        first = budget.lease("a")
+        await first.grow(40)
+        waiting = [asyncio.ensure_future(budget.lease("a").reserve(1)) for _ in range(128)]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="128 bodies of your requests wait for memory, and 128 may"):
+            await budget.lease("a").reserve(1)
+        await budget.lease("b").grow(1)
+        for one in waiting[1:]:
+            one.cancel()
+        first.release()
+        await waiting[0]
 
     asyncio.run(scenario())
 
 
 def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
     async def scenario() -> None:
-        budget = BodyBudget(10, share=10, patience=60, small=0)
+        budget = BodyBudget(10, share=10, longest=10, patience=60, small=0)
         first, second = budget.lease("a"), budget.lease("b")
         await first.grow(10)
         waiting = asyncio.ensure_future(second.grow(5))
@@ -163,7 +215,7 @@ def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
 
 def test_small_bodies_find_room_beside_large_ones_that_fill_the_budget() -> None:
     async def scenario() -> None:
-        budget = BodyBudget(100, share=50, patience=0.05, small=20)
+        budget = BodyBudget(100, share=50, longest=50, patience=0.05, small=20)
         for owner in "ab":
             await budget.lease(owner).grow(50)
         small = budget.lease("c")

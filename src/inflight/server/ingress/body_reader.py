@@ -1,5 +1,7 @@
 """Bodies on their way in: bounded in size, in time and, all of them together, in memory.
 
+A body for which its owner's share of memory has no room is not read from its connection until it has its turn.
+
 The application is called when the body is here, and gets it in one piece. Files are the exception: they go to the disk
 as they come, and have a limit of their own.
 """
@@ -10,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.server.errors import ApiError
 from inflight.server.ingress.answering import CLOSE, has_body, header, piece_seconds, refuse, state_of
-from inflight.server.ingress.body_budget import BodyBudget, BodyLease
+from inflight.server.ingress.body_budget import SMALL_BYTES, BodyBudget, BodyLease
 from inflight.server.ingress.pace import Pace
 from inflight.server.ingress.request_share import client_key
 from inflight.server.ingress.turns import PIECE_SECONDS, Turns
@@ -63,6 +65,7 @@ class BodyReader:
         if announced > self._most:
             raise self._too_large(announced)
         body, pace, address = bytearray(), Pace(self._seconds, "--body-timeout"), client_key(scope)
+        await lease.reserve(announced)
         try:
             while True:
                 message = await pace.message(receive)
@@ -71,12 +74,15 @@ class BodyReader:
                 piece: bytes = message.get("body", b"")
                 if len(body) + len(piece) > self._most:
                     raise self._too_large(len(body) + len(piece))
-                await lease.grow(len(piece))
                 last = not message.get("more_body", False)
+                if not announced and not last and len(body) + len(piece) > SMALL_BYTES:
+                    await lease.reserve(None)
+                await lease.grow(len(piece))
                 if last and not body:
                     return piece
                 body += piece
                 if last:
+                    lease.complete()
                     return bytes(body)
                 await self._turns.wait(address, seconds=_seconds_of_piece(scope))
         finally:
