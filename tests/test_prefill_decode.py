@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 
 import pytest
 
+from benchmarks.engine_side import SECRET
 from benchmarks.engine_side import EngineSide as Side
+from inflight.build import PeersWanted, build_engine
+from inflight.config.engine import EngineSettings
+from inflight.core.types.kv_exchange_options import KVExchangeOptions
 from inflight.core.types.peers import KVHandover
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.engine.bridge import AsyncBridge
+from inflight.peer_secret import PeerSecret
 
 FEW = {"max_num_batched_tokens": 32, "num_blocks": 64, "max_num_seqs": 4}
 
@@ -47,6 +54,29 @@ def test_who_goes_on_is_known_first(way: str) -> None:
         assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
         assert decode.engine.loop.snapshot().handed_over is None
         settle(prefill, decode)
+
+
+def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
+    """No step follows the prompt's; its blocks are held for a peer, and are free again when none comes in time."""
+    options = KVExchangeOptions(role="prefill", hold=0.2)
+    peers = PeersWanted(options, PeerSecret(SECRET))
+
+    async def scenario() -> None:
+        bridge = AsyncBridge(build_engine(EngineSettings(threads=1, **FEW), peers=peers).loop)
+        try:
+            stream = await bridge.open(asked("r", 1, KVHandover(give="r"), output=1))
+            held = [(await bridge.snapshot()).held_blocks]
+            async for _ in stream:
+                held.append((await bridge.snapshot()).held_blocks)
+            assert max(held) > 0
+            async with asyncio.timeout(30):
+                while held[-1]:
+                    await asyncio.sleep(0.02)
+                    held.append((await bridge.snapshot()).held_blocks)
+        finally:
+            bridge.close()
+
+    asyncio.run(scenario())
 
 
 def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

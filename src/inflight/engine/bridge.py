@@ -155,6 +155,7 @@ class AsyncBridge:
             try:
                 if self._stopped is not None:
                     raise EngineStopped(self._stopped)
+                self._loop.take_transferred_idle()
                 outcome: T | Exception = question()
             except Exception as fault:  # a mistake in counting is no reason to stop
                 outcome = fault

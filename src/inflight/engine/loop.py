@@ -89,6 +89,7 @@ class EngineLoop:
         self._verb = _Verb()
         self._broken_off: str | None = None  # a sentence: a step has no result, and is to be committed as failed
         self._untold: list[Event] = []  # committed, and not handed out yet
+        self._polls = False  # the engine's thread asks the executor about transfers, with the turn given to others
 
     @property
     def idle(self) -> bool:
@@ -201,6 +202,13 @@ class EngineLoop:
         self._mend()
         self._wait_for_transfers(nullcontext())
 
+    def take_transferred_idle(self) -> None:
+        """Take in transfers that ended since the last step, where no step will do so: blocks that were held for a peer
+        are free once the peer has them, and counts that are asked for must say so."""
+        if self.idle and self._scheduler.transfers_out and not self._polls:
+            self._mend()
+            self._wait_for_transfers(nullcontext(), 0.0)
+
     def run(self) -> list[Event]:
         """Advance until nothing is left; all events in order."""
         events: list[Event] = []
@@ -261,9 +269,13 @@ class EngineLoop:
         self._observers.step(flight.plan, result, flight.planned, now)
         self._observers.events(events, now)
 
-    def _wait_for_transfers(self, others_turn: AbstractContextManager[object]) -> None:
-        with others_turn:
-            ended = self._transferred(POLL_SECONDS)
+    def _wait_for_transfers(self, others_turn: AbstractContextManager[object], seconds: float = POLL_SECONDS) -> None:
+        self._polls = True
+        try:
+            with others_turn:
+                ended = self._transferred(seconds)
+        finally:
+            self._polls = False
         now = self.clock.now()
         with self._verb:
             events = self._scheduler.transferred(ended, now)
