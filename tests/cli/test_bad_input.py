@@ -22,7 +22,7 @@ from .terminal import Caller, write_lines
         ("--prompt-logprobs 21", "prompt_logprobs is 21; give a whole number from 0 to 20"),
         ("--max-tokens -4", "max_tokens is -4"),
         ("--max-tokens 1.5", "'1.5' is not a valid integer"),
-        ("--temperature nan", "temperature is nan; give a number from 0 to 100."),
+        ("--temperature nan", "temperature is nan; give a number from 0 to 1000000."),
         ("--temperature -1", "temperature is -1.0"),
         ("--top-p 0", "top_p is 0.0"),
         ("--n 0", "n is 0"),

@@ -263,7 +263,7 @@ def test_mistakes_are_told_before_anything_is_sent(capfd, arguments, told):
         (["--think", "3"], "give --turns"),
         (["--input-tokens", "5000", "--output-tokens", "1"], "longer than the model's 1,024 tokens"),
         (["--tokenizer", "/tmp", "--prompt-text"], "has no tokenizer.json"),
-        (["--body", '{"nonsense": 1}'], "'nonsense' is unknown here"),
+        (["--body", '{"nonsense": 1}'], "'nonsense' is unknown to the server"),
         (["--concurrency", "0"], "--concurrency is 0"),
     ],
 )

@@ -132,7 +132,6 @@ def test_refusals_name_the_fields_of_this_endpoint(client: openai.OpenAI, server
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(model="built-in", input="Hi", **fields)  # type: ignore[call-overload]
         assert (refused.value.param or "").startswith(param), refused.value
-    assert server.post("/v1/responses", {"input": "Hi", "colour": 1}).json()["error"]["code"] == "unknown_field"
 
 
 def test_a_batch_job_may_name_it(client: openai.OpenAI, server: Server) -> None:

@@ -16,16 +16,19 @@ from typing import Any
 
 from inflight.bench.client_types import BenchError, Target
 
+_IGNORED = "X-Inflight-Ignored-Fields"
 _SHOWN = 300  # characters of a server's words that are repeated in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResponse:
-    """status: of HTTP. body: what its JSON holds, None where it was none. text: as it came."""
+    """status: of HTTP. body: what its JSON holds, None where it was none. text: as it came. ignored: fields that the
+    server says it has ignored."""
 
     status: int
     body: Any
     text: str
+    ignored: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,7 +81,7 @@ class ProbeClient:
         """Raises BenchError where there is no answer at all; statuses are the caller's to judge."""
         try:
             with self._opener.open(request, timeout=self._patience) as answer:
-                return _answer(answer.status, answer.read())
+                return _answer(answer.status, answer.read(), answer.headers.get(_IGNORED, ""))
         except urllib.error.HTTPError as error:
             with error:
                 return _answer(error.code, error.read())
@@ -97,9 +100,9 @@ class ProbeClient:
         return f"Nobody is at {self._target.url}: {why}. {advice}"
 
 
-def _answer(status: int, content: bytes) -> ProbeResponse:
+def _answer(status: int, content: bytes, ignored: str = "") -> ProbeResponse:
     text = content.decode("utf-8", "replace")
-    return ProbeResponse(status, _json(text), text)
+    return ProbeResponse(status, _json(text), text, tuple(ignored.split(", ")) if ignored else ())
 
 
 def _json(text: str) -> Any:

@@ -80,6 +80,8 @@ def probe_capabilities(client: ProbeClient, target: Target, question: Question) 
     """Raises BenchError where the server refuses even the plainest body."""
     capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint != "chat")
     answer, capabilities = _taken(client, target, question, capabilities)
+    if wrong := next((name for name in answer.ignored if name in question.extra), None):
+        raise BenchError(f"--body: the field {wrong!r} is unknown to the server, which ignores it; leave it out.")
     if not target.answers:
         return capabilities
     made = answer.usage.get("completion_tokens")

@@ -22,6 +22,7 @@ from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.errors import ApiError, refused
 from inflight.server.line_calls import of_a_line
 from inflight.server.logprobs import TokenNames
+from inflight.server.notices import IgnoredFieldLog
 from inflight.server.parsers import call_marks, shown_token_ids
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer
@@ -44,6 +45,7 @@ class Lines:
         parsers: of answers in OpenAI's form."""
         self._engine, self._defaults = engine, defaults
         self._checker = LineChecker()
+        self._ignored = IgnoredFieldLog()
         self._names = TokenNames(engine.tokenizer)
         # No model names: the command line has said which model it is.
         limits = Limits(
@@ -99,6 +101,7 @@ class Lines:
         try:
             prepared = self._preprocessor.prepared(OF_LINES[line.url], line.body)
             assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
+            self._ignored.note(OF_LINES[line.url], prepared.ignored)
             call = of_a_line(self._translator.call(prepared, ANYONE))
         except ApiError as error:
             raise _openai_refusal(name, number, line.custom_id, error) from None

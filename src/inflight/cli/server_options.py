@@ -54,6 +54,12 @@ server_options = stacked(
         click.option(
             "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
         ),
+        click.option(
+            "--unknown-fields",
+            default="warn",
+            show_default=True,
+            help="Of bodies: warn serves the request and names them in a header and the log; ignore; refuse: a 400.",
+        ),
         *_PARSERS,
         click.option(
             "--no-ui",

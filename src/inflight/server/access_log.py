@@ -17,6 +17,7 @@ from inflight.server.generating import Generation
 from inflight.server.ingress.answering import REQUEST_ID_HEADER, header, request_id, request_id_headers, state_of
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
 from inflight.server.metrics.requests import finish_reason
+from inflight.server.notices import notice_headers
 from inflight.server.service import GONE, Ended
 
 Observe = Callable[[str, int, float], None]  # route, status, seconds
@@ -83,7 +84,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *request_id_headers(scope)]
+                message["headers"] = [*message.get("headers", ()), *request_id_headers(scope), *notice_headers(scope)]
             await send(message)
 
         try:

@@ -44,6 +44,7 @@ from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
+from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
 from inflight.server.offload import offload
 from inflight.server.responses.endpoints import response_routes
 from inflight.server.service import Service
@@ -170,7 +171,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
             allow_origins=settings.cors_origin,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
+            expose_headers=("X-Request-Id", "Request-Id", "Retry-After", IGNORED_FIELDS, MAX_TOKENS),
         )
     app.add_middleware(RequestTurns, turns=turns)
 

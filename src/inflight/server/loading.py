@@ -68,6 +68,7 @@ def make_served(
         generates=engine.generates,
         pooler=engine.pooler,
         prompts=engine.text_prompts,
+        unknown_fields=settings.unknown_fields,
         memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
     )
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from inflight.core.types.adapter import Adapter
 from inflight.engine.client import EngineClient
+from inflight.server.bodies.unknown_fields import UnknownFields
 from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
@@ -163,5 +164,5 @@ def _model_named(endpoint: EndpointName, body: bytes) -> str | None:
     try:
         return _NAMED.decode(body).model
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        ENDPOINTS[endpoint].body.decode(body)  # tells what is wrong with it
+        ENDPOINTS[endpoint].body.decode(body, UnknownFields())  # tells what is wrong with it
         raise

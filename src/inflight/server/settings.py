@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from inflight.config.setting import SettingsError, option
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events.options import KVEventOptions
+from inflight.server.bodies.unknown_fields import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
 
 _ABOVE_ZERO = (
@@ -37,6 +38,8 @@ class ServerSettings:
     isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that timing tells nobody of others'
     text.
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
+    unknown_fields: of bodies: warn serves the request, and the answer's header and the log name them; ignore says
+    nothing; refuse is a 400.
     tool_parser, reasoning_parser: of the model's answers: names, "none", or "auto" for what its template says.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
     at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
@@ -87,6 +90,7 @@ class ServerSettings:
     keep_alive: float = 10.0
     isolate_tenants: bool = False
     parse_control_tokens: bool = False
+    unknown_fields: UnknownFieldPolicy = "warn"
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
     metrics_names: Literal["inflight", "vllm"] = "inflight"
@@ -148,6 +152,8 @@ class ServerSettings:
             raise SettingsError(f"--drain-timeout is {self.drain_timeout}; give seconds, 0 to end at once.")
         if self.metrics_names not in ("inflight", "vllm"):
             raise SettingsError(f"--metrics-names is {self.metrics_names!r}; known are inflight and vllm.")
+        if self.unknown_fields not in get_args(UnknownFieldPolicy):
+            raise SettingsError(f"--unknown-fields is {self.unknown_fields!r}; known are warn, ignore and refuse.")
         if any(not name for name in self.served_model_name):
             raise SettingsError("--served-model-name is empty; give a name, or leave it out.")
         if self.lora_dir is not None and not self.lora_dir.is_dir():

@@ -105,10 +105,6 @@ class RequestTranslator:
     def params(self, prepared: PreparedCompletion | PreparedChat) -> SamplingParams:
         """What the engine is told of sampling. Raises ApiError."""
         body = prepared.settings
-        if body.stream_options is not None and body.stream is None:
-            raise invalid(
-                "stream_options are set, but stream is not true; set it, or leave them out.", "stream_options"
-            )
         return self._completion_params(body) if isinstance(body, CompletionSettings) else self._chat_params(body)
 
     def _completion_params(self, body: CompletionSettings) -> SamplingParams:

@@ -62,13 +62,13 @@ def test_tools_and_which_may_be_called(choice: Any, expected: Any, parallel: boo
 def test_thinking_is_told_to_the_template_and_bounded() -> None:
     assert asked().chat_template_kwargs is None and asked().thinking_token_budget is None
     enabled = asked(thinking={"type": "enabled", "budget_tokens": 5})
-    assert enabled.chat_template_kwargs == {"enable_thinking": True, "thinking": True}
+    assert enabled.enable_thinking is True
     assert enabled.thinking_token_budget == 5 and enabled.include_reasoning is True
     adaptive = asked(thinking={"type": "adaptive", "display": "omitted"}, output_config={"effort": "low"})
     assert adaptive.thinking_token_budget is None and adaptive.include_reasoning is False
     assert adaptive.reasoning_effort == "low"
     disabled = asked(thinking={"type": "disabled"}, chat_template_kwargs={"thinking": 1, "other": 2})
-    assert disabled.chat_template_kwargs == {"enable_thinking": False, "thinking": 1, "other": 2}
+    assert disabled.enable_thinking is False and disabled.chat_template_kwargs == {"thinking": 1, "other": 2}
 
 
 @pytest.mark.parametrize("place", ["output_config", "output_format"])

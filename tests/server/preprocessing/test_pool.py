@@ -79,8 +79,8 @@ def test_short_and_long_bodies_of_every_kind() -> None:
             assert len(chatted.prompts[0].ids()) > len(completion.prompts[0].ids())
         tokenized = await pool.prepare("tokenize", b'{"prompt": "one two"}')
         assert isinstance(tokenized, PreparedAnswer) and json.loads(tokenized.json)["count"] > 0
-        assert (await refusal(pool, chat(temperature=9))).param == "temperature"
-        assert (await refusal(pool, b'{"messages": [' + b"{}," * 300_000 + b"{}]}")).param == "messages.0.role"
+        assert (await refusal(pool, chat(temperature=-9))).param == "temperature"
+        assert (await refusal(pool, b'{"messages": [' + b"{}," * 300_000 + b"{}]}")).param == "messages[0].role"
 
     run(work, memory=1 << 30)
 

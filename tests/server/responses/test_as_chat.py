@@ -98,7 +98,6 @@ def test_the_answer_repeats_what_it_was_asked() -> None:
         ({"prompt": {"id": "p"}}, "prompt", "send the text"),
         ({"include": ["file_search_call.results"]}, "include", "file_search_call.results"),
         ({"top_logprobs": 3}, "top_logprobs", LOGPROBS),
-        ({"stream_options": {"include_obfuscation": True}}, "stream_options", "stream"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "not summed up"),
         ({"reasoning": {"generate_summary": "concise"}}, "reasoning.generate_summary", "not summed up"),
         ({"reasoning": {"context": "all_turns"}}, "reasoning.context", "chat template"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 LEAST_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
+MAX_TEMPERATURE = 1_000_000  # far below it all tokens are equally likely; as a float32 it divides any logit
 PoolingActivation = Literal["none", "sigmoid", "softmax"]
 
 
@@ -78,7 +79,7 @@ class SamplingParams:
 
     def _check_numbers(self) -> None:
         _whole("n", self.n, 1, 1024)
-        _real("temperature", self.temperature, 0, 100)
+        _real("temperature", self.temperature, 0, MAX_TEMPERATURE)
         _whole("top_k", self.top_k, 0, None)
         _real("top_p", self.top_p, 0, 1, open_below=True)
         _real("min_p", self.min_p, 0, 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Raw
 
-from inflight.server.bodies.decoding import HALF_CHARACTER, without_prefix
+from inflight.server.bodies.values import HALF_CHARACTER, without_prefix
 from inflight.server.endpoints.registry import OF_LINES
 
 if TYPE_CHECKING:

@@ -13,33 +13,51 @@ from inflight.server.bodies.types import (
     MOST_MESSAGES,
     Count,
     Name,
+    ReasoningEffort,
     TemplateVariables,
     Text,
     TopLogprobs,
 )
 
 
-class TextPart(Struct):
+class TextPart(Struct, tag_field="type", tag="text"):
     """A part of a message's content. What else clients write into it (cache_control) changes no token."""
 
-    type: Literal["text"]
     text: Text
+
+
+class InputTextPart(TextPart, tag="input_text"):
+    """The same by the name that /v1/responses has for it."""
+
+
+class OutputTextPart(TextPart, tag="output_text"):
+    """The same in an earlier answer of /v1/responses."""
+
+
+class RefusalPart(Struct, tag_field="type", tag="refusal"):
+    """The text by which an earlier answer declined."""
+
+    refusal: Text
+
+
+Part = TextPart | InputTextPart | OutputTextPart | RefusalPart
 
 
 class Message(Struct, kw_only=True):
     """One message. What a template makes of name, tool_calls and the like is the model's; fields that no template
-    reads (annotations, refusal, …) come back with clients' histories and are passed over. function_call, and the role
-    function: from before there were tools. reasoning: another name of reasoning_content. audio:
-    an answer that was spoken, which nobody here can hear."""
+    reads (annotations, …) come back with clients' histories and are passed over. refusal: the text of an earlier answer
+    that declined, and has no content. function_call, and the role function: from before there were tools. reasoning:
+    another name of reasoning_content. audio: an answer that was spoken, which is refused."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | Annotated[list[TextPart], Meta(max_length=MOST_MESSAGES)] | None = None
+    content: Text | Annotated[list[Part], Meta(max_length=MOST_MESSAGES)] | None = None
     name: Name | None = None
     tool_calls: Annotated[list[CalledTool], Meta(max_length=1024)] | None = None
     tool_call_id: Name | None = None
     function_call: CalledFunction | None = None
     reasoning_content: Text | None = None
     reasoning: Text | None = None
+    refusal: Text | None = None
     audio: None = None
 
 
@@ -59,11 +77,9 @@ class ChatSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True)
         return self.safety_identifier if self.user is None else self.user
 
 
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
 class ChatBody(ChatSettings, kw_only=True, forbid_unknown_fields=True):
-    """thinking_token_budget: most tokens of the reasoning, which is ended then."""
+    """enable_thinking: whether the model is to reason, where its template has a switch for that. thinking_token_budget:
+    most tokens of the reasoning, which is ended then."""
 
     messages: Messages
     tools: Tools | None = None
@@ -72,6 +88,7 @@ class ChatBody(ChatSettings, kw_only=True, forbid_unknown_fields=True):
     functions: Functions | None = None
     function_call: FunctionChoice | None = None
     reasoning_effort: ReasoningEffort | None = None
+    enable_thinking: bool | None = None
     thinking_token_budget: Count | None = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool | None = None

@@ -30,6 +30,7 @@ from inflight.server.bodies.types import (
     Samples,
     Seed,
     Stops,
+    Temperature,
     Text,
     TokenIds,
     TopLogprobs,
@@ -84,7 +85,7 @@ class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True)
     session_id: Name | None = None
     prompt_cache_key: Name | None = None
     n: Samples | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None

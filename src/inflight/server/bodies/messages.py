@@ -26,6 +26,7 @@ from inflight.server.bodies.types import (
     RepetitionPenalty,
     Seed,
     StopString,
+    Temperature,
     TemplateVariables,
     Text,
 )
@@ -179,7 +180,7 @@ class MessagesBody(PromptFields, kw_only=True, forbid_unknown_fields=True):
 
     max_tokens: Count
     stream: bool | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=MOST_STOPS)] | None = None

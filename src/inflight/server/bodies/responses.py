@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from inflight.server.bodies.chat import ReasoningEffort
 from inflight.server.bodies.common import COMMON_HINTS, COMMON_NEUTRAL, Slo
 from inflight.server.bodies.decoding import BodyDecoder
 from inflight.server.bodies.structured import StructuredOutputs
@@ -24,9 +23,11 @@ from inflight.server.bodies.types import (
     LogitBias,
     Name,
     Positive,
+    ReasoningEffort,
     RepetitionPenalty,
     Seed,
     Stops,
+    Temperature,
     TemplateVariables,
     Text,
     TopLogprobs,
@@ -177,7 +178,7 @@ class ResponsesBody(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     include: Annotated[list[Name], Meta(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None
@@ -208,6 +209,7 @@ class ResponsesBody(Struct, kw_only=True, forbid_unknown_fields=True):
     ignore_eos: bool | None = None
     seed: Seed | None = None
     structured_outputs: StructuredOutputs | None = None
+    enable_thinking: bool | None = None
     thinking_token_budget: Count | None = None
     chat_template_kwargs: TemplateVariables | None = None
     priority: Int32 | None = None
@@ -220,6 +222,7 @@ SAME_IN_CHAT = (
     *("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_tool_calls", "user", "safety_identifier"),
     *("service_tier", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("min_tokens", "stop", "stop_token_ids", "ignore_eos", "seed", "structured_outputs", "thinking_token_budget"),
+    "enable_thinking",
     *("chat_template_kwargs", "priority", "slo", "cache_salt", "request_id", "prompt_cache_key"),
 )
 RESPONSES = BodyDecoder(

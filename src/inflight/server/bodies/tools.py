@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from inflight.server.bodies.types import JsonObject, Name, Text
 
@@ -57,7 +57,7 @@ class AllowedTools(Struct, tag_field="type", tag="allowed_tools", forbid_unknown
     allowed_tools: AllowedToolsInside
 
 
-ToolChoiceSpec = Literal["none", "auto", "required"] | NamedTool | AllowedTools
+ToolChoiceSpec = Literal["none", "auto", "required", "any"] | NamedTool | AllowedTools
 FunctionChoice = Literal["none", "auto"] | FunctionName
 
 
@@ -68,9 +68,17 @@ class CalledFunction(Struct):
     arguments: Text | JsonObject | None = None
 
 
-class CalledTool(Struct):
-    """A call in an assistant's message, as answers have them."""
+class CalledCustomTool(Struct):
+    """input: text of any form."""
 
-    function: CalledFunction
+    name: Name
+    input: Text = ""
+
+
+class CalledTool(Struct):
+    """A call in an assistant's message, as answers have them: of a function, or another server's of a custom tool."""
+
+    function: CalledFunction | None = None
     id: Name | None = None
-    type: Literal["function"] = "function"
+    type: Literal["function", "custom"] = "function"
+    custom: CalledCustomTool | UnsetType = UNSET

@@ -6,11 +6,11 @@ body costs to check is bounded by its bytes.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from inflight.core.types.sampling import LEAST_REPETITION_PENALTY
+from inflight.core.types.sampling import LEAST_REPETITION_PENALTY, MAX_TEMPERATURE
 
 LONGEST_TEXT = 1 << 24  # characters of a prompt or message; the limit of bodies is usually lower
 MOST_TOKEN_IDS = 1 << 20  # of one prompt
@@ -28,6 +28,7 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Meta(max_length=MOST_TOKEN_IDS)]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+Temperature = Annotated[float, Meta(ge=0, le=MAX_TEMPERATURE)]
 RepetitionPenalty = Annotated[float, Meta(ge=LEAST_REPETITION_PENALTY, le=100)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 StopString = Annotated[str, Meta(max_length=LONGEST_STOP)]
@@ -39,3 +40,4 @@ LogitBias = Annotated[
 ]
 TemplateVariables = Annotated[dict[Annotated[str, Meta(max_length=256)], Any], Meta(max_length=64)]
 JsonObject = dict[str, Any]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -13,6 +13,7 @@ from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import GENERATION
 from inflight.server.generating import Keep
 from inflight.server.json import add_endpoint, body_bytes
+from inflight.server.notices import note_ignored, note_max_tokens
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.responses.kept import NOT_STORED, KeptResponses
@@ -79,7 +80,9 @@ def generation_routes(
             history = await stored.history_of(body, tenant, lease)
         prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
+        note_ignored(request.scope, prepared.ignored)
         call = await served.translator.call_offloaded(prepared, tenant, hints=hints)
+        note_max_tokens(request.scope, call, served.max_model_len)
         passed(request.scope, "preprocess")
         if (trace := trace_of(request.scope)) is not None:
             trace.asks(call, served.translator.now())

@@ -16,6 +16,7 @@ from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
 from inflight.server.errors import ApiError
 from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
 from inflight.server.model_status import ModelStatus
+from inflight.server.notices import note_ignored
 from inflight.server.preprocessing.bounds import check_model
 from inflight.server.preprocessing.wire import PreparedAnswer, PreparedTexts
 from inflight.server.rendered_requests import rendered_json
@@ -70,6 +71,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         try:
             prepared = await borrowed.served.preprocessing.prepare(read_as, body, owner)
             request.state.body_lease.release()
+            note_ignored(request.scope, prepared.ignored)
             if isinstance(prepared, PreparedAnswer):
                 return prepared.json
             assert not isinstance(prepared, PreparedTexts), "of whole texts nothing is rendered"

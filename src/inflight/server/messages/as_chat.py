@@ -5,14 +5,12 @@ Knows what its fields are called there, and which of their values are not served
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Raw, structs
 
+from inflight.counted import shortened
 from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.chat import ChatBody
-from inflight.server.bodies.decoding import read_value, shortened
 from inflight.server.bodies.messages import (
     SAME_IN_CHAT,
     AnyChoice,
@@ -29,6 +27,7 @@ from inflight.server.bodies.messages import (
 )
 from inflight.server.bodies.structured import JsonSchemaFormat, JsonSchemaInside
 from inflight.server.bodies.tools import FunctionName, FunctionSpec, NamedTool, ToolChoiceSpec, ToolSpec
+from inflight.server.bodies.values import read_value
 from inflight.server.errors import invalid
 from inflight.server.messages.conversation import goes_on, messages_of
 
@@ -44,7 +43,6 @@ FIELD_NAMES = {  # chat's → this endpoint's
 }
 _KIND = msgspec.json.Decoder(Kind)
 _TOOL = msgspec.json.Decoder(ClientTool)
-_THINKING = ("enable_thinking", "thinking")  # variables by which templates are told whether the model is to think
 
 
 def as_chat(body: MessagesBody) -> AsChat:
@@ -82,7 +80,8 @@ def _prompt(body: PromptFields) -> ChatBody:
         parallel_tool_calls=False if getattr(body.tool_choice, "disable_parallel_tool_use", None) else None,
         reasoning_effort=None if body.output_config is None else body.output_config.effort,
         response_format=_format(body),
-        chat_template_kwargs=_variables(body),
+        enable_thinking=None if body.thinking is None else not isinstance(body.thinking, DisabledThinking),
+        chat_template_kwargs=body.chat_template_kwargs,
     )
 
 
@@ -98,14 +97,6 @@ def _check(body: MessagesBody) -> None:
         raise invalid(
             f"stop_sequences holds an empty text at {body.stop_sequences.index('')}; leave it out.", "stop_sequences"
         )
-
-
-def _variables(body: PromptFields) -> dict[str, Any] | None:
-    """Of the template. Without a word of thinking, it is the template's own way."""
-    if body.thinking is None:
-        return body.chat_template_kwargs
-    thinks = not isinstance(body.thinking, DisabledThinking)
-    return {**dict.fromkeys(_THINKING, thinks), **(body.chat_template_kwargs or {})}
 
 
 def _format(body: PromptFields) -> JsonSchemaFormat | None:

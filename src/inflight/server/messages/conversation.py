@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
+from inflight.counted import shortened
 from inflight.server.bodies.chat import Message
-from inflight.server.bodies.decoding import read_value, shortened
 from inflight.server.bodies.messages import (
     BLOCK_KINDS,
     Block,
@@ -27,6 +27,7 @@ from inflight.server.bodies.messages import (
     ToolUseBlock,
 )
 from inflight.server.bodies.tools import CalledFunction, CalledTool
+from inflight.server.bodies.values import read_value
 from inflight.server.errors import ApiError, invalid
 
 _KIND = msgspec.json.Decoder(Kind)

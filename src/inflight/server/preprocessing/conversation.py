@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
-from inflight.server.bodies.chat import Message
-from inflight.server.bodies.tools import CalledTool
+from inflight.server.bodies.chat import Message, Part, RefusalPart
+from inflight.server.bodies.tools import CalledFunction, CalledTool
+from inflight.server.errors import invalid
 from inflight.server.preprocessing.tools import arguments_of
 
 
@@ -26,7 +28,11 @@ def _plain(message: Message, as_text: bool, place: str) -> dict[str, Any]:
         calls = [CalledTool(message.function_call)]
     plain = {name: value for name, value in msgspec.to_builtins(message).items() if value is not None}
     plain.pop("function_call", None)
-    reasoning = plain.pop("reasoning", None)
+    if isinstance(message.content, list):
+        plain["content"] = [{"type": "text", "text": _text_of(one)} for one in message.content]
+    reasoning, refusal = plain.pop("reasoning", None), plain.pop("refusal", None)
+    if message.role == "assistant" and not message.content:
+        plain["content"] = refusal or ""  # templates look into it, whatever else the answer had
     if reasoning is not None:
         plain.setdefault("reasoning_content", reasoning)
     if calls is not None:
@@ -35,9 +41,18 @@ def _plain(message: Message, as_text: bool, place: str) -> dict[str, Any]:
     return plain
 
 
+def _text_of(part: Part) -> str:
+    return part.refusal if isinstance(part, RefusalPart) else part.text
+
+
 def _call(call: CalledTool, as_text: bool, place: str) -> dict[str, Any]:
-    arguments = arguments_of(call.function, as_text, f"{place}.function.arguments")
-    plain: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    function = call.function
+    if not isinstance(call.custom, UnsetType):  # templates know functions alone: its text is the one argument
+        function = CalledFunction(call.custom.name, {"input": call.custom.input})
+    if function is None:
+        raise invalid(f"{place} has no {call.type}; give one.", f"{place}.{call.type}", "missing_field")
+    arguments = arguments_of(function, as_text, f"{place}.function.arguments")
+    plain: dict[str, Any] = {"type": "function", "function": {"name": function.name, "arguments": arguments}}
     return plain if call.id is None else {"id": call.id, **plain}
 
 

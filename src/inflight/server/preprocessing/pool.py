@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from inflight.config.engine import usable_cores
-from inflight.server.bodies.completions import COMPLETION
 from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
+from inflight.server.notices import IgnoredFieldLog
 from inflight.server.preprocessing.child import (
     LOOK_SECONDS,
     STALLED_LOOKS,
@@ -68,6 +68,7 @@ class PreprocessingPool:
         self._setup: Setup | None = None
         self._lanes: tuple[Lane, Lane] | None = None  # for short and for long bodies; in the event loop's thread
         self._limits = Limits()
+        self._ignored = IgnoredFieldLog()
         self._in_place: Preprocessor | None = None
         self._reviving = asyncio.Lock()
         self._spawn()
@@ -93,9 +94,10 @@ class PreprocessingPool:
         JSON. Raises ApiError."""
         assert self._in_place is not None, "configured before it is asked"
         if endpoint == "completion" and len(body) <= INLINE:
-            completion = COMPLETION.decode(body)
+            completion, ignored = self._in_place.decoded(endpoint, body)
             if is_little(completion):
-                return self._in_place.completion(completion)
+                self._ignored.note(endpoint, ignored)
+                return self._in_place.completion(completion, ignored)
         outcome = asyncio.get_running_loop().create_future()
         is_long = len(body) + len(history) > SHORT_BYTES
         self._lane(is_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))
@@ -111,6 +113,7 @@ class PreprocessingPool:
             raise _not_read(str(error).rstrip(".")) from None
         if isinstance(answer, Refused):
             raise answer.error()
+        self._ignored.note(endpoint, answer.ignored)
         return answer
 
     @property

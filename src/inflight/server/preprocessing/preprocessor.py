@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from inflight.counted import counted
 from inflight.frontend.parsers.parser_choice import ParserChoice
@@ -23,6 +24,7 @@ from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionBody, CompletionSettings
 from inflight.server.bodies.structured import FIELDS as FORM_FIELDS
 from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
+from inflight.server.bodies.unknown_fields import UnknownFields
 from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError, clients_fault, invalid
@@ -66,8 +68,19 @@ class Preprocessor:
 
     def prepared(self, endpoint: EndpointName, body: Body, history: Body = b"") -> Prepared | PreparedAnswer:
         """history: where answers are stored, the items that come before it, as JSON. Raises ApiError."""
+        asked, ignored = self.decoded(endpoint, body)
+        prepared = self._prepared(endpoint, asked, history)
+        return structs.replace(prepared, ignored=ignored) if ignored else prepared
+
+    def decoded(self, endpoint: EndpointName, body: Body) -> tuple[Any, tuple[str, ...]]:
+        """Return the body's fields, and the places of ignored ones that are to be named. Raises ApiError."""
+        policy = self._limits.unknown_fields
+        unknown = UnknownFields(refuses=policy == "refuse")
+        asked = ENDPOINTS[endpoint].body.decode(body, unknown)
+        return asked, unknown.names if policy == "warn" else ()
+
+    def _prepared(self, endpoint: EndpointName, asked: Any, history: Body) -> Prepared | PreparedAnswer:
         entry = ENDPOINTS[endpoint]
-        asked = entry.body.decode(body)
         if entry.as_texts is not None:
             return self._of_texts(entry.as_texts(asked), endpoint)
         if entry.as_chat is not None:
@@ -122,7 +135,7 @@ class Preprocessor:
 
     # -- the endpoints ------------------------------------------------------------------------------------------
 
-    def completion(self, body: CompletionBody) -> PreparedCompletion:
+    def completion(self, body: CompletionBody, ignored: tuple[str, ...] = ()) -> PreparedCompletion:
         """Raises ApiError."""
         check_model(body.model, self._limits.models)
         self._check_generates()
@@ -135,7 +148,11 @@ class Preprocessor:
         tokens = sum(len(one.token_ids) // 4 for one in prepared)
         check_logprobs(self._limits, shown, samples * len(prompts), body.logprobs, tokens, scored)
         return PreparedCompletion(
-            self._settings_of(body, CompletionSettings), tuple(prepared), self._forms.of_body(body), form_field(body)
+            self._settings_of(body, CompletionSettings),
+            tuple(prepared),
+            self._forms.of_body(body),
+            form_field(body),
+            ignored=ignored,
         )
 
     def chat(

@@ -137,12 +137,15 @@ class Prompts:
         return clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
 
     def _variables(self, body: ChatBody | TokenizeBody) -> dict[str, Any]:
-        """Of the template. An effort of reasoning is one that some read; others can only be told whether to think."""
-        effort, reads = body.reasoning_effort if isinstance(body, ChatBody) else None, self._encoder.template_reads
+        """Return the template's variables. Some templates read an effort of reasoning; others have a switch alone."""
         ours: dict[str, Any] = {}
-        if effort is not None:
-            ours = {name: effort not in ("none", "minimal") for name in _THINKING if reads(name)}
-            if reads("reasoning_effort"):
+        if isinstance(body, ChatBody):
+            effort, thinks, reads = body.reasoning_effort, body.enable_thinking, self._encoder.template_reads
+            if thinks is None and effort is not None:
+                thinks = effort not in ("none", "minimal")
+            if thinks is not None:
+                ours = {name: thinks for name in _THINKING if reads(name)}
+            if effort is not None and reads("reasoning_effort"):
                 ours["reasoning_effort"] = effort
         return {**ours, **(body.chat_template_kwargs or {})}
 

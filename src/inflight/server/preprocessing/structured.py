@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UnsetType
 
 from inflight.core.types.grammar import MOST_SOURCE_CHARACTERS, Grammar
+from inflight.counted import shortened
 from inflight.server.bodies.common import GenerationSettings
-from inflight.server.bodies.decoding import shortened
 from inflight.server.bodies.structured import (
     FIELDS,
     JsonObjectFormat,

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
 from inflight.server.bodies.chat import ChatBody
-from inflight.server.bodies.decoding import shortened
 from inflight.server.bodies.tools import (
     AllowedTools,
     CalledFunction,
@@ -117,7 +117,7 @@ def _tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
     if isinstance(asked, AllowedTools):
         names = tuple(one.function.name for one in asked.allowed_tools.tools)
         return ToolChoice(asked.allowed_tools.mode, _known(names, tools, "tool_choice"), parallel)
-    return ToolChoice(asked or "auto", (), parallel)
+    return ToolChoice("required" if asked == "any" else asked or "auto", (), parallel)  # "any" is Mistral's word
 
 
 def _function_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:

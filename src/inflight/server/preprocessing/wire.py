@@ -22,6 +22,7 @@ from inflight.models.spec import Pooler
 from inflight.server.bodies.as_texts import TextForm, TextSettings
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.bodies.unknown_fields import UnknownFieldPolicy
 from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
@@ -48,6 +49,7 @@ class Limits(Struct, frozen=True):
     pooler: how the engine tells something of whole texts; None: it does not. prompts: what may be put before them.
     generates: whether it continues texts.
     memory_bytes: that a process may take for one long body, beyond what it has.
+    unknown_fields: what becomes of fields that are unknown here.
     """
 
     models: tuple[str, ...] = ()
@@ -64,6 +66,7 @@ class Limits(Struct, frozen=True):
     prompts: TextPrompts = NO_PROMPTS
     generates: bool = True
     memory_bytes: int = LONG_MEMORY_BYTES
+    unknown_fields: UnknownFieldPolicy = "warn"
 
 
 class Setup(Struct, frozen=True):
@@ -122,14 +125,20 @@ def job_of(frame: bytearray) -> Job:
     return Job(NAMES[frame[0]], view[end:], view[begin:end])
 
 
-class PreparedCompletion(Struct, frozen=True, tag_field="outcome", tag="completion"):
+class ReadBody(Struct, frozen=True, kw_only=True):
+    """ignored: places of unknown fields that the answer's header and the log name."""
+
+    ignored: tuple[str, ...] = ()
+
+
+class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="completion"):
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
     grammar: Grammar | None = None
     form_field: str | None = None
 
 
-class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
+class PreparedChat(ReadBody, frozen=True, tag_field="outcome", tag="chat"):
     """kind: the endpoint's name, of which the settings are those of chat. form_field: that the grammar is from. tools:
     that may be called; old_functions: they came as `functions`. parallel_calls: an answer may call several.
     in_reasoning: the prompt ends within it. repeated: JSON, what the endpoint's answer repeats of the body.
@@ -148,7 +157,7 @@ class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
     kept_items: bytes = b""
 
 
-class PreparedTexts(Struct, frozen=True, tag_field="outcome", tag="texts"):
+class PreparedTexts(ReadBody, frozen=True, tag_field="outcome", tag="texts"):
     """kind: the endpoint's name. pairs: of prompts, whose vectors are compared; none: each prompt is a text, or a pair
     that the model itself scores."""
 
@@ -160,7 +169,7 @@ class PreparedTexts(Struct, frozen=True, tag_field="outcome", tag="texts"):
     pairs: tuple[tuple[int, int], ...] = ()
 
 
-class PreparedAnswer(Struct, frozen=True, tag_field="outcome", tag="answer"):
+class PreparedAnswer(ReadBody, frozen=True, tag_field="outcome", tag="answer"):
     """JSON, as it is sent: the body asked for nothing more than this."""
 
     json: bytes

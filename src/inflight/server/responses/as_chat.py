@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
+from inflight.counted import shortened
 from inflight.server.bodies.as_chat import AsChat
 from inflight.server.bodies.chat import ChatBody, Message
-from inflight.server.bodies.decoding import read_value, shortened
 from inflight.server.bodies.responses import (
     LOGPROBS,
     SAME_IN_CHAT,
@@ -39,6 +39,7 @@ from inflight.server.bodies.tools import (
     ToolSpec,
 )
 from inflight.server.bodies.types import MOST_MESSAGES
+from inflight.server.bodies.values import read_value
 from inflight.server.errors import invalid
 from inflight.server.responses.conversation import items_of, messages_of
 from inflight.server.responses.input_items import written
@@ -120,8 +121,6 @@ def _as_chat(body: ResponsesBody, items: list[Item], history: Sequence[Raw], *, 
 
 
 def _check(body: ResponsesBody) -> None:
-    if body.stream_options is not None and body.stream is None:
-        raise invalid("stream_options are set, but stream is not true; set it, or leave them out.", "stream_options")
     for one in body.include or ():
         if one not in _INCLUDES:
             raise invalid(

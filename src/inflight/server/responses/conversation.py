@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Raw
 
+from inflight.counted import shortened
 from inflight.server.bodies.chat import Message, TextPart
-from inflight.server.bodies.decoding import read_value, shortened
 from inflight.server.bodies.responses import (
     ITEM_KINDS,
     Content,
@@ -25,6 +25,7 @@ from inflight.server.bodies.responses import (
     ReasoningItem,
 )
 from inflight.server.bodies.tools import CalledFunction, CalledTool
+from inflight.server.bodies.values import read_value
 from inflight.server.errors import ApiError, invalid
 
 _KIND = msgspec.json.Decoder(Kind)
@@ -77,7 +78,7 @@ class _Turns:
             turn = self._turn(lambda last: last.content is None and not last.tool_calls)
             turn.content = "".join(texts)
         elif item.role == "user":
-            parts = [TextPart("text", one) for one in texts]
+            parts = [TextPart(one) for one in texts]
             self.messages.append(Message(role="user", content=parts if len(parts) > 1 else "".join(texts)))
         elif len(self.messages) == 1 and self.messages[0].role in _SYSTEM:
             # Templates take one system message, which comes first.

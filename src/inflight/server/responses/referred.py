@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from inflight.server.bodies.decoding import shortened
+from inflight.counted import shortened
 from inflight.server.errors import ApiError, invalid
 from inflight.server.responses.stored import PREFIX
 
