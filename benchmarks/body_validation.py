@@ -80,13 +80,13 @@ def _pydantic_bodies() -> tuple[Any, Any]:
     settings: dict[str, Any] = {
         "temperature": (Annotated[float, Field(ge=0, le=2)] | None, None),
         "n": (Annotated[int, Field(ge=1, le=1024)] | None, None),
-        "stop": (str | Annotated[list[str], Field(max_length=types.MOST_STOPS)] | None, None),
+        "stop": (str | Annotated[list[str], Field(max_length=types.MAX_STOPS)] | None, None),
     }
     token = Annotated[int, Field(ge=0, lt=2**31)]
     prompts = str | list[str] | list[token] | list[list[token]]
     messages: Any = Annotated[
         list[message],  # type: ignore[valid-type]
-        Field(min_length=1, max_length=types.MOST_MESSAGES),
+        Field(min_length=1, max_length=types.MAX_MESSAGES),
     ]
     return (
         create_model("Chat", __base__=Base, messages=(messages, ...), **settings),

@@ -1,4 +1,4 @@
-"""What a client is told beside its answer: response headers about what became of its body, and a log of ignored fields.
+"""Notices beside an answer: response headers about what became of the body, and a log of ignored fields.
 
 Bodies of answers stay as their APIs have them, since strict clients refuse fields that they do not know.
 """

@@ -10,7 +10,7 @@ from inflight.server.bodies.common import COMMON_HINTS, COMMON_NEUTRAL, Generati
 from inflight.server.bodies.decoding import BodyDecoder
 from inflight.server.bodies.tools import CalledFunction, CalledTool, FunctionChoice, Functions, ToolChoiceSpec, Tools
 from inflight.server.bodies.types import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Count,
     Name,
     ReasoningEffort,
@@ -40,7 +40,7 @@ class RefusalPart(Struct, tag_field="type", tag="refusal"):
     refusal: Text
 
 
-Part = TextPart | InputTextPart | OutputTextPart | RefusalPart
+ContentPart = TextPart | InputTextPart | OutputTextPart | RefusalPart
 
 
 class Message(Struct, kw_only=True):
@@ -50,7 +50,7 @@ class Message(Struct, kw_only=True):
     another name of reasoning_content. audio: an answer that was spoken, which is refused."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | Annotated[list[Part], Meta(max_length=MOST_MESSAGES)] | None = None
+    content: Text | Annotated[list[ContentPart], Meta(max_length=MAX_MESSAGES)] | None = None
     name: Name | None = None
     tool_calls: Annotated[list[CalledTool], Meta(max_length=1024)] | None = None
     tool_call_id: Name | None = None
@@ -61,7 +61,7 @@ class Message(Struct, kw_only=True):
     audio: None = None
 
 
-Messages = Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class ChatSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True):

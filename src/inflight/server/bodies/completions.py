@@ -8,10 +8,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from inflight.server.bodies.common import COMMON_HINTS, COMMON_NEUTRAL, GenerationSettings
 from inflight.server.bodies.decoding import BodyDecoder
-from inflight.server.bodies.types import MOST_TOKEN_IDS, Count, Samples, Text, TokenId, TokenIds, TopLogprobs
+from inflight.server.bodies.types import MAX_TOKEN_IDS, Count, Samples, Text, TokenId, TokenIds, TopLogprobs
 
 # A list holds texts only, token ids only, or lists of token ids only; which, is looked at when it is cut.
-Prompt = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MOST_TOKEN_IDS)]
+Prompt = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MAX_TOKEN_IDS)]
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 

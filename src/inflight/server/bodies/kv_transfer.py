@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from inflight.server.bodies.types import MOST_TOKEN_IDS
+from inflight.server.bodies.types import MAX_TOKEN_IDS
 
 Short = Annotated[str, Meta(max_length=256)]
-Blocks = Annotated[list[Any], Meta(max_length=MOST_TOKEN_IDS)]  # numbers, or lists of them, as the other engine has it
+Blocks = Annotated[list[Any], Meta(max_length=MAX_TOKEN_IDS)]  # numbers, or lists of them, as the other engine has it
 
 
 class KVTransferParams(Struct, omit_defaults=False, kw_only=True):

@@ -14,8 +14,8 @@ from inflight.server.bodies.common import COMMON_HINTS, COMMON_NEUTRAL, Slo
 from inflight.server.bodies.decoding import BodyDecoder
 from inflight.server.bodies.tools import MOST_TOOLS
 from inflight.server.bodies.types import (
-    MOST_MESSAGES,
-    MOST_STOPS,
+    MAX_MESSAGES,
+    MAX_STOPS,
     Count,
     FewTokenIds,
     Int32,
@@ -32,7 +32,7 @@ from inflight.server.bodies.types import (
 )
 
 _OBJECT = Meta(extra_json_schema={"type": "object"})
-Blocks = Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MOST_MESSAGES)]
+Blocks = Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MAX_MESSAGES)]
 Content = Text | Blocks
 
 
@@ -160,7 +160,7 @@ class Metadata(Struct, forbid_unknown_fields=True):
 class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """What makes the prompt, and so all that is counted. output_format: an older place of output_config.format."""
 
-    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: Name | None = None
     system: Content | None = None
     tools: Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MOST_TOOLS)] | None = None
@@ -183,7 +183,7 @@ class MessagesBody(PromptFields, kw_only=True, forbid_unknown_fields=True):
     temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    stop_sequences: Annotated[list[StopString], Meta(max_length=MOST_STOPS)] | None = None
+    stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 

@@ -15,7 +15,7 @@ from inflight.server.bodies.decoding import BodyDecoder
 from inflight.server.bodies.structured import StructuredOutputs
 from inflight.server.bodies.tools import MOST_TOOLS
 from inflight.server.bodies.types import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Count,
     FewTokenIds,
     Int32,
@@ -38,7 +38,7 @@ _ITEM = Meta(
     description="A message, function_call, function_call_output or reasoning; an item_reference where they are stored.",
     extra_json_schema={"type": "object"},
 )
-_PARTS = Meta(max_length=MOST_MESSAGES)
+_PARTS = Meta(max_length=MAX_MESSAGES)
 
 
 class Kind(Struct):
@@ -170,7 +170,7 @@ class ResponsesBody(Struct, kw_only=True, forbid_unknown_fields=True):
     max_tool_calls: of tools that a server runs, of which there are none: any number is kept to.
     """
 
-    input: Text | Annotated[list[Annotated[Raw, _ITEM]], Meta(max_length=MOST_MESSAGES)]
+    input: Text | Annotated[list[Annotated[Raw, _ITEM]], Meta(max_length=MAX_MESSAGES)]
     model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Name | None = None

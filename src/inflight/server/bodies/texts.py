@@ -13,12 +13,12 @@ from msgspec import Meta, Struct
 from inflight.server.bodies.as_texts import AsTexts, TextForm, TextSettings
 from inflight.server.bodies.common import CallSettings
 from inflight.server.bodies.decoding import BodyDecoder
-from inflight.server.bodies.types import MOST_TOKEN_IDS, Count, Name, Positive, Text, TokenId, TokenIds
+from inflight.server.bodies.types import MAX_TOKEN_IDS, Count, Name, Positive, Text, TokenId, TokenIds
 from inflight.server.errors import invalid
 
 MOST_TEXTS = 1 << 14  # of one body; how many one may ask for, the server's settings say
 # A list holds texts only, token ids only, or lists of token ids only; which, is looked at when it is cut.
-Input = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MOST_TOKEN_IDS)]
+Input = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MAX_TOKEN_IDS)]
 Texts = Text | Annotated[list[Text], Meta(max_length=MOST_TEXTS)]
 TextList = Annotated[list[Text], Meta(max_length=MOST_TEXTS)]
 

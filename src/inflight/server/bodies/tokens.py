@@ -12,7 +12,7 @@ from inflight.server.bodies.tools import Tools
 from inflight.server.bodies.types import Name, TemplateVariables, TokenId
 
 LONGEST_TOKENIZED = 1 << 20  # characters
-MOST_DETOKENIZED = 1 << 18
+MAX_DETOKENIZED = 1 << 18
 
 
 class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class DetokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     model: Name | None = None
-    tokens: Annotated[list[TokenId], Meta(max_length=MOST_DETOKENIZED)]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_DETOKENIZED)]
 
 
 TOKENIZE = BodyDecoder(TokenizeBody)

@@ -13,9 +13,9 @@ from msgspec import Meta
 from inflight.core.types.sampling import LEAST_REPETITION_PENALTY, MAX_TEMPERATURE
 
 LONGEST_TEXT = 1 << 24  # characters of a prompt or message; the limit of bodies is usually lower
-MOST_TOKEN_IDS = 1 << 20  # of one prompt
-MOST_MESSAGES = 4096
-MOST_STOPS = 32
+MAX_TOKEN_IDS = 1 << 20  # of one prompt
+MAX_MESSAGES = 4096
+MAX_STOPS = 32
 LONGEST_STOP = 512
 
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
@@ -25,14 +25,14 @@ Count = Annotated[int, Meta(ge=0, lt=2**31)]
 Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-TokenIds = Annotated[list[TokenId], Meta(max_length=MOST_TOKEN_IDS)]
+TokenIds = Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Temperature = Annotated[float, Meta(ge=0, le=MAX_TEMPERATURE)]
 RepetitionPenalty = Annotated[float, Meta(ge=LEAST_REPETITION_PENALTY, le=100)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 StopString = Annotated[str, Meta(max_length=LONGEST_STOP)]
-Stops = StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)]
+Stops = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=256)]
 FewTokenIds = Annotated[list[TokenId], Meta(max_length=1024)]
 LogitBias = Annotated[

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from inflight.server.bodies.chat import Message, Part, RefusalPart
+from inflight.server.bodies.chat import ContentPart, Message, RefusalPart
 from inflight.server.bodies.tools import CalledFunction, CalledTool
 from inflight.server.errors import invalid
 from inflight.server.preprocessing.tools import arguments_of
@@ -41,7 +41,7 @@ def _plain(message: Message, as_text: bool, place: str) -> dict[str, Any]:
     return plain
 
 
-def _text_of(part: Part) -> str:
+def _text_of(part: ContentPart) -> str:
     return part.refusal if isinstance(part, RefusalPart) else part.text
 
 

@@ -38,7 +38,7 @@ from inflight.server.bodies.tools import (
     ToolChoiceSpec,
     ToolSpec,
 )
-from inflight.server.bodies.types import MOST_MESSAGES
+from inflight.server.bodies.types import MAX_MESSAGES
 from inflight.server.bodies.values import read_value
 from inflight.server.errors import invalid
 from inflight.server.responses.conversation import items_of, messages_of
@@ -84,10 +84,10 @@ def as_chat(body: ResponsesBody) -> AsChat:
 def continued(body: ResponsesBody, history: bytes | memoryview) -> AsChat:
     """Where they are. history: items that come before the input, as JSON. Raises ApiError."""
     before, items = _RAW_ITEMS.decode(history), items_of(body.input)
-    if len(before) + len(items) > MOST_MESSAGES:
+    if len(before) + len(items) > MAX_MESSAGES:
         raise invalid(
             f"The conversation has {len(before) + len(items):,} items with those of the previous response, and "
-            f"{MOST_MESSAGES:,} are allowed; begin a new one.",
+            f"{MAX_MESSAGES:,} are allowed; begin a new one.",
             "previous_response_id",
         )
     return _as_chat(body, items, before, stores=body.store is not False)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from inflight.counted import shortened
-from inflight.server.bodies.chat import Message, TextPart
+from inflight.server.bodies.chat import ContentPart, Message, TextPart
 from inflight.server.bodies.responses import (
     ITEM_KINDS,
     Content,
@@ -78,7 +78,7 @@ class _Turns:
             turn = self._turn(lambda last: last.content is None and not last.tool_calls)
             turn.content = "".join(texts)
         elif item.role == "user":
-            parts = [TextPart(one) for one in texts]
+            parts: list[ContentPart] = [TextPart(one) for one in texts]
             self.messages.append(Message(role="user", content=parts if len(parts) > 1 else "".join(texts)))
         elif len(self.messages) == 1 and self.messages[0].role in _SYSTEM:
             # Templates take one system message, which comes first.
