@@ -31,4 +31,5 @@ def _vocabulary(model: ModelSpec, tokenizer: Tokenizer | None, ranks: int) -> Vo
     ends = find_end_tokens(model, tokenizer).ids
     if not ends:
         raise GrammarError("cannot be used, since this model names 0 tokens that end an answer")
-    return Vocabulary(tokenizer.as_json, tokenizer.vocab_size, model.vocab_size, tuple(sorted(ends)))
+    known = tokenizer.for_grammars()
+    return Vocabulary(known.as_json, known.count, model.vocab_size, tuple(sorted(ends)), known.plain, known.special)

@@ -1,6 +1,6 @@
 """The parsers of a model's answers, as the server needs them: chosen once, made again in every process.
 
-Knows where a model's template and special tokens are told; which formats there are, `frontend.parsers` knows.
+Knows where a model's template and added tokens are found; which formats there are, `frontend.parsers` knows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ def parsers_of(
     ParserError."""
     if tokenizer is None or not encoder.can_chat:
         return None
-    special = {token: token_id for token, token_id in tokenizer.token_ids.items() if _is_special(tokenizer, token_id)}
-    chosen = choose(encoder.template_source, family, asked, special)
+    ids = {token.content: tokenizer.token_to_id(token.content) for token in tokenizer.added_tokens}
+    mark_ids = {content: token_id for content, token_id in ids.items() if token_id is not None}
+    chosen = choose(encoder.template_source, family, asked, mark_ids)
     return None if chosen.names == ParserNames() else chosen
 
 

@@ -29,7 +29,7 @@ class TokenPieces:
         parts = parts_of(backend.decoder, "decoders")
         kinds = [part["type"] for part in parts]
         self._backend = backend
-        self._byte_of_character = _byte_level_alphabet() if kinds == ["ByteLevel"] else None
+        self._byte_of_character = byte_level_alphabet() if kinds == ["ByteLevel"] else None
         self._has_byte_fallback = "ByteFallback" in kinds
         # An unknown decoder may look at the token before, so what it adds must be asked for each pair anew.
         self._is_context_free = self._byte_of_character is not None or _looks_only_for_the_first_token(parts)
@@ -138,7 +138,7 @@ def _fallback_byte(token: str) -> int | None:
         return None
 
 
-def _byte_level_alphabet() -> dict[str, int]:
+def byte_level_alphabet() -> dict[str, int]:
     """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for the characters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)

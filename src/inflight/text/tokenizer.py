@@ -14,6 +14,7 @@ from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.text.apart import ApartEncoder
 from inflight.text.control import AddedToken
 from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
+from inflight.text.grammar_tokens import GrammarTokens, grammar_tokens
 from inflight.text.longest import longest_token
 from inflight.text.pieces import TokenPieces
 from inflight.text.tokenizer_config import read_tokenizer_config, special_tokens
@@ -96,10 +97,10 @@ class Tokenizer:
         """The id of each token, added ones included, made anew each time."""
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
-    @property
-    def as_json(self) -> str:
-        """As tokenizer.json would have it, special tokens that the settings name included; made anew each time."""
-        return self._backend.to_str()
+    def for_grammars(self) -> GrammarTokens:
+        """Return the tokens as grammars need them, special tokens that the settings name included; made anew each
+        time."""
+        return grammar_tokens(self._backend, self.pieces)
 
     @cached_property
     def longest_token(self) -> int | None:

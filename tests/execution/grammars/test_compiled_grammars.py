@@ -19,13 +19,14 @@ from inflight.execution.grammars import compile_queue, compiled_grammars
 from inflight.execution.grammars.compile_queue import CompileQueue
 from inflight.execution.grammars.compile_wire import Verdict
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer
+
+from .vocabularies import vocabulary_of
 
 TOKENIZER = Tokenizer(byte_level())
 END = TOKENIZER.token_to_id("<|end|>")
 assert END is not None
-VOCABULARY = Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, 384, (END,))
+VOCABULARY = vocabulary_of(TOKENIZER, 384, END)
 SMALL, SLOW = Grammar("regex", "[a-z]{1,9}"), Grammar("json_schema", '{"type": "integer", "multipleOf": 9999991}')
 SECONDS = 120  # for which a test waits at most
 

@@ -22,6 +22,8 @@ from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer
 
+from .vocabularies import vocabulary_of
+
 TOKENIZER = Tokenizer(byte_level())
 SIZE = 384  # as a model's embedding that is padded
 END = TOKENIZER.token_to_id("<|end|>")
@@ -32,7 +34,7 @@ assert END is not None
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[CompiledGrammars]:
-    vocabulary = Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, SIZE, (END,))
+    vocabulary = vocabulary_of(TOKENIZER, SIZE, END)
     grammars = CompiledGrammars(lambda: vocabulary)
     yield grammars
     grammars.close()
@@ -337,7 +339,7 @@ def test_the_same_grammar_is_compiled_once(compiled: CompiledGrammars) -> None:
 
 
 def test_what_every_grammar_needs_is_made_before_the_first_one_comes() -> None:
-    grammars = CompiledGrammars(lambda: Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, SIZE, (END or 0,)))
+    grammars = CompiledGrammars(lambda: vocabulary_of(TOKENIZER, SIZE, END or 0))
     assert grammars.mask_words == 0
     grammars.warm_up()
     while not grammars.mask_words:

@@ -25,8 +25,9 @@ from text.builders import byte_level
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import RequestRefused
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer
+
+from .vocabularies import vocabulary_of
 
 PACKAGE = "jsonschema==4.26.0"
 HOME = Path(__file__).parents[3] / ".foreign" / PACKAGE
@@ -90,7 +91,7 @@ def suite() -> Path:
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[CompiledGrammars]:
-    grammars = CompiledGrammars(lambda: Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, 384, (END,)))
+    grammars = CompiledGrammars(lambda: vocabulary_of(TOKENIZER, 384, END))
     yield grammars
     grammars.close()
 

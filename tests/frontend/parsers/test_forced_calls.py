@@ -74,7 +74,7 @@ def _grammar(
     special: dict[str, int] | None = None,
     tools: tuple[Tool, ...] = STRICT,
 ) -> ByteGrammar:
-    grammar = ChosenParsers(ParserNames(name), special=special).grammar_of_calls(tools, choice, content)
+    grammar = ChosenParsers(ParserNames(name), special).grammar_of_calls(tools, choice, content)
     assert grammar is not None
     return ByteGrammar(grammar, [*TOOL_FORMATS[name].marks, *_ENDS], list(special or ()))
 

@@ -20,9 +20,8 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from inflight.core.types.grammar import Grammar
 from inflight.execution.grammars.compile_wire import (
@@ -55,6 +54,13 @@ TOO_DEEP = "is nested too deeply to be compiled (references count too); make it 
 TOO_LARGE = f"takes more than {MEMORY_BYTES >> 20} MiB when compiled; make it smaller, or its numbers and counts lower"
 
 
+class _Known(NamedTuple):
+    """The model's tokens, and the library's view of them."""
+
+    vocabulary: Vocabulary
+    tokenizer: LLTokenizer
+
+
 def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     """Return a matcher at the beginning of a grammar whose first mask is known. Raises GrammarError."""
     from llguidance import LLMatcher, LLParserLimits
@@ -74,16 +80,10 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     return matcher
 
 
-def is_special(tokenizer: LLTokenizer, text: str) -> bool:
-    """Return whether a text is one of the model's special tokens."""
-    token_ids = tokenizer.tokenize_str(text, parse_special=True)
-    return len(token_ids) == 1 and tokenizer.is_special_token(token_ids[0])
-
-
 # -- the child -------------------------------------------------------------------------------------------------------
 
 
-def _compile(tokenizer: LLTokenizer, job: CompileJob, verdict: int) -> None:
+def _compile(known: _Known, job: CompileJob, verdict: int) -> None:
     """Write the verdict of one job to a pipe, and end this process."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library reports refused memory in lines of its own
@@ -91,7 +91,7 @@ def _compile(tokenizer: LLTokenizer, job: CompileJob, verdict: int) -> None:
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process, whatever it computes
     outcome: list[Verdict] = []
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=lambda: outcome.append(_verdict(tokenizer, job)))
+    thread = threading.Thread(target=lambda: outcome.append(_verdict(known, job)))
     thread.start()
     thread.join()
     with os.fdopen(verdict, "wb", closefd=False) as pipe:
@@ -99,11 +99,11 @@ def _compile(tokenizer: LLTokenizer, job: CompileJob, verdict: int) -> None:
     os._exit(0)
 
 
-def _verdict(tokenizer: LLTokenizer, job: CompileJob) -> Verdict:
+def _verdict(known: _Known, job: CompileJob) -> Verdict:
     before, began = _allocated_bytes(), time.process_time()
     try:
-        source = grammar_source(Grammar(job.kind, job.source), partial(is_special, tokenizer))
-        matcher = compiled(tokenizer, source)
+        source = grammar_source(Grammar(job.kind, job.source), known.vocabulary)
+        matcher = compiled(known.tokenizer, source)
         memory = max(0, _allocated_bytes() - before)
         del matcher
     except GrammarError as error:
@@ -162,8 +162,8 @@ class _Child:
 class _Children:
     """The jobs at work, by the pipes of their verdicts."""
 
-    def __init__(self, engine: socket.socket, tokenizer: LLTokenizer) -> None:
-        self._engine, self._tokenizer = engine, tokenizer
+    def __init__(self, engine: socket.socket, known: _Known) -> None:
+        self._engine, self._known = engine, known
         self._children: dict[int, _Child] = {}
 
     @property
@@ -178,7 +178,7 @@ class _Children:
             self._engine.close()
             for pipe in (theirs, *self._children):
                 os.close(pipe)
-            _compile(self._tokenizer, job, mine)
+            _compile(self._known, job, mine)
         os.close(mine)
         self._children[theirs] = _Child(job.number, pid)
 
@@ -224,7 +224,7 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text("800", encoding="ascii")  # it can be made anew
     with socket.socket(fileno=int(sys.argv[1])) as engine, contextlib.suppress(EOFError, OSError):
         vocabulary: Vocabulary = pickle.loads(receive(engine))
-        children = _Children(engine, vocabulary.for_llguidance())
+        children = _Children(engine, _Known(vocabulary, vocabulary.for_llguidance()))
         try:
             _serve(engine, children)
         finally:

@@ -7,20 +7,25 @@ they match, llguidance knows; what it finds wrong when it compiles is told by `c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from inflight.core.types.grammar import JSON_WHITESPACE, MOST_SOURCE_CHARACTERS, Grammar
+from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
 from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.vocabulary import Vocabulary
 
 _TAG_KEYS = {"begin", "schema", "end"}
 
 
-def grammar_source(grammar: Grammar, is_special: Callable[[str], bool]) -> str:
-    """is_special: whether a text is one of the model's special tokens. Raises GrammarError."""
+def grammar_source(grammar: Grammar, vocabulary: Vocabulary) -> str:
+    """Return a grammar as the library takes it. Raises GrammarError."""
+    return unforced(_source(grammar, vocabulary), vocabulary)
+
+
+def _source(grammar: Grammar, vocabulary: Vocabulary) -> str:
     source = grammar.source
     if len(source) > MOST_SOURCE_CHARACTERS:
         raise GrammarError(
@@ -36,9 +41,9 @@ def grammar_source(grammar: Grammar, is_special: Callable[[str], bool]) -> str:
         case "choice":
             return _of_choice(_parsed(source))
         case "lark":
-            return _of_lark(source)
+            return _of_lark(source, vocabulary)
         case "structural_tag":
-            return _of_structural_tag(_parsed(source), is_special)
+            return _of_structural_tag(_parsed(source), vocabulary)
         case "none":
             raise GrammarError("binds nothing; leave it out")
 
@@ -67,22 +72,22 @@ def _of_choice(texts: Any) -> str:
     return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(one) for one in texts))
 
 
-def _of_lark(source: str) -> str:
+def _of_lark(source: str, vocabulary: Vocabulary) -> str:
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(source))
+        return LLMatcher.grammar_from_lark(with_names_as_ids(any_to_lark(source), vocabulary))
     except Exception as error:  # whatever the conversion of GBNF stumbles over
         raise GrammarError(f"is neither Lark nor GBNF: {error}") from None
 
 
-def _of_structural_tag(tag: Any, is_special: Callable[[str], bool]) -> str:
+def _of_structural_tag(tag: Any, vocabulary: Vocabulary) -> str:
     """{"structures": [{"begin": …, "schema": …, "end": …}], "triggers": […]}: free text, in which whatever begins with
     a trigger is one of the structures."""
     structures, triggers = (tag.get("structures"), tag.get("triggers")) if isinstance(tag, dict) else (None, None)
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures or not triggers:
         raise GrammarError('is no structural tag; give {"structures": […], "triggers": […]}, one of each or more')
     tags = [_structure(one, triggers) for one in structures]
-    has_tokens = all(is_special(one.trigger) for one in tags)
-    return StructTag.to_grammar(tags, assume_special=has_tokens)
+    has_tokens = all(one.trigger in vocabulary.special for one in tags)
+    return with_names_as_ids(StructTag.to_grammar(tags, assume_special=has_tokens), vocabulary)
 
 
 def _structure(one: Any, triggers: list[Any]) -> StructTag:

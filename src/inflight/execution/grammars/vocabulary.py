@@ -6,7 +6,8 @@ tokens the library makes its view in half a second, from the same file that the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """tokenizer: as tokenizer.json has it. size: of the model's logits, which may be padded. end_token_ids: may be
-    drawn where a grammar may end, and nowhere else; at least one."""
+    drawn where a grammar may end, and nowhere else; at least one. plain: ids of added tokens that are text too,
+    by their texts. special: ids of those that no text matches."""
 
     tokenizer: str
     tokens: int
     size: int
     end_token_ids: tuple[int, ...]
+    plain: Mapping[str, int] = field(default_factory=dict)
+    special: Mapping[str, int] = field(default_factory=dict)
 
     def for_llguidance(self) -> LLTokenizer:
         from llguidance import LLTokenizer

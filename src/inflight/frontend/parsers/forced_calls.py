@@ -54,23 +54,23 @@ def forced_by(syntax: CallSyntax) -> Callable[[Mapping[str, int]], AnswerGrammar
 
 
 class CallGrammars:
-    """Of one format. special: ids of the marks that are special tokens."""
+    """Of one format. mark_ids: of the marks that are tokens."""
 
-    def __init__(self, syntax: CallSyntax, special: Mapping[str, int]):
+    def __init__(self, syntax: CallSyntax, mark_ids: Mapping[str, int]):
         self._syntax = syntax
-        self._special = special
+        self._mark_ids = mark_ids
 
     def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        lark = Lark(self._special)
+        lark = Lark(self._mark_ids)
         return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? {self._calls(lark, tools, choice)}"))
 
     def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
-        lark = Lark(self._special)
+        lark = Lark(self._mark_ids)
         either = f"{self._calls(lark, tools, choice)} | {content_of(lark, content)}"
         return Grammar("lark", lark.grammar(f"{lark.terminal(_WHITE)}? ({either})"))
 
     def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        syntax, lark = self._syntax, Lark(self._special)
+        syntax, lark = self._syntax, Lark(self._mark_ids)
         trigger, text = syntax.triggers[0], without(*syntax.triggers)
         first = f"{text} & {no(f'(?s:{syntax.at_begin}.*)')}" if syntax.at_begin else text
         rest = f"{text} & {no(f'(?s:{syntax.goes_on}.*)')}" if syntax.goes_on else text

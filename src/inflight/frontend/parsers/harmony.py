@@ -52,20 +52,20 @@ class HarmonyGrammars:
     """Of whole answers, their reasoning included: a call stands in another channel than an answer, so that no one mark
     ends the reasoning of both. An answer has one call: its end is the answer's."""
 
-    def __init__(self, special: Mapping[str, int]):
-        self._special = special
+    def __init__(self, mark_ids: Mapping[str, int]):
+        self._mark_ids = mark_ids
 
     def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        lark = Lark(self._special)
+        lark = Lark(self._mark_ids)
         return Grammar("lark", lark.grammar(f"{self._before(lark)} {self._call(lark, tools, choice)}"))
 
     def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
-        lark = Lark(self._special)
+        lark = Lark(self._mark_ids)
         final = f"{lark.text(REASONING_END)} {content_of(lark, content)}"
         return Grammar("lark", lark.grammar(f"{self._before(lark)} ({self._call(lark, tools, choice)} | {final})"))
 
     def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        lark = Lark(self._special)
+        lark = Lark(self._mark_ids)
         final = f"{lark.text(REASONING_END)} {lark.terminal(_TEXT)}"
         return Grammar("lark", lark.grammar(f"{self._before(lark)} ({self._call(lark, tools, choice)} | {final})"))
 

@@ -1,7 +1,7 @@
 """A grammar that is being written, in Lark as llguidance reads it.
 
-Knows rules, texts, special tokens and JSON; not what a grammar is for. A mark that is a special token is written by its
-id, as text never matches one.
+Knows rules, texts, marks and JSON; not what a grammar is for. A mark that is an added token is written by its id, as
+models write it: no text matches a special token, and others are text too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CONTROLS = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 class Lark:
-    """special: ids of the marks that are special tokens."""
+    """mark_ids: of the marks that are tokens."""
 
-    def __init__(self, special: Mapping[str, int]):
-        self._special = special
+    def __init__(self, mark_ids: Mapping[str, int]):
+        self._mark_ids = mark_ids
         self._names: dict[str, str] = {}  # of rules, by what they are; the same is written once
         self._rules: list[str] = []
 
@@ -58,8 +58,8 @@ class Lark:
     # -- what rules are made of -------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """Strings, and ids of special tokens between them."""
-        parts = re.split("(" + "|".join(map(re.escape, self._special)) + ")", text) if self._special else [text]
+        """Strings, and ids of marks between them."""
+        parts = re.split("(" + "|".join(map(re.escape, self._mark_ids)) + ")", text) if self._mark_ids else [text]
         return " ".join([self._part(part) for part in parts if part])
 
     def json(self, schema: Mapping[str, Any]) -> str:
@@ -69,7 +69,7 @@ class Lark:
 
     def ended(self, value: str, end: str) -> str:
         """A text of `value`, an expression of terminals none of which holds the first mark of `end`, and that mark."""
-        mark = min((one for one in self._special if one in end), key=end.index, default=None)
+        mark = min((one for one in self._mark_ids if one in end), key=end.index, default=None)
         if mark is None:
             return self._rule(f"({value}) {json.dumps(end, ensure_ascii=False)}", "r{}", "[lazy]: ")
         before, _, behind = end.partition(mark)
@@ -77,7 +77,7 @@ class Lark:
         return " ".join(filter(None, [self.terminal(value), self._part(mark), self.text(behind)]))
 
     def _part(self, part: str) -> str:
-        return f"<[{self._special[part]}]>" if part in self._special else json.dumps(part, ensure_ascii=False)
+        return f"<[{self._mark_ids[part]}]>" if part in self._mark_ids else json.dumps(part, ensure_ascii=False)
 
 
 ANY_TEXT = "/(?s:.*)/"

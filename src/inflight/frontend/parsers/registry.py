@@ -81,12 +81,12 @@ class ParserError(ValueError):
 
 
 class ChosenParsers:
-    """The parsers of one model's answers. special: ids of special tokens by their texts, for grammars."""
+    """The parsers of one model's answers. mark_ids: of added tokens, by their texts, for grammars."""
 
-    def __init__(self, names: ParserNames, special: Mapping[str, int] | None = None):
+    def __init__(self, names: ParserNames, mark_ids: Mapping[str, int] | None = None):
         """Raises ParserError."""
         self.names = names
-        self._special = special or {}
+        self._mark_ids = mark_ids or {}
         self._format = None if names.tools is None else _tool_format(names.tools)
         self._reasons_itself = names.reasoning == HARMONY_REASONING
         self._marks = None if names.reasoning is None or self._reasons_itself else _reasoning(names.reasoning)
@@ -152,14 +152,14 @@ class ChosenParsers:
         return grammars.or_content(callable_tools, choice, content.source or '{"type": "object"}')
 
     def _of_marks(self) -> dict[str, int]:
-        return {mark: self._special[mark] for mark in self.visible_marks if mark in self._special}
+        return {mark: self._mark_ids[mark] for mark in self.visible_marks if mark in self._mark_ids}
 
 
 def choose(
-    template: str | None, family: str | None, asked: ParserNames, special: Mapping[str, int] | None = None
+    template: str | None, family: str | None, asked: ParserNames, mark_ids: Mapping[str, int] | None = None
 ) -> ChosenParsers:
     """asked: names, `package.module:Class`, "none", or "auto": by what the template writes, then by the family; None is
-    as "auto". special: ids of special tokens by their texts. Raises ParserError."""
+    as "auto". mark_ids: of added tokens, by their texts. Raises ParserError."""
     source, of_family = template or "", _BY_FAMILY.get(family or "", ParserNames())
     tools, reasoning = asked.tools or AUTO, asked.reasoning or AUTO
     if tools == AUTO:
@@ -169,7 +169,7 @@ def choose(
     if tools == "openai" and asked.reasoning is None:
         reasoning = HARMONY_REASONING
     return ChosenParsers(
-        ParserNames(None if tools == NONE else tools, None if reasoning == NONE else reasoning), special
+        ParserNames(None if tools == NONE else tools, None if reasoning == NONE else reasoning), mark_ids
     )
 
 

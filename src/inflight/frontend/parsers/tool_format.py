@@ -30,7 +30,7 @@ class AnswerGrammars(Protocol):
 
 class ToolFormat(Struct, frozen=True):
     """parser: of one answer. marks: texts that may be special tokens and must be seen. grammars: that force calls, of
-    the ids of those marks that are special tokens; None: calls in it cannot be forced. in_template: a chat template
+    the ids of those marks that are tokens; None: calls in it cannot be forced. in_template: a chat template
     that has all of these writes the format; empty: none is recognised. reasons: parser and grammars know reasoning by
     themselves. in_calls: texts of which every answer with a call has one, and hardly any other; empty: there are no
     such texts."""

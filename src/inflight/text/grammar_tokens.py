@@ -1,0 +1,102 @@
+"""A tokenizer as a grammar library reads it: an added token is text unless it is special.
+
+llguidance takes every added token spelled `<…>` as special, which no text matches, and yet finds such tokens in the
+texts that a grammar forces. Many are not special: `<tool_call>` and `<think>` of Qwen's models, HTML tags of Gemma's.
+Here these become words of the model's vocabulary, so that a text may be written by their ids or by smaller tokens; and
+special tokens have names that no text holds, so that a text which spells one is written by smaller tokens. Knows
+tokenizer.json; not grammars, nor which texts are marks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from inflight.text.pieces import TokenPieces, byte_level_alphabet
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_ADDED, _MODEL, _WORDS = '"added_tokens":', '"model":{', '"vocab":{'
+_NAME = "<\U0010fffe{}>"  # of a special token; in no text
+_BYTE_TOKEN = "<0x"  # begins the names of bytes, where a vocabulary has some
+
+
+class GrammarTokens(Struct, frozen=True):
+    """as_json: tokenizer.json with these tokens. count: of its names, and above all ids. plain: ids of added tokens that are words
+    of the model now, by their texts. special: ids of the tokens that no text matches."""
+
+    as_json: str
+    count: int
+    plain: Mapping[str, int]
+    special: Mapping[str, int]
+
+
+def grammar_tokens(backend: tokenizers.Tokenizer, pieces: TokenPieces) -> GrammarTokens:
+    """Return the tokenizer's tokens for grammars, made anew each time.
+
+    The file's text is changed in two places rather than parsed: it has megabytes.
+    """
+    source, count = backend.to_str(), backend.get_vocab_size(with_added_tokens=True)
+    begin = source.index(_ADDED) + len(_ADDED)
+    added, end = json.JSONDecoder().raw_decode(source, begin)
+    words_at = source.find(_WORDS, source.index(_MODEL, end))
+    if words_at < 0:  # a model whose vocabulary is a list; the library refuses these
+        return GrammarTokens(source, count, {}, {})
+    kept, words, plain, special = list[dict[str, Any]](), dict[str, int](), dict[str, int](), dict[str, int]()
+    for token in added:
+        content, token_id = token["content"], token["id"]
+        if not token["special"] and not _looks_special(content) and not token["lstrip"] and not token["rstrip"]:
+            kept.append(token)
+            words[content] = token_id
+        elif not token["special"] and (word := _as_word(backend, pieces, token)) is not None:
+            words[word] = plain[content] = token_id
+        else:
+            special[content] = token_id
+    for token_id in (*special.values(), *_missing(backend, added, count)):
+        name = _NAME.format(token_id)
+        words[name] = token_id
+        kept.append({**added[0], "id": token_id, "content": name, "special": True, "lstrip": False, "rstrip": False})
+    # All of them are words: the library numbers an added token that is none by how many words there are.
+    listed = json.dumps(words, ensure_ascii=False)[1:-1] + ","
+    words_at += len(_WORDS)
+    listed = listed.strip(",") if source[words_at] == "}" else listed.lstrip(",")
+    as_json = f"{source[:begin]}{json.dumps(kept, ensure_ascii=False)}{source[end:words_at]}{listed}{source[words_at:]}"
+    named = backend.get_vocab_size(with_added_tokens=False) + sum(
+        backend.model.token_to_id(one) is None for one in words
+    )
+    return GrammarTokens(as_json, max(named, 1 + max(words.values(), default=-1)), plain, special)
+
+
+def _as_word(backend: tokenizers.Tokenizer, pieces: TokenPieces, token: Mapping[str, Any]) -> str | None:
+    """Return an added token's text as the model's vocabulary spells its words; None where it spells another there."""
+    content: str = token["content"]
+    if content.startswith(_BYTE_TOKEN):
+        return None
+    if pieces.marks_each_byte:
+        return content
+    of_byte = _character_of_byte()
+    word = "".join([of_byte[byte] for byte in pieces.inside(token["id"]) or b""])
+    return word if word == content or backend.model.token_to_id(content) is None else None
+
+
+@cache
+def _character_of_byte() -> Mapping[int, str]:
+    return {byte: character for character, byte in byte_level_alphabet().items()}
+
+
+def _looks_special(content: str) -> bool:
+    """As the library has it."""
+    return content.startswith("<") and content.endswith(">")
+
+
+def _missing(backend: tokenizers.Tokenizer, added: list[dict[str, Any]], count: int) -> list[int]:
+    """Return ids without a token below the last added one, as converted vocabularies have; the library bears none."""
+    last = max((token["id"] for token in added), default=-1)
+    if last < count:
+        return []
+    return sorted(set(range(last + 1)) - set(backend.get_vocab(with_added_tokens=True).values()))
