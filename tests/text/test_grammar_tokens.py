@@ -14,7 +14,7 @@ from inflight.text import Tokenizer
 from .builders import byte_level, gemma, llama2
 
 llguidance = pytest.importorskip("llguidance")
-PLAIN = ("<tool_call>", "<｜sep▁it｜>", "<a b>", "two  words", "\n\n\n\n")  # noqa: RUF001
+PLAIN = ("<tool_call>", "<｜sep▁it｜>", "<a b>", "two  words", "\n\n\n\n")
 SPECIAL = ("<|stop|>", "[STOP]")
 
 

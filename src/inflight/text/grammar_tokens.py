@@ -27,8 +27,8 @@ _BYTE_TOKEN = "<0x"  # begins the names of bytes, where a vocabulary has some
 
 
 class GrammarTokens(Struct, frozen=True):
-    """as_json: tokenizer.json with these tokens. count: of its names, and above all ids. plain: ids of added tokens that are words
-    of the model now, by their texts. special: ids of the tokens that no text matches."""
+    """as_json: tokenizer.json with these tokens. count: of its names, and above all ids. plain: ids of added tokens
+    that are words of the model now, by their texts. special: ids of the tokens that no text matches."""
 
     as_json: str
     count: int

@@ -1,9 +1,9 @@
 """Texts of a model's added tokens within grammars.
 
 Where one text alone may follow, llguidance tokenizes it and lets the first of these tokens follow alone. Of an added
-token that is text (`Vocabulary.plain`) it finds the way by smaller tokens, though a model was trained on the token; of a
-special one it may find the token, which no text matches. So a grammar that holds such a text is compiled without
-forcing: whatever writes the text may follow. Knows grammars as the library takes them; not what clients write.
+token that is text (`Vocabulary.plain`) it finds smaller tokens, though the model was trained on the token; of a special
+one it may find the token, which no text matches. So a grammar that holds such a text is compiled without forcing:
+whatever writes the text may follow. Knows grammars as the library takes them; not what clients write.
 """
 
 from __future__ import annotations
