@@ -23,6 +23,7 @@ import pytest
 from breadth import first_of
 
 from inflight.server.call_counts import SharedCallCounts, shared_table
+from inflight.server.errors import ApiError
 from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.preprocessing.wire import receive
 from inflight.server.processes.control import Control
@@ -42,6 +43,7 @@ from inflight.server.processes.messages import (
     encode,
 )
 from inflight.server.processes.supervisor import Supervisor
+from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
 
@@ -503,6 +505,23 @@ def test_calls_are_counted_over_processes() -> None:
     other.leave("acme")
     assert onlooker.clear(1) == 2 and (one.everywhere, one.of("acme"), one.of("")) == (1, 1, 0)
     assert not one.has_more(9), "nobody waits for who is not there"
+
+
+def test_all_processes_are_ready_at_once() -> None:
+    table = shared_table()
+    model: Any = SimpleNamespace(stopped=None)
+    services = [
+        Service(ServerSettings(), lambda ended: None, SharedCallCounts(table, [""], 2, place)) for place in (0, 1)
+    ]
+    services[0].ready(model)
+    assert [one.state for one in services] == ["loading", "loading"]
+    with pytest.raises(ApiError) as refused:
+        services[0].check()
+    assert (refused.value.status, refused.value.code) == (503, "loading")
+    services[1].ready(model)
+    SharedCallCounts(table, [""], 2).set_all_ready()
+    assert [one.state for one in services] == ["ready", "ready"]
+    services[0].check()
 
 
 def test_metrics_that_cannot_be_told_end_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
-"""How many calls are under way, by tenant: in this process, and in all that share a table.
+"""How many calls are in flight, by tenant: in this process, and in all that share a table; and whether all are ready.
 
-Knows names and numbers. In the table, which has no name in any file system, each process writes the cells of its own
+In the table, which has no name in any file system, each process writes the cells of its own
 place alone, so that none needs a lock, and what a process that was killed has left can be taken out.
 """
 
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _CELL_BYTES = 4
+_HEAD_CELLS = 1  # before the others: 1 once all processes are ready
 _NOBODY = 2**31 - 1  # connections of a process that is not there
 
 
@@ -22,6 +23,11 @@ class CallCounts:
 
     def __init__(self) -> None:
         self._mine: Counter[str] = Counter()
+
+    @property
+    def all_ready(self) -> bool:
+        """Return whether all processes that share the table have been ready at the same time."""
+        return True
 
     @property
     def mine(self) -> int:
@@ -53,12 +59,21 @@ class SharedCallCounts(CallCounts):
         """table: its descriptor, see `shared_table`. names: all tenants'. place: this process's; None: it only looks
         on."""
         super().__init__()
-        size = (len(names) + 1) * places * _CELL_BYTES
+        size = (_HEAD_CELLS + (len(names) + 1) * places) * _CELL_BYTES
         os.ftruncate(table, size)
         table_cells = memoryview(mmap.mmap(table, size)).cast("i")
+        self._head, table_cells = table_cells[:_HEAD_CELLS], table_cells[_HEAD_CELLS:]
         self._cells, self._connections = table_cells[places:], table_cells[:places]
         self._columns = {name: column for column, name in enumerate(names)}
         self._place = place
+
+    @property
+    def all_ready(self) -> bool:
+        return bool(self._head[0])
+
+    def set_all_ready(self) -> None:
+        """Let all processes take calls from now on."""
+        self._head[0] = 1
 
     @property
     def everywhere(self) -> int:

@@ -78,7 +78,7 @@ class Service:
     def __init__(self, settings: ServerSettings, tell: Callable[[Ended], None], counts: CallCounts | None = None):
         """tell: called once for every call that has ended (the log). counts: shared, where there are more processes."""
         self.settings = settings
-        self.state: State = "loading"
+        self._state: State = "loading"
         self.doing = "starting"  # while loading: what; once failed: why
         self.answer_memory = AnswerMemory(ANSWER_BYTES)
         self._tell = tell
@@ -90,13 +90,18 @@ class Service:
 
     # -- state ----------------------------------------------------------------------------------------------------
 
+    @property
+    def state(self) -> State:
+        """Return the state that clients see; this process is ready once all that share its address are."""
+        return "loading" if self._state == "ready" and not self.counts.all_ready else self._state
+
     def ready(self, models: ServedModels) -> None:
-        self._models = models
-        if self.state == "loading":
-            self.state = "ready"
+        self._models, self.doing = models, "waiting for its other API processes"
+        if self._state == "loading":
+            self._state = "ready"
 
     def fail(self, why: str) -> None:
-        self.state, self.doing = "failed", why
+        self._state, self.doing = "failed", why
 
     @property
     def loaded(self) -> ServedModels | None:
@@ -116,7 +121,7 @@ class Service:
             raise ApiError(500, stopped or self.doing, type="server_error", code="engine_stopped")
         if self.state == "draining":
             raise self._draining()
-        if self._models is None:
+        if self._models is None or self.state == "loading":
             raise self.not_loaded()
 
     async def borrow(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> Borrowed:
@@ -156,7 +161,7 @@ class Service:
     async def drain(self) -> int:
         """Take no new work; returns when nothing is under way, or when the time is over and what was left has been
         ended. How many calls that were."""
-        self.state = "draining"
+        self._state = "draining"
         if self._models is not None:
             self._models.refuse(self._draining())
         await self._until_nothing_left(self.settings.drain_timeout)

@@ -64,6 +64,7 @@ from inflight.server.service import Service
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.opening import close_tracer, open_tracer
 
+READY_SECONDS = 0.02  # between two looks whether all processes are ready
 GONE = "The engine's process is gone; restart the server."
 
 log = logging.getLogger("inflight.server")
@@ -187,9 +188,11 @@ class _Child:
         return news
 
     async def _begin(self) -> None:
-        if self._jobs is not None:
-            self._jobs.start(_Counts(self._tell))
         self._tell(Up())
+        if self._jobs is not None:
+            while not self._service.counts.all_ready:  # before, their lines would be refused
+                await asyncio.sleep(READY_SECONDS)
+            self._jobs.start(_Counts(self._tell))
 
     async def _end(self) -> None:
         if self._owner is not None:

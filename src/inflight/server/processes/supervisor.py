@@ -264,6 +264,7 @@ class Supervisor:
             up = sum(one.is_up for one in self._children.values())
             if not self._has_begun and not self._is_ending and up == self._settings.api_processes:
                 self._has_begun = True
+                self._counts.set_all_ready()
                 self._begin()
         elif self._engine is not None:
             _count(message, self._engine.metrics)
