@@ -18,10 +18,11 @@ from .terminal import Caller
 
 def test_every_family_that_runs_is_listed(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
     told = json.loads(inflight("models", "--json", model=False).out)
     assert told["families"] == {one.name: list(one.architectures) for one in families_naming("") if one.runs}
     assert (told["models"], told["refused"]) == ([], {})
-    assert "In the hub's cache: nothing" in inflight("models", model=False).out
+    assert "In the caches of `inflight pull` and of the hub: 0 models" in inflight("models", model=False).out
 
 
 def test_a_folder_is_described(inflight: Caller, tmp_path: Path) -> None:
@@ -53,6 +54,7 @@ def test_what_does_not_run_is_described_with_the_reason(inflight: Caller, tmp_pa
 
 def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
     at = tmp_path / "models--some--model"
     (at / "refs").mkdir(parents=True)
     (at / "refs" / "main").write_text("0" * 40)
@@ -66,7 +68,10 @@ def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "some/model" in inflight("models", "some/model", model=False).out
     missing = inflight("models", "some/third", model=False)
     assert missing.code == 1
-    assert "some/third is neither a folder or file here nor in the hub's cache, which holds 2 models" in missing.err
+    assert (
+        "some/third is neither a folder or file here nor in the caches of `inflight pull` and of the hub, which hold 2 "
+        "models; `inflight pull some/third` fetches it." in missing.err
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"\0" * 64], ids=["empty", "short", "zeros"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gguf_files import convert
+from package_index import packaged, settings
 
 from .conftest import Server
 
@@ -20,3 +21,24 @@ def test_a_file_is_served_under_its_name(start: Callable[..., Server], tiny: Pat
         for one, name in zip(servers, ("Tiny-F32", str(tiny)), strict=True)
     ]
     assert answers[0] == answers[1]
+
+
+NAMED = """
+import sys
+from inflight.cli import main
+from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE, PackagedModel
+CATALOGUE["tiny"] = {model!r}
+main()
+"""
+
+
+def test_a_packaged_model_is_served_under_its_short_name(
+    start: Callable[..., Server], tiny: Path, tmp_path: Path
+) -> None:
+    file = convert(tiny, tmp_path / "Tiny-F32.gguf", "llama")
+    model = packaged(tmp_path / "index", file.read_bytes(), file.name)
+    server = start("tiny", program=("-c", NAMED.format(model=model)), env=settings(tmp_path / "index"))
+    assert [one["id"] for one in server.get("/v1/models").json()["data"]] == ["tiny"]
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "model": "tiny"}
+    assert server.post("/v1/chat/completions", body).json()["usage"]["completion_tokens"] > 0
+    assert any("tiny: pulled" in line and "licence: MIT" in line for line in server.log)

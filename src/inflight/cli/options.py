@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from inflight.cli.verb import Decorator, grouped
 from inflight.config.engine import EngineSettings
@@ -162,6 +163,17 @@ _expert_parallel = click.option(
     "--enable-expert-parallel", callback=_refuse, expose_value=False, hidden=True, is_flag=True, default=None
 )
 
+
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the catalogue's names that begin so; where there is none, have the shell complete a path."""
+    from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
+
+    found = [
+        CompletionItem(name, help=one.description) for name, one in CATALOGUE.items() if name.startswith(incomplete)
+    ]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
 engine_options = grouped(
     "Engine",
     _pipeline_parallel,
@@ -170,7 +182,9 @@ engine_options = grouped(
     click.option(
         "--model",
         metavar="M",
-        help="Model folder, .gguf file or hub id (owner/name, owner/name:Q4_K_M); else the built-in one.",
+        shell_complete=complete_model,
+        help="Model folder, .gguf file, hub id (owner/name, owner/name:Q4_K_M) or a name that `inflight pull` lists, "
+        "such as smollm2; else the built-in one.",
     ),
     click.option("--revision", help="Branch, tag or commit of a hub id."),
     click.option("--family", metavar="F", help="Family of models of your own, as package.module:NAME."),

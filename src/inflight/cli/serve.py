@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from inflight.cli.options import (
+    complete_model,
     engine_options,
     engine_settings,
     record_option,
@@ -39,7 +40,7 @@ DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits 
 
 
 @click.command("serve", cls=Verb, context_settings={"default_map": DEFAULTS})
-@click.argument("name", metavar="[MODEL]", required=False)
+@click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @engine_options
 @scheduling_options
 @server_options
@@ -47,7 +48,8 @@ DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits 
 @record_option
 @click.option("--verbose", is_flag=True, help="Show every setting in force, with its reason.")
 def command(name: str | None, **values: Any) -> int:
-    """Serve MODEL (a folder or a hub id; without it the built-in model) to OpenAI's clients, on 127.0.0.1:8000."""
+    """Serve MODEL (a folder, a .gguf file, a hub id, or a name such as smollm2; without it the built-in model) to
+    OpenAI's clients, on 127.0.0.1:8000."""
     started = time.monotonic()
     models = values.pop("models")
     if models is not None:

