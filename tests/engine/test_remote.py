@@ -85,7 +85,7 @@ def test_messages_to_the_engine_come_out_as_they_went_in(message: Any) -> None:
 def test_messages_from_the_engine_come_out_as_they_went_in(ended: Any) -> None:
     events = [
         PromptScoredEvent("a", LOGPROBS),
-        TokensEvent("a", 0, (1, 2), LOGPROBS, None),
+        TokensEvent("a", 0, (1, 2), LOGPROBS, None, 16),
         TokensEvent("b", 127, (2**31,), None, Finish("stop", "\n", "why")),
         TokensEvent("c", 0, (), None, Finish("stop", 17)),
         ended,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import openai
 import pytest
@@ -49,6 +50,15 @@ def test_continuous_usage_counts_up(client: openai.OpenAI) -> None:
     )
     counts = [frame.usage.completion_tokens for frame in frames if frame.usage is not None]
     assert counts[0] == 0 and counts == sorted(counts) and counts[-1] > 5
+
+
+def test_continuous_usage_has_the_cached_tokens_from_its_first_frame(client: openai.OpenAI) -> None:
+    settings: dict[str, Any] = {"model": "built-in", "messages": [*QUESTION, *QUESTION, *QUESTION], "max_tokens": 4}
+    client.chat.completions.create(**settings)
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    frames = client.chat.completions.create(**settings, stream=True, stream_options=usage)
+    counts = {frame.usage.prompt_tokens_details.cached_tokens for frame in frames}
+    assert len(counts) == 1 and counts.pop() >= 16
 
 
 def test_log_probabilities_with_their_bytes(client: openai.OpenAI) -> None:

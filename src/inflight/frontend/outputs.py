@@ -141,6 +141,7 @@ class OutputCollector:
         self.timings: Timings | None = None
         self.embedding: tuple[float, ...] | None = None
         self.output_tokens = 0  # of all samples, so far
+        self.cached_tokens = 0  # of the prompt; known from the first token on
         self._keeps = not deltas_only
         self._tokenizer = tokenizer
         self._prompt = None if request.params.prompt_logprobs is None else _Logprobs()
@@ -200,11 +201,12 @@ class OutputCollector:
             self.embedding = event.vector
             return 0, ""
         if isinstance(event, FinishedEvent):
-            self.timings = event.timings
+            self.timings, self.cached_tokens = event.timings, event.timings.cached_tokens
             ends = zip(self._samples, event.finishes, strict=True)
             return 0, "".join([self._end(sample, finish) for sample, finish in ends])
         sample = self._samples[event.sample_index]
         self.output_tokens += len(event.token_ids)
+        self.cached_tokens = self.cached_tokens or event.cached_tokens
         if self._keeps:
             sample.token_ids.extend(event.token_ids)
         if sample.answer is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
@@ -87,7 +88,9 @@ class ResponseBuilder:
         for change in changes:
             change.begins = change.index not in self._begun
             self._begun.add(change.index)
-        frames = self._serializer.frames(changes, before, self._usage(self.output_tokens), self.finished)
+        after = self._usage(self.output_tokens)
+        before = replace(before, cached_tokens=after.cached_tokens)  # what it found was there before its tokens
+        frames = self._serializer.frames(changes, before, after, self.finished)
         if begun < len(self._begun) == len(self._collectors) * self._call.n:
             self.forget()
         return frames
@@ -143,7 +146,7 @@ class ResponseBuilder:
         return Usage(
             self._prompt_tokens,
             output_tokens,
-            sum(one.timings.cached_tokens for one in collectors if one.timings is not None),
+            sum(one.cached_tokens for one in collectors),
             sum(one.reasoning_tokens for one in collectors) if self._call.parsing is not None else 0,
         )
 

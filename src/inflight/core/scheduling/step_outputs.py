@@ -81,7 +81,12 @@ class StepOutputs:
         self._tell(sequence, taken, now)
         logprobs = None if sampled.logprobs is None else sampled.logprobs[:taken]
         tokens = TokensEvent(
-            request.request_id, sequence.sample_index, sampled.token_ids[:taken], logprobs, sequence.finish
+            request.request_id,
+            sequence.sample_index,
+            sampled.token_ids[:taken],
+            logprobs,
+            sequence.finish,
+            0 if sequence.sample_index else sequence.timings.cached_tokens,
         )
         if sequence.finish is None:
             if self._drafts is not None:

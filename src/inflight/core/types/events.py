@@ -23,13 +23,15 @@ class Finish:
 
 
 class TokensEvent(NamedTuple):
-    """New tokens of one sample; `finish` comes with the last of them."""
+    """New tokens of one sample; `finish` comes with the last of them. cached_tokens: of the prompt, that the first
+    sample found in the prefix cache; 0 of other samples."""
 
     request_id: str
     sample_index: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None
     finish: Finish | None
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

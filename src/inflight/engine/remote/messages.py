@@ -88,6 +88,7 @@ class Tokens(Struct, frozen=True, array_like=True):
     token_ids: tuple[int, ...]
     logprobs: Logprobs | None
     finish: Finish | None
+    cached_tokens: int = 0
 
 
 class Happened(Struct, frozen=True, tag=True):
@@ -104,9 +105,9 @@ class Happened(Struct, frozen=True, tag=True):
         happened = cls([], [], [], [])
         for event in events:
             if isinstance(event, TokensEvent):
-                request_id, index, token_ids, logprobs, finish = event
+                request_id, index, token_ids, logprobs, finish, cached = event
                 packed = None if logprobs is None else Logprobs.of(logprobs)
-                happened.tokens.append(Tokens(request_id, index, token_ids, packed, finish))
+                happened.tokens.append(Tokens(request_id, index, token_ids, packed, finish, cached))
             elif isinstance(event, FinishedEvent):
                 happened.finished.append(event)
             elif isinstance(event, PooledEvent):
@@ -121,7 +122,8 @@ class Happened(Struct, frozen=True, tag=True):
             events: list[Event] = [PromptScoredEvent(one.request_id, one.logprobs.tokens()) for one in self.scored]
             for one in self.tokens:
                 logprobs = None if one.logprobs is None else one.logprobs.tokens()
-                events.append(TokensEvent(one.request_id, one.sample_index, one.token_ids, logprobs, one.finish))
+                of_sample = (one.request_id, one.sample_index, one.token_ids)
+                events.append(TokensEvent(*of_sample, logprobs, one.finish, one.cached_tokens))
         except ValueError as error:
             raise _damaged(error) from None
         return [*events, *self.pooled, *self.finished]

@@ -22,7 +22,7 @@ from inflight.server.logprobs import TokenNames
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a call, so far. cached_tokens: of prompts that have finished. output_tokens: of everything that was
+    """Tokens of a call, so far. cached_tokens: of prompts that have a token. output_tokens: of everything that was
     drawn, shown or not; reasoning_tokens are among them."""
 
     prompt_tokens: int
