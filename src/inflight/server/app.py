@@ -41,6 +41,7 @@ from inflight.server.ingress.browser_guard import BrowserGuard
 from inflight.server.ingress.hosts import Hosts
 from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
+from inflight.server.ingress.single_headers import SingleHeaders
 from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
@@ -165,6 +166,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
         hosts = Hosts((settings.host, *settings.allowed_hosts))
         refuse_hosts = settings.is_loopback or bool(settings.allowed_hosts)
         app.add_middleware(BrowserGuard, hosts=hosts, origins=settings.cors_origin, refuse_hosts=refuse_hosts)
+    app.add_middleware(SingleHeaders)
     if settings.cors_origin:
         app.add_middleware(
             CORSMiddleware,

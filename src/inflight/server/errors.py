@@ -16,10 +16,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 class ApiError(Exception):
-    """What a client is told instead of an answer.
+    """The error that a client gets instead of an answer.
 
-    status: HTTP status. type, code: OpenAI's names. param: the field of the body that is to blame, if one is.
-    retry_after: seconds after which it makes sense to ask again.
+    status: HTTP status. type, code: OpenAI's names; without a code it is the status's. param: the field of the body
+    that is to blame, if one is. retry_after: seconds after which it makes sense to ask again.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ApiError(Exception):
         self.message = message
         self.type = type
         self.param = param
-        self.code = code
+        self.code = code or _code_of(status, param)
         self.retry_after = retry_after
 
     @property
@@ -51,9 +51,27 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """Retry-After holds whole seconds, and never 0: the client would be back before anything has changed."""
         headers = {} if self.retry_after is None else {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+        if self.status == 415:
+            headers["Accept-Encoding"] = "gzip, deflate"
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers
+
+
+_CODES = {
+    401: "invalid_api_key",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    429: "rate_limit_exceeded",
+}
+
+
+def _code_of(status: int, param: str | None) -> str:
+    """Return the code of an error that has no narrower one."""
+    if status == 400:
+        return "invalid_request" if param is None else "invalid_value"
+    return _CODES.get(status, "server_error" if status >= 500 else f"http_{status}")
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -18,7 +18,7 @@ _TPOT = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms")
 _FAIRNESS = (b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
 _OBJECTIVE = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")
 _SESSION = (b"x-session-id",)
-_ALL = frozenset((*_TTFT, *_TPOT, *_FAIRNESS, *_OBJECTIVE, *_SESSION))
+HINT_HEADERS = frozenset((*_TTFT, *_TPOT, *_FAIRNESS, *_OBJECTIVE, *_SESSION))
 LONGEST_NAME = 512  # characters, as of a user in a body
 
 
@@ -39,7 +39,7 @@ NO_HINTS = RouterHints()
 
 def hints_of(headers: Iterable[tuple[bytes, bytes]]) -> RouterHints:
     """Names are in small letters. Raises ApiError 400."""
-    given = {name: value.decode("latin-1").strip() for name, value in headers if name in _ALL}
+    given = {name: value.decode("latin-1").strip() for name, value in headers if name in HINT_HEADERS}
     if not given:
         return NO_HINTS
     return RouterHints(

@@ -30,6 +30,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
     routes = APIRouter(tags=["model"], dependencies=[Depends(tenant_of)])
     started = int(time.time())
 
+    @routes.get("/v1/models/", include_in_schema=False)  # else it would name a model ""
     @routes.get("/v1/models", responses=documented(answers.Models))
     async def models(tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
         data = [_described(one, started) for one in _shown(service, tenant)]

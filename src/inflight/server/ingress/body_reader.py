@@ -1,6 +1,7 @@
 """Bodies on their way in: bounded in size, in time and, all of them together, in memory.
 
-A body for which its owner's share of memory has no room is not read from its connection until it has its turn.
+Compressed bodies are inflated as they come, and count as what they hold. A body for which its owner's share of memory
+has no room is not read from its connection until it has its turn.
 
 The application is called when the body is here, and gets it in one piece. Files are the exception: they go to the disk
 as they come, and have a limit of their own.
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inflight.server.errors import ApiError
 from inflight.server.ingress.answering import CLOSE, has_body, header, piece_seconds, refuse, state_of
 from inflight.server.ingress.body_budget import SMALL_BYTES, BodyBudget, BodyLease
+from inflight.server.ingress.content_encoding import inflater_for
 from inflight.server.ingress.pace import Pace
 from inflight.server.ingress.request_share import client_key
 from inflight.server.ingress.turns import PIECE_SECONDS, Turns
@@ -47,6 +49,8 @@ class BodyReader:
         if not has_body(scope):
             return await self._app(scope, receive, send)
         if scope["method"] == "POST" and scope["path"].rstrip("/") == UPLOADS:
+            if header(scope, b"content-encoding") not in (None, b"identity"):
+                return await refuse(_compressed_upload(), scope, receive, send)
             return await self._stream(scope, receive, send)
         try:
             try:
@@ -61,9 +65,11 @@ class BodyReader:
             lease.release()
 
     async def _read(self, scope: Scope, receive: Receive, lease: BodyLease) -> bytes:
-        announced = int(header(scope, b"content-length") or 0)
+        announced, inflater = int(header(scope, b"content-length") or 0), inflater_for(scope)
         if announced > self._most:
             raise self._too_large(announced)
+        if inflater is not None:
+            announced = 0  # what it holds is not known
         body, pace, address = bytearray(), Pace(self._seconds, "--body-timeout"), client_key(scope)
         await lease.reserve(announced)
         try:
@@ -72,21 +78,31 @@ class BodyReader:
                 if message["type"] == "http.disconnect":
                     raise _Gone
                 piece: bytes = message.get("body", b"")
-                if len(body) + len(piece) > self._most:
-                    raise self._too_large(len(body) + len(piece))
                 last = not message.get("more_body", False)
-                if not announced and not last and len(body) + len(piece) > SMALL_BYTES:
-                    await lease.reserve(None)
-                await lease.grow(len(piece))
-                if last and not body:
-                    return piece
-                body += piece
+                if inflater is not None:
+                    for inflated in inflater.inflate(piece):
+                        await self._take(body, inflated, lease, announced=False)
+                        await self._turns.wait(address, seconds=PIECE_SECONDS)
+                    if last:
+                        inflater.check_ended()
+                else:
+                    await self._take(body, piece, lease, announced=last or bool(announced))
                 if last:
                     lease.complete()
                     return bytes(body)
                 await self._turns.wait(address, seconds=_seconds_of_piece(scope))
         finally:
             body.clear()  # an error's traceback would keep it
+
+    async def _take(self, body: bytearray, piece: bytes, lease: BodyLease, *, announced: bool) -> None:
+        """Append a piece. announced: its size was known before it came. Raises ApiError where it has no room."""
+        size = len(body) + len(piece)
+        if size > self._most:
+            raise self._too_large(size)
+        if not announced and size > SMALL_BYTES:
+            await lease.reserve(None)
+        await lease.grow(len(piece))
+        body += piece
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Piece by piece, at the pace of whoever asks for them; an answer before the last one ends the connection."""
@@ -114,6 +130,11 @@ class BodyReader:
             f"The body has {size:,} bytes or more, and {self._most:,} are allowed (--max-body-mb); send less.",
             code="body_too_large",
         )
+
+
+def _compressed_upload() -> ApiError:
+    sentence = "Files are uploaded without Content-Encoding; leave that header out, and send the file uncompressed."
+    return ApiError(415, sentence, code="unsupported_encoding")
 
 
 def _seconds_of_piece(scope: Scope) -> float:

@@ -44,8 +44,6 @@ class BrowserGuard:
 
     def _wrong(self, scope: Scope) -> ApiError | None:
         named = _all(scope, b"host")
-        if len(named) > 1:
-            return ApiError(400, "The request has two headers Host; send one.", code="bad_http")
         if scope["path"] not in _PROBED:
             for host in named:
                 if (
