@@ -15,6 +15,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 
+from . import inspect_scheduler as inside
 from .builders import request
 from .harness import Harness, Setup, scores_alone
 
@@ -162,3 +163,30 @@ def test_lengths_of_zero_teach_the_predictor_nothing() -> None:
     loop.add(request("b", PROMPT, output=2))
     loop.run()
     assert seen == [2]
+
+
+def test_samples_of_a_prompt_whose_scores_are_lost_wait_for_them_again() -> None:
+    """The first sample is in flight behind a step that memory was too short for; its siblings have a row meanwhile."""
+    harness = Harness(Setup(num_blocks=40, block_size=4, max_rows=2, strategy="continuous", depth=2))
+    harness.add(request("a", PROMPT[:2], max_tokens=1), request("b", PROMPT[:7], output=2, prompt_logprobs=0, n=3))
+    harness.plan("memory")
+    harness.plan()
+    harness.drain()
+    first, second = harness.clients
+    assert first.ended.finishes[0].reason == "error"
+    assert second.scores == scores_alone(second.request)
+    assert [len(tokens) for tokens in second.tokens] == [2, 2, 2]
+
+
+def test_samples_go_on_where_the_scores_of_their_prompt_are_there() -> None:
+    """The second step has a token of the first sample, and the prompt that there is no memory for."""
+    harness = Harness(Setup(num_blocks=40, block_size=4, token_budget=3, strategy="continuous"))
+    harness.add(request("b", PROMPT[:3], output=6, prompt_logprobs=0, n=3))
+    harness.step()
+    harness.add(request("a", PROMPT[:1], output=1, arrival=-1.0))
+    harness.step("memory")
+    scored, failed = harness.clients
+    assert len(scored.scores) == 2 and failed.ended.finishes[0].reason == "error"
+    assert not inside.held_back(harness.scheduler)
+    harness.drain()
+    assert [len(tokens) for tokens in scored.tokens] == [6, 6, 6]

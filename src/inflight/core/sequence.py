@@ -174,7 +174,12 @@ class Sequence:
     def most_cached(self) -> int:
         """Leading tokens that may be taken from the cache: not the last, which the next token is sampled from, and none
         whose position is still to be scored."""
-        return self.num_tokens - 1 if self.scored == len(self.prompt) - 1 else self.scored
+        return self.scored if self.lacks_scores else self.num_tokens - 1
+
+    @property
+    def lacks_scores(self) -> bool:
+        """Whether positions of the prompt are still to be scored, which no plan does yet."""
+        return self.scored < len(self.prompt) - 1
 
     def plan_scores(self, end: int) -> range:
         """The positions before `end` that are to be scored and were not; from now on they are planned. The prompt's

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
+
+from inflight.core.types.plan import BatchPlan
 
 from .. import inspect_scheduler as inside
 from ..builders import request
@@ -69,3 +72,21 @@ def test_beside_the_steps_it_is_stored_before_it_is_taken_and_nobody_waits_for_t
     assert inside.kept_on_host(harness.scheduler) > 0
     for client in harness.clients:
         check_against_alone(client, harness.setup)
+
+
+@pytest.mark.parametrize("strategy", ["static", "dynamic"])
+def test_samples_join_a_batch_together_where_the_first_waits_for_its_blocks(
+    strategy: Literal["static", "dynamic"],
+) -> None:
+    """The first one finds its blocks on the host, so that its prompt is planned only when they have been loaded."""
+    setup = replace(SMALL, num_blocks=14, strategy=strategy, patience=0.0, transfer_polls=(0,))
+    harness = Harness(setup)
+    for name, prompt in (("p", FIRST), ("q", (1, 0, 0, *OTHER))):
+        harness.add(request(name, prompt, output=2))
+        harness.drain()
+    harness.add(request("a", FIRST, max_tokens=2, output=None, n=2))
+    plan = harness.plan()
+    assert isinstance(plan, BatchPlan) and plan.copies("load") and not plan.chunks
+    assert len(inside.running(harness.scheduler)) == 2
+    harness.drain()
+    check_against_alone(harness.clients[-1], setup)

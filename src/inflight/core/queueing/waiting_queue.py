@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Sequence as Sequences
 
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.sequence import Sequence, SequenceView
@@ -87,6 +88,10 @@ class WaitingQueue:
         """Whether it may be served."""
         return sequence.number in self._inside
 
+    def waits(self, sequence: Sequence) -> bool:
+        """Return whether a sequence may be served, or waits apart for what it lacks; not whether it is held back."""
+        return sequence.number in self._inside or sequence.number in self._deferred
+
     def in_order(self, now: float) -> Iterator[Sequence]:
         """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
         if self.policy.window:
@@ -131,9 +136,12 @@ class WaitingQueue:
         self._forget(sequence)
         self._take_held(sequence)
 
-    def defer_siblings(self, leader: Sequence, siblings: Iterable[Sequence]) -> None:
-        self._held[leader.number] = list(siblings)
-        self.backlog.came(leader.request.tenant, len(self._held[leader.number]), 0)
+    def defer_siblings(self, leader: Sequence, siblings: Sequences[Sequence]) -> None:
+        """Hold samples back behind the first one of their prompt, wherever they wait now."""
+        for sibling in siblings:
+            self._forget(sibling)
+        self._held.setdefault(leader.number, []).extend(siblings)
+        self.backlog.came(leader.request.tenant, len(siblings), 0)
 
     def siblings(self, leader: Sequence) -> list[Sequence]:
         """Those that wait for the leader's prompt."""

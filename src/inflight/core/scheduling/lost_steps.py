@@ -1,7 +1,8 @@
 """Steps that failed: who ends with the error, and who comes again.
 
 Knows what a lost step was to compute, and that no cached content is trusted behind one. Where it failed for want of
-memory, those end that it was too large for, and the others are computed anew.
+memory, those end that it was too large for, and the others are computed anew. Of a prompt whose scores are lost the
+first sample computes them again, before the other samples have their tokens.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.living_requests import LivingRequests
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
 from inflight.core.types.events import Event, Finish
 from inflight.core.types.plan import BatchPlan
+from inflight.core.types.request import Request
 
 
 class LostSteps:
-    def __init__(self, requests: LivingRequests, memory: KVCacheManager, running: Running):
+    def __init__(self, requests: LivingRequests, memory: KVCacheManager, lanes: Lanes, running: Running):
         self._requests = requests
         self._memory = memory
+        self._lanes = lanes
         self._running = running
 
     def lose(
@@ -36,7 +40,31 @@ class LostSteps:
                 sequence.recomputes = sequence.finish is None
         self._running.send_unstarted_back(now)
         self._running.free_again(plan.freed_rows)
+        for sequence in everybody:
+            if sequence.recomputes and sequence.finish is None:
+                self._order_samples(sequence.request, now)
         return events
+
+    def come_again(self, sequence: Sequence, now: float) -> None:
+        """Send a sequence back to its queue: what was computed of it is lost, and none of it is in flight."""
+        self._running.send_lost_back(sequence, now)
+        self._order_samples(sequence.request, now)
+
+    def _order_samples(self, request: Request, now: float) -> None:
+        """Hold waiting samples back while the first one is to score their prompt again; release them where it is not."""
+        if request.params.prompt_logprobs is None:
+            return
+        leader, *others = self._requests.samples(request.request_id)
+        lane = self._lanes.of(leader)
+        if not (leader.recomputes or leader.lacks_scores):
+            lane.queue.release_siblings(leader, now)
+            return
+        waiting = [one for one in others if lane.queue.waits(one)]
+        for one in waiting:
+            if (lacked := lane.queue.lacks(one)) is not None:
+                one.timings.awaited(lacked, now, lane.clock, lane.settings.name)
+        if waiting:
+            lane.queue.defer_siblings(leader, waiting)
 
     def _end(self, sequences: Iterable[Sequence], error: str, now: float) -> list[Event]:
         events: list[Event] = []

@@ -150,7 +150,7 @@ class Scheduler:
         )
         how = (self._memory, self._lanes, self._drafts, self._admission, self._predictor)
         self._outputs = StepOutputs(self._requests, *how)
-        self._lost_steps = LostSteps(self._requests, self._memory, self._running)
+        self._lost_steps = LostSteps(self._requests, self._memory, self._lanes, self._running)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
@@ -262,7 +262,7 @@ class Scheduler:
                 if sequence.row is not None:
                     self._step_builder.ended(sequence)
             elif sequence.recomputes:
-                self._running.send_lost_back(sequence, now)
+                self._lost_steps.come_again(sequence, now)
         return events
 
     def transferred(self, ended: Iterable[Transferred], now: float) -> list[Event]:

@@ -333,7 +333,7 @@ class StepBuilder:
             if self._is_ready(draft, sequence):
                 self._add_prompt(draft, sequence, self._lanes.of(sequence), UNLIMITED, now)
         reason = "window"
-        for sequence in self._joining(draft.shape):
+        for sequence in self._joining(draft.shape, now):
             lane = self._lanes.of(sequence)
             if not self.running.free_rows or len(self.running) >= draft.shape.row_limit:
                 reason = "rows"
@@ -347,11 +347,16 @@ class StepBuilder:
         """Whoever waits from now on waits for this."""
         self._wait_reasons.charge_all(now, reason)
 
-    def _joining(self, shape: StepShape) -> Iterator[Sequence]:
+    def _joining(self, shape: StepShape, now: float) -> Iterator[Sequence]:
+        """Yield those that the strategy lets join, each with its further samples, which belong to the same batch: also
+        where the blocks of the first one are still to be loaded, so that its prompt is not planned yet."""
         for sequence in self._lanes.select(shape.admit or ()):
-            siblings = tuple(self._lanes.of(sequence).queue.siblings(sequence))
+            queue = self._lanes.of(sequence).queue
+            siblings = tuple(queue.siblings(sequence))
             yield sequence
-            yield from siblings  # their prompt is planned by now, and they belong to the same batch
+            if siblings and sequence.row is not None:
+                queue.release_siblings(sequence, now)
+                yield from siblings
 
     def _admit(self, draft: StepDraft, sequence: Sequence, lane: Lane, now: float, left: int) -> bool:
         """Row, blocks and, unless content of them is still to be loaded, the first chunk for a waiting sequence; False
