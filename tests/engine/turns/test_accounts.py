@@ -100,6 +100,33 @@ def test_nobody_waits_for_ever(engines: list[Engine]) -> None:
         assert waits and max(waits) < 1.0 + 1.5 * longest_wait(engine, engines, 0.05)
 
 
+@pytest.mark.parametrize("urgent", [True, False])
+def test_an_engine_that_uses_the_rests_of_another_is_not_shut_out_by_later_ones(urgent: bool) -> None:
+    """The light one has more than its share while the second one rests for 4 ms a step; then a heavy one comes."""
+    light = Engine(0.2, urgent, 10 * MILLISECONDS, layers=1, gap=4 * MILLISECONDS)
+    second = Engine(2.7, urgent, layers=15, gap=4 * MILLISECONDS)
+    heavy = Engine(5.0, urgent, 10 * MILLISECONDS, layers=30, begins=5.01)
+    simulation = Simulation([light, second, heavy])
+    simulation.run(15.0)
+    waits_since = simulation.now if light.wanted_since is None else light.wanted_since
+    longest = max(*light.waited, simulation.now - waits_since)
+    assert longest < 1.5 * longest_wait(light, simulation.engines, 0.01)
+
+
+def test_time_that_no_urgent_engine_wants_is_not_taken_from_the_floor() -> None:
+    """A turn that was owed to the second place goes on for long, since the urgent one does not come back."""
+    accounts = accounts_of(2, floor=0.05)
+    accounts.want(0, True, 0.0)
+    accounts.pass_turn(0.0)
+    accounts.want(1, False, 0.0)
+    assert accounts.displaced(0, True, 0.001, 0.1) == 1
+    accounts.withdraw(0, 0.101)
+    assert accounts.displaced(1, False, 0.001, 0.102) is None
+    accounts.want(0, True, 0.4)
+    assert accounts.displaced(1, False, 0.001, 0.401) == 0
+    assert accounts.displaced(0, True, 0.001, 0.431) == 1
+
+
 def test_time_asleep_is_not_made_up_for() -> None:
     """Somebody computed alone for long, and stands far ahead; somebody comes who never did: they share from then on."""
     engines = [Engine(layers=20), Engine(layers=20, begins=4.0)]

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from inflight.engine.turns.rule import (
+    AWAY_SECONDS,
     LEAST_HOLD_SECONDS,
     LEAST_SLICE_SECONDS,
     MOST_OWED_SECONDS,
@@ -17,6 +18,7 @@ from inflight.engine.turns.rule import (
     expected_until,
     next_turn,
     owed_after,
+    resume,
     start,
 )
 
@@ -107,9 +109,17 @@ def test_until_when_somebody_is_expected() -> None:
 
 
 def test_sleep_saves_up_nothing_and_costs_nothing() -> None:
-    assert start(1.0, [7.0, 5.0], 9.0) == 5.0
-    assert start(6.0, [7.0, 5.0], 9.0) == 6.0
+    assert start(1.0, [7.0, 5.0], 3.0) == 5.0
+    assert start(6.0, [7.0, 5.0], 3.0) == 6.0
+    assert start(1.0, [7.0, 5.0], 6.0) == 6.0  # one of those at work rested for a while, and has credit from then
     assert start(1.0, [], 9.0) == 9.0
+
+
+def test_short_rests_save_up_a_bounded_credit() -> None:
+    assert resume(8.995, 1.0, 9.0) == 8.995
+    assert resume(1.0, 1.0, 9.0) == pytest.approx(9.0 - AWAY_SECONDS)
+    assert resume(1.0, 4.0, 9.0) == pytest.approx(9.0 - AWAY_SECONDS / 4)
+    assert resume(10.0, 1.0, 9.0) == 10.0
 
 
 def test_what_is_owed() -> None:

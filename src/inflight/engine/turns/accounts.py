@@ -21,6 +21,7 @@ from inflight.engine.turns.rule import (
     expected_until,
     next_turn,
     owed_after,
+    resume,
     start,
 )
 
@@ -72,6 +73,8 @@ class Accounts:
 
     def want(self, place: int, urgent: bool, now: float) -> None:
         """`pass_turn` next. Whoever wants already may become urgent, and the other way round."""
+        if urgent and self.holder is not None:
+            self._charge(self.holder, now)  # until now it was in the way of less
         self._enter(place, urgent, now)
         self._cells.set(place, Cell.WANTS, 1)
         self._cells.set_head(Head.LOOK_AT, 0)
@@ -139,9 +142,11 @@ class Accounts:
 
     def _charge(self, place: int, now: float) -> None:
         """For what it has computed since it was charged last."""
-        cells, kind = self._cells, self._class(place)
-        seconds = max(0.0, now - cells.head(Head.CHARGED))
+        cells, kind, since = self._cells, self._class(place), self._cells.head(Head.CHARGED)
+        seconds = max(0.0, now - since)
         cells.set_head(Head.CHARGED, now)
+        if not self._urgent_comes(since):  # what was owed is paid: this goes on since no other place wants the turn
+            cells.set_head(Head.IS_OWED, 0)
         cells.set(place, Cell.USED + kind, self.used(place) + seconds / cells.of(place, Cell.WEIGHT))
         waits = any(one != place and not self._class(one) for one in self._wanting())
         owed, floor, is_owed = (cells.head(name) for name in (Head.OWED, Head.FLOOR, Head.IS_OWED))
@@ -155,11 +160,14 @@ class Accounts:
             if before == urgent:
                 return
             cells.set(place, Cell.LEFT + before, now)
+        used, reached = cells.of(place, Cell.USED + urgent), cells.head(Head.REACHED + urgent)
         if now - cells.of(place, Cell.LEFT + urgent) > AWAY_SECONDS:
             others = {*self._wanting(), self.holder} - {place, None}
             active = [self.used(one) for one in others if one is not None and self._class(one) == urgent]
-            used = start(cells.of(place, Cell.USED + urgent), active, cells.head(Head.REACHED + urgent))
-            cells.set(place, Cell.USED + urgent, used)
+            used = start(used, active, reached)
+        else:
+            used = resume(used, cells.of(place, Cell.WEIGHT), reached)
+        cells.set(place, Cell.USED + urgent, used)
         cells.set(place, Cell.URGENT, urgent)
 
     def _leave(self, place: int, slice_seconds: float, now: float) -> None:
@@ -189,6 +197,12 @@ class Accounts:
             )
             for place in sorted(wanting | expected | ({mine} if mine is not None else set()))
         }
+
+    def _urgent_comes(self, since: float) -> bool:
+        """Return whether an urgent place wants the turn, or was expected back at that time."""
+        cells = self._cells
+        expected = (place for place, until in enumerate(cells.column(Cell.RETURNS_AT)) if until > since)
+        return any(self._class(place) for place in (*self._wanting(), *expected))
 
     def _wanting(self) -> list[int]:
         return [place for place, wants in enumerate(self._cells.column(Cell.WANTS)) if wants]

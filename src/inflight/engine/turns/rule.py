@@ -106,8 +106,15 @@ def expected_until(places: Mapping[int, Place]) -> float:
 
 def start(used: float, active: Collection[float], reached: float) -> float:
     """The virtual time with which an idle place begins: no credit is saved up by sleeping. active: the virtual times of
-    the others of its class; reached: where the last of them stood that had a turn."""
-    return max(used, min(active, default=reached))
+    the others of its class; reached: the most that one of them had when it was given a turn."""
+    return max(used, reached, min(active, default=reached))
+
+
+def resume(used: float, weight: float, reached: float) -> float:
+    """Return the virtual time with which a place goes on after a short rest. The credit is bounded that it saves up
+    while others use its rests: else all that come later would stand as far behind these as it does, and shut them out.
+    """
+    return max(used, reached - AWAY_SECONDS / weight)
 
 
 def owed_after(owed: float, seconds: float, floor: float, *, urgent: bool, waits: bool, is_owed: bool) -> float:
