@@ -51,7 +51,7 @@ class LostSteps:
         self._order_samples(sequence.request, now)
 
     def _order_samples(self, request: Request, now: float) -> None:
-        """Hold waiting samples back while the first one is to score their prompt again; release them where it is not."""
+        """Hold waiting samples back while the first one is to score their prompt again; else release them."""
         if request.params.prompt_logprobs is None:
             return
         leader, *others = self._requests.samples(request.request_id)
