@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import openai
 import pytest
 
 from inflight.server.errors import ApiError
+from inflight.server.settings import ServerSettings
 from inflight.server.tenants import KeysError, load_tenants
 
 from .conftest import Server
@@ -52,6 +54,7 @@ def test_keys_name_tenants(tmp_path: Path) -> None:
         ('[a]\nkey_sha256 = "12"\n', "64 hexadecimal digits"),
         ('[a]\nkey = "x"\nweight = 0\n', "weight 0"),
         ('[a]\nkey = "x"\nmax_concurrent = 0\n', "max_concurrent 0"),
+        ('[a]\nkey = "x"\nbest_priority = 1.5\n', "best_priority 1.5"),
         ('[a]\nkey = "x"\ncolour = "red"\n', "known are key, weight"),
         ('[a]\nkey = "x"\n[b]\nkey = "x"\n', "have the same key"),
         ("[a\n", "cannot be read"),
@@ -94,6 +97,7 @@ def test_a_tenant_has_no_more_streams_than_it_may(keyed: Server) -> None:
 def test_isolated_tenants_do_not_see_each_others_prefixes(
     keyed: Server, start: Callable[..., Server], keys_file: Path
 ) -> None:
+    """Tenants are isolated by default where there are several."""
     prompt = "A long and private prompt. " * 10
 
     def cached(server: Server, key: str, **extra: Any) -> int:
@@ -103,9 +107,36 @@ def test_isolated_tenants_do_not_see_each_others_prefixes(
         assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
         return answer.usage.prompt_tokens_details.cached_tokens or 0
 
-    assert cached(keyed, "sk-acme") == 0 and cached(keyed, "sk-umbrella") > 0
-    apart = start("--api-keys-file", str(keys_file), "--isolate-tenants")
-    assert cached(apart, "sk-acme") == 0 and cached(apart, "sk-umbrella") == 0
-    assert cached(apart, "sk-acme") > 0
+    shared = start("--api-keys-file", str(keys_file), "--share-prefixes")
+    assert cached(shared, "sk-acme") == 0 and cached(shared, "sk-umbrella") > 0
+    assert any("All 2 tenants share cached prefixes" in line for line in shared.log)
+    assert cached(keyed, "sk-acme") == 0 and cached(keyed, "sk-umbrella") == 0
+    assert cached(keyed, "sk-acme") > 0
     # No salt that a tenant chooses is another's.
-    assert cached(apart, "sk-umbrella", cache_salt="4:acme:") == 0
+    assert cached(keyed, "sk-umbrella", cache_salt="4:acme:") == 0
+
+
+def test_prefixes_are_isolated_where_there_are_several_tenants() -> None:
+    by_itself, shared = ServerSettings(), ServerSettings(isolate_tenants=False)
+    assert [by_itself.for_tenants(number).isolate_tenants for number in (1, 2)] == [False, True]
+    assert shared.for_tenants(2).isolate_tenants is False
+
+
+def test_a_tenant_has_no_better_priority_than_it_may(start: Callable[..., Server], tmp_path: Path) -> None:
+    keys = written(tmp_path, '[free]\nkey = "sk-free"\nbest_priority = 5\n[paid]\nkey = "sk-paid"\n')
+    record = tmp_path / "record.jsonl"
+    server = start("--api-keys-file", str(keys), "--policy", "priority", "--record", str(record))
+
+    def answer(key: str, **extra: Any) -> httpx.Response:
+        body = {"prompt": "Once", "max_tokens": 1, **extra}
+        return server.post("/v1/completions", body, headers={"Authorization": f"Bearer {key}"})
+
+    refused = answer("sk-free", priority=4)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "priority"
+    assert refused.json()["error"]["message"].startswith("priority is 4, and requests of 'free' may have 5 or a higher")
+    assert [answer("sk-free", priority=5).status_code, answer("sk-free").status_code] == [200, 200]
+    assert answer("sk-paid", priority=-1000).status_code == 200
+    server.stop()
+    lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    given = [line["priority"] for line in lines if line["kind"] == "request"]
+    assert given == [5, 5, -1000], "without a priority a request has the best that it may"

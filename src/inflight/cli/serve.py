@@ -61,13 +61,14 @@ def command(name: str | None, **values: Any) -> int:
     from inflight.server.tenants import load_tenants
 
     tenants = load_tenants(asked.api_keys, asked.keys_file)
-    preprocessing = None if asked.server.api_processes else PreprocessingPool()
+    server = asked.server.for_tenants(len(tenants.names))
+    preprocessing = None if server.api_processes else PreprocessingPool()
     if asked.replicas is not None:
         from inflight.cli.serving_replicas import serve_replicas
 
         assert preprocessing is not None, "checked"
         return serve_replicas(
-            asked.server,
+            server,
             asked.engine,
             asked.scheduling,
             tenants,
@@ -80,7 +81,7 @@ def command(name: str | None, **values: Any) -> int:
     from inflight.cli.serving import serve
 
     return serve(
-        asked.server,
+        server,
         asked.engine,
         asked.scheduling,
         tenants,
@@ -150,4 +151,6 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
     from inflight.server.tenants import load_tenants
 
     worker_logs = WorkerLogs(values["verbose"], values["log_format"], values["log_level"])
-    return serve_models(settings, models, load_tenants(api_keys, keys_file), worker_logs, started=started)
+    tenants = load_tenants(api_keys, keys_file)
+    settings = settings.for_tenants(len(tenants.names))
+    return serve_models(settings, models, tenants, worker_logs, started=started)

@@ -112,7 +112,12 @@ server_options = stacked(
             type=click.Path(dir_okay=False, path_type=Path),
             help="TOML file of tenants, each with a key, a weight and limits.",
         ),
-        click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes and drafts within a tenant only."),
+        click.option(
+            "--isolate-tenants/--share-prefixes",
+            default=None,
+            help="Share cached prefixes and drafts within a tenant only, or among all; isolated by itself where there "
+            "are several tenants.",
+        ),
     ),
     grouped(
         "Files and batch jobs",

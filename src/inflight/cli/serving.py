@@ -161,6 +161,10 @@ def tell_ready_at(settings: ServerSettings, tenants: Tenants, bound: socket.sock
     tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
     if not settings.is_loopback and not tenants.required:
         tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
+    if (number := len(tenants.names)) > 1 and settings.isolate_tenants:
+        tell(f"Each of {number} tenants has cached prefixes of its own; --share-prefixes shares them.")
+    elif number > 1:
+        tell(f"All {number} tenants share cached prefixes, and can find out what others asked (--share-prefixes).")
 
 
 def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:

@@ -55,7 +55,14 @@ def serve_models(
     _check_zmq()
     share_one_heap()
     logs.configure(worker_logs.log_format, worker_logs.log_level)
-    models = tuple(replace(one, scheduling=with_weights(one.scheduling, tenants)) for one in file.models)
+    models = tuple(
+        replace(
+            one,
+            scheduling=with_weights(one.scheduling, tenants),
+            server=one.server.for_tenants(len(tenants.names)),
+        )
+        for one in file.models
+    )
     metrics = PoolMetrics(version=__version__)
 
     def load(doing: Doing, loop: asyncio.AbstractEventLoop) -> ModelPool:

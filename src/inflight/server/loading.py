@@ -85,7 +85,7 @@ def make_served(
             models=engine.models,
             now=now,
             defaults=engine.defaults,
-            isolate=settings.isolate_tenants,
+            isolate=bool(settings.isolate_tenants),
             parsers=parsers,
             shown_token_ids=shown_token_ids(parsers, tokenizer),
             call_marks=call_marks(parsers, tokenizer),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -35,8 +35,8 @@ class ServerSettings:
     max_n: most samples of one prompt. max_prompts: most prompts of one call. max_streams: most calls under way at once.
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
     keep_alive: an event stream that has said nothing for so long says that it is alive.
-    isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that timing tells nobody of others'
-    text.
+    isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that neither `cached_tokens` nor
+    timing reveals others' text. None: where there are several tenants.
     parse_control_tokens: what messages spell as a control token is one, as other servers have it.
     unknown_fields: of bodies: warn serves the request, and the answer's header and the log name them; ignore says
     nothing; refuse is a 400.
@@ -88,7 +88,7 @@ class ServerSettings:
     request_timeout: float = 600.0
     drain_timeout: float = 30.0
     keep_alive: float = 10.0
-    isolate_tenants: bool = False
+    isolate_tenants: bool | None = None
     parse_control_tokens: bool = False
     unknown_fields: UnknownFieldPolicy = "warn"
     tool_parser: str = "auto"
@@ -128,6 +128,10 @@ class ServerSettings:
             timeout=self.kv_transfer_timeout or usual.timeout,
             hold=self.kv_transfer_hold or usual.hold,
         )
+
+    def for_tenants(self, number: int) -> ServerSettings:
+        """Return the settings in force for so many tenants."""
+        return replace(self, isolate_tenants=number > 1) if self.isolate_tenants is None else self
 
     @property
     def is_loopback(self) -> bool:

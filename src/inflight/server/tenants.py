@@ -10,6 +10,7 @@ A keys file is TOML, one table a tenant:
     max_stored_mb = 2048      # MiB of files, uploads and outputs; instead of --max-stored-mb
     max_stored_files = 500    # instead of --max-stored-files
     max_responses_mb = 256    # MiB of stored responses; instead of --max-responses-mb
+    best_priority = 10        # the lowest number that its requests may give under --policy priority
     adapters = ["sql"]        # that its requests may name; without it all of them
     operator = true           # may load and unload adapters
 """
@@ -35,8 +36,9 @@ class KeysError(ValueError):
 class Tenant:
     """Whose request it is. name "" is everybody, where the server has no keys.
 
-    adapters: that its requests may name; None: all. operator: may change what is served, as those may whose keys are on
-    the command line, and everybody where there are no keys.
+    best_priority: the lowest number, which is served first, that its requests may give as their priority; requests
+    that give none have 0, or this where it is above 0. adapters: that its requests may name; None: all. operator: may
+    change what is served, as those may whose keys are on the command line, and everybody where there are no keys.
 
     None: no limit; for max_stored_mb, max_stored_files and max_responses_mb, the one that the server has for everybody.
     """
@@ -48,6 +50,7 @@ class Tenant:
     max_stored_mb: float | None = None
     max_stored_files: int | None = None
     max_responses_mb: float | None = None
+    best_priority: int | None = None
     adapters: tuple[str, ...] | None = None
     operator: bool = False
 
@@ -61,6 +64,9 @@ class Tenant:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise KeysError(f"The tenant {self.name!r} has {name} {value!r}; give a whole number above 0.")
+        best = self.best_priority
+        if best is not None and (isinstance(best, bool) or not isinstance(best, int) or not -(2**31) <= best < 2**31):
+            raise KeysError(f"The tenant {self.name!r} has best_priority {best!r}; give a whole number of 32 bits.")
         for name in ("max_stored_mb", "max_responses_mb"):
             most = getattr(self, name)
             fits = isinstance(most, int | float) and not isinstance(most, bool) and 0 < most < 2**31

@@ -275,10 +275,11 @@ class RequestTranslator:
         Without keys it is whom a router names, which stands before the client, else whom the body does."""
         name = tenant.name or hints.fairness_id or body.named_user or ""
         salt, slo = body.cache_salt or "", body.slo or Slo()
+        lane = "batch" if batch else self._lane(body, hints)
         return {
-            "lane": "batch" if batch else self._lane(body, hints),
+            "lane": lane,
             "tenant": name,
-            "priority": body.priority or 0,
+            "priority": self._priority(body, tenant, lane),
             "slo": SLO(
                 hints.ttft if slo.ttft_ms is None else slo.ttft_ms / 1e3,
                 hints.tpot if slo.itl_ms is None else slo.itl_ms / 1e3,
@@ -287,6 +288,21 @@ class RequestTranslator:
             "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,
             "session": hints.session or body.named_session,
         }
+
+    def _priority(self, body: CallSettings, tenant: Tenant, lane: str) -> int:
+        """Return the priority that the body gives, or the usual one. Raises ApiError where it is better than the tenant
+        may have."""
+        best = tenant.best_priority
+        if body.priority is None:
+            takes_priority = any(one.name == lane and one.takes_priority for one in self.lanes)
+            return max(0, best) if best is not None and takes_priority else 0
+        if best is not None and body.priority < best:
+            raise invalid(
+                f"priority is {body.priority}, and requests of {tenant.name!r} may have {best} or a higher number; "
+                "lower numbers are served first.",
+                "priority",
+            )
+        return body.priority
 
     def _lane(self, body: CallSettings, hints: RouterHints) -> str:
         """The tier that the body names; else the lane that an objective is called by, if it is called by any: routers

@@ -94,7 +94,8 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         asked = settings_of(values.pop("name"), values)
     assert isinstance(asked.replicas, Replicas), "given"
     tenants = load_tenants(asked.api_keys, asked.keys_file)
-    setup = ReplicaSetup(asked.server, asked.engine, with_weights(asked.scheduling, tenants), asked.verbose)
+    server = asked.server.for_tenants(len(tenants.names))
+    setup = ReplicaSetup(server, asked.engine, with_weights(asked.scheduling, tenants), asked.verbose)
     http = serve.deployment(
         serve.ingress(current_app)(HttpReplica),
         name="http",
