@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from inflight.server.answer_memory import AnswerMemory
-from inflight.server.batch.answering import NotNow, StepFailed
+from inflight.server.batch.answering import EngineEnded, NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError, invalid
 from inflight.server.line_calls import LineAnswerer
@@ -79,14 +79,20 @@ def test_a_server_that_cannot_answer_now_has_not_answered(state: str, seconds: f
 
 
 @pytest.mark.parametrize("place", ["prepared", "opened", "answered"])
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [(429, "rate_limit_exceeded"), (503, "aborted"), (503, "something_new"), (500, "engine_stopped")],
-)
+@pytest.mark.parametrize(("status", "code"), [(429, "rate_limit_exceeded"), (503, "aborted"), (503, "something_new")])
 def test_what_says_nothing_about_the_line_is_no_answer(place: str, status: int, code: str) -> None:
     with pytest.raises(NotNow, match="Why") as reason:
         ask(serving(**{place: ApiError(status, "Why.", code=code, retry_after=3.0)}))
     assert reason.value.retry_after == 3.0
+
+
+def test_an_engine_that_ends_is_told_as_one_where_the_line_was_in_flight() -> None:
+    stopped = ApiError(500, "Killed.", code="engine_stopped")
+    with pytest.raises(EngineEnded, match="Killed"):
+        ask(serving(answered=stopped))
+    for place in ("prepared", "opened"):
+        with pytest.raises(NotNow):
+            ask(serving(**{place: stopped}))
 
 
 def test_a_failed_step_is_told_as_one() -> None:

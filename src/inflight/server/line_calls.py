@@ -5,7 +5,7 @@ Knows how a line is asked; where lines come from and where answers go, batch job
 
 from __future__ import annotations
 
-from inflight.server.batch.answering import Answer, NotNow, StepFailed
+from inflight.server.batch.answering import Answer, EngineEnded, NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
 from inflight.server.call import Call
 from inflight.server.endpoints.registry import OF_LINES
@@ -13,7 +13,7 @@ from inflight.server.errors import ApiError, invalid
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.served import Borrowed
-from inflight.server.service import Service
+from inflight.server.service import OpenCall, Service
 from inflight.server.tenants import Tenant
 
 
@@ -47,8 +47,18 @@ class LineAnswerer:
         call = of_a_line(await served.translator.call_offloaded(prepared, tenant, batch=True))
         async with self._service.answer_memory.for_line(call, served.max_model_len):
             opened = await self._service.open(call, borrowed, batch=True)
-            answer = await opened.answer()
+            answer = await _of_the_engine(opened)
             return Answer(200, answer, _usage_of(call, opened.generation.response))
+
+
+async def _of_the_engine(opened: OpenCall) -> bytes:
+    """Raises ApiError; EngineEnded where the engine died with the line in flight."""
+    try:
+        return await opened.answer()
+    except ApiError as error:
+        if error.code != "engine_stopped":
+            raise
+        raise EngineEnded(error.message) from None
 
 
 def _usage_of(call: Call, response: ResponseBuilder) -> LineUsage:

@@ -24,7 +24,10 @@ from .rig import URL, Echo, Rig, jsonl, live, request_line, until
 def test_every_line_is_answered_in_the_order_of_the_file(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         names = [f"n {number}" for number in range(300)]
+        rig.answerer.gate = asyncio.Event()
         job = await rig.create(jsonl(*(request_line(name, name) for name in names)))
+        await until(lambda: rig.answerer.running == 4)
+        rig.answerer.gate.set()
         assert (job.status, job.created_at, job.expires_at) == ("validating", 1_000_000, 1_000_000 + 86400)
         job = await rig.ended(job)
         assert (job.status, job.total, job.completed, job.failed) == ("completed", 300, 300, 0)

@@ -42,12 +42,16 @@ class StepFailed(Exception):
         self.answer = answer
 
 
+class EngineEnded(Exception):
+    """What was computing the line has died: its engine broke down, or its process was killed. The text says how."""
+
+
 class Answerer(Protocol):
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
         """Answer one body (JSON) as the endpoint at `url` would, without a stream.
 
-        Raises ApiError where the endpoint refuses the body, which is the line's answer; NotNow; StepFailed. When the
-        task is cancelled, so is the request. A CancelledError that nobody asked for leaves the line unanswered, and it
-        is run again.
+        Raises ApiError where the endpoint refuses the body, which is the line's answer; NotNow; StepFailed;
+        EngineEnded. When the task is cancelled, so is the request. A CancelledError that was not requested leaves the
+        line unanswered, and it is run again.
         """
         ...

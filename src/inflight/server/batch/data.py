@@ -8,6 +8,7 @@ proven to be ours is never removed. Names in here are drawn at random, never tak
     batch.sqlite         files, jobs and answers
     files/               one file per id
     partial/             files that are being written
+    begun-lines          lines of jobs that are in flight, and at how many unclean ends others were
     reserve              room for deletions on a full disk
     unknown/             what was found in files/, in partial/ or as reserve and is not ours, by the time it was found
 """
@@ -31,7 +32,8 @@ from inflight.server.batch.reserve import Reserve
 _DATABASE = "batch.sqlite"
 # What a start that died before it wrote the marker may have left; and what a file system of its own holds by itself.
 _SIDES = {f"{_DATABASE}-{side}" for side in ("wal", "shm", "journal")}
-_BEGUN = {"lock", _DATABASE, *_SIDES, "files", "partial", "reserve", f".{MARKER}.new"}
+_BEGUN_LINES = "begun-lines"
+_BEGUN = {"lock", _DATABASE, *_SIDES, "files", "partial", "reserve", f".{MARKER}.new", _BEGUN_LINES}
 _NOBODYS = {"lost+found"}
 
 
@@ -63,6 +65,7 @@ class DataDirectory:
         `check` must have passed. Raises DataDirectoryError; then it is as it was."""
         self.path = path.absolute()
         self.files, self.partial, self.unknown = (self.path / name for name in ("files", "partial", "unknown"))
+        self.begun_lines = self.path / _BEGUN_LINES
         self.database, self.reserve = self.path / _DATABASE, Reserve(self.path / "reserve")
         with directory_told(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """How a line is tried again: it is asked for until it has an answer that is its own.
 
-Knows what is an answer and what is none, how long to wait between tries, and how a line that breaks steps is told from
-those that ran beside it. Which line is tried when, and where its answer goes, the runner knows.
+Knows what is an answer and what is none, how long to wait between tries, and how a line that breaks steps, or ends the
+process, is found among those that ran beside it: they are tried again one at a time, with no other line in flight.
+Which line is tried when, and where its answer goes, the runner knows.
 """
 
 from __future__ import annotations
@@ -10,42 +11,53 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from inflight.server.batch.answering import Answer, Answerer, NotNow, StepFailed
+from inflight.server.batch.answering import Answer, Answerer, EngineEnded, NotNow, StepFailed
+from inflight.server.batch.begun_lines import BegunLines
+from inflight.server.batch.line_gate import LineGate
 from inflight.server.batch.lines import BatchLine, line_id
+from inflight.server.batch.persistence import Persistence
 from inflight.server.batch.records import Job, LineAnswer, LineUsage
 from inflight.server.errors import ApiError
 from inflight.server.json import told
 from inflight.server.tenants import Tenant
 
 SHORTEST_WAIT, USUAL_WAIT, LONGEST_WAIT = 0.05, 1.0, 60.0  # seconds between two tries
-MOST_FAILED_STEPS = 3  # of one line, since the server started; the last one is the line's answer
+MAX_FAILED_STEPS = 3  # of one line, since the server started; the last one is the line's answer
+MAX_UNCLEAN_ENDS = 3  # of the server or of the engine while the line was begun, in all; then it is not tried again
 
 log = logging.getLogger(__name__)
 
 
 class RetryPolicy:
-    def __init__(self, answerer: Answerer, tenant_of: Callable[[str], Tenant]):
-        """tenant_of: the tenant of that name, as it is today."""
-        self._answerer, self._tenant_of = answerer, tenant_of
-        # A failed step ends everything in flight. Tried together again, a line that breaks each step it is in would
-        # use up the tries of all the others; one at a time, it uses up its own.
-        self._suspect = asyncio.Lock()
+    def __init__(self, answerer: Answerer, tenant_of: Callable[[str], Tenant], storage: Persistence, begun: BegunLines):
+        """tenant_of: the tenant of that name, as it is today. storage: waits where a mark cannot be written. begun:
+        marks of the lines that are in flight."""
+        self._answerer, self._tenant_of, self._storage, self._begun = answerer, tenant_of, storage, begun
+        # A failed step ends everything in flight, and so does the end of the process. Tried together again, a line
+        # that causes it would use up the tries of all the others; alone, it uses up its own.
+        self._gate = LineGate()
 
     async def answer(self, job: Job, line: BatchLine) -> LineAnswer:
         """However long it takes. Cancelled, the line has no answer."""
         failed_steps = 0
         while True:
-            wait = USUAL_WAIT
+            wait, ends = USUAL_WAIT, self._begun.ends(job.id, line.number)
+            if ends >= MAX_UNCLEAN_ENDS:
+                log.error("line %d of batch job %s was begun at %d unclean ends, and fails", line.number, job.id, ends)
+                return _refused(job, line, _crashes(ends))
             try:
-                answer = await (self._ask_alone(job, line) if failed_steps else self._ask(job, line))
+                answer = await self._ask(job, line, alone=failed_steps + ends > 0)
                 return _line_answer(job, line, answer.status, answer.body.decode(), answer.usage)
             except NotNow as reason:
                 log.debug("line %d of batch job %s waits: %s", line.number, job.id, reason)
                 wait = reason.retry_after or USUAL_WAIT
+            except EngineEnded as end:
+                log.warning("line %d of batch job %s was begun when its engine ended: %s", line.number, job.id, end)
             except StepFailed as failure:
                 failed_steps += 1
-                if failed_steps == MOST_FAILED_STEPS:
+                if failed_steps == MAX_FAILED_STEPS:
                     return _refused(job, line, failure.answer)
             except ApiError as error:
                 return _refused(job, line, error)
@@ -60,18 +72,31 @@ class RetryPolicy:
                 return _refused(job, line, fault)
             await asyncio.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
 
-    async def _ask_alone(self, job: Job, line: BatchLine) -> Answer:
-        async with self._suspect:
-            try:
-                return await self._ask(job, line)
-            except StepFailed:
-                # Perhaps the fault is the engine's, and passes: the next suspects are not to fall to it in a row.
-                await asyncio.sleep(USUAL_WAIT)
-                raise
-
-    async def _ask(self, job: Job, line: BatchLine) -> Answer:
+    async def _ask(self, job: Job, line: BatchLine, *, alone: bool) -> Answer:
         request_id = line_id(job.id, line.number)
-        return await self._answerer.answer(line.url, line.body, self._tenant_of(job.tenant), request_id)
+        async with self._gate.enter(alone=alone):
+            try:
+                await self._storage.durably(partial(self._begun.begin, job.id, line.number))
+                return await self._answerer.answer(line.url, line.body, self._tenant_of(job.tenant), request_id)
+            except StepFailed:
+                if alone:  # perhaps the fault is the engine's, and passes: the next suspects are not to fall to it, too
+                    await asyncio.sleep(USUAL_WAIT)
+                raise
+            except EngineEnded:
+                self._begun.crashed(job.id, line.number)
+                raise
+            finally:
+                self._begun.end(job.id, line.number)
+
+
+def _crashes(ends: int) -> ApiError:
+    return ApiError(
+        500,
+        f"The line was being answered {ends} times when the server or its engine ended uncleanly (a crash, or a kill "
+        "for want of memory), and is not tried again; the server's log may say why.",
+        type="server_error",
+        code="unclean_ends",
+    )
 
 
 def _is_cancelled() -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from inflight.server.batch.active_jobs import ActiveJob, ReadAhead
-from inflight.server.batch.answering import Answerer
+from inflight.server.batch.begun_lines import BegunLines
 from inflight.server.batch.clock import KEEP_SECONDS, StoreClock
 from inflight.server.batch.ending import Ending, line_fault
 from inflight.server.batch.files import Files
@@ -29,7 +29,6 @@ from inflight.server.batch.retry_policy import RetryPolicy
 from inflight.server.batch.source import JobInput, job_input
 from inflight.server.batch.store import Store
 from inflight.server.metrics.batch import BatchCounts
-from inflight.server.tenants import Tenant
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,8 @@ class Runner:
         store: Store,
         files: Files,
         storage: Persistence,
-        answerer: Answerer,
-        tenant_of: Callable[[str], Tenant],
+        retry_policy: RetryPolicy,
+        begun: BegunLines,
         clock: StoreClock,
         *,
         concurrency: int,
@@ -49,17 +48,17 @@ class Runner:
         longest_line: int = 1 << 23,
         now: Callable[[], float] = time.time,
     ):
-        """tenant_of: the tenant of that name, as it is today. clock: windows are measured by it. concurrency: lines
-        under way at once, of all jobs. most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
-        self._store, self._files, self._storage = store, files, storage
+        """begun: marks of the lines in flight, which `retry_policy` writes. clock: windows are measured by it.
+        concurrency: lines in flight at once, of all jobs. most_lines: of a job. longest_line: bytes. now: seconds of
+        the wall clock."""
+        self._store, self._files, self._storage, self._begun = store, files, storage, begun
         self._ending_of = Ending(store, files, storage, self._input, now)
         self._most_lines, self._longest_line = most_lines, longest_line
         self._clock, self._now = clock, now
         self._time_kept = clock.now()
         self._jobs: dict[str, ActiveJob] = {}
         self._read_ahead = ReadAhead()
-        policy = RetryPolicy(answerer, tenant_of)
-        self._lines = LineRunner(store, storage, policy, clock, self._read_ahead, concurrency)
+        self._lines = LineRunner(store, storage, retry_policy, clock, self._read_ahead, concurrency)
         self._changed = storage.changed
         self._reload = True
         self._main: asyncio.Task[None] | None = None
@@ -103,8 +102,10 @@ class Runner:
                     await self._changed.wait()
 
     async def _take_up(self) -> None:
-        for job in await self._storage.durably(self._store.unended):
+        unended = await self._storage.durably(self._store.unended)
+        for job in unended:
             self._jobs.setdefault(job.id, ActiveJob(job)).job = job
+        self._begun.forget_others({job.id for job in unended})
 
     def _sleep_seconds(self) -> float | None:
         if not self._jobs:

@@ -3,12 +3,15 @@ the server."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from inflight.counted import counted
 from inflight.server.batch.answering import Answerer
+from inflight.server.batch.begun_lines import BegunLines
 from inflight.server.batch.clock import Clocks, StoreClock
 from inflight.server.batch.data import DataDirectory, directory_told
 from inflight.server.batch.database import Database
@@ -16,6 +19,7 @@ from inflight.server.batch.files import Files
 from inflight.server.batch.jobs import Jobs
 from inflight.server.batch.persistence import Pause, Persistence
 from inflight.server.batch.quotas import Quotas
+from inflight.server.batch.retry_policy import RetryPolicy
 from inflight.server.batch.runner import Runner
 from inflight.server.batch.store import Store
 from inflight.server.batch.sweep import sweep
@@ -76,8 +80,8 @@ class BatchService:
             self._store,
             self._files,
             self._storage,
-            self._answerer,
-            self._tenant_of,
+            RetryPolicy(self._answerer, self._tenant_of, self._storage, self._begun),
+            self._begun,
             self._clock,
             concurrency=self._concurrency,
             now=now,
@@ -94,6 +98,10 @@ class BatchService:
             self._sort()
             self._data.reserve.restore()
             self._clock = StoreClock(self._store.kept_time(), self._clocks)
+            self._begun = BegunLines(self._data.begun_lines)
+            if self._begun.found:
+                lines = counted(self._begun.found, "line of batch jobs was", "lines of batch jobs were")
+                log.warning(f"{lines} in flight when the server ended uncleanly: such lines are tried one at a time.")
         except BaseException:
             database.close()
             raise
@@ -159,4 +167,5 @@ class BatchService:
         with contextlib.suppress(OSError):
             await self._store.keep_time(self._clock.to_keep())
         await self._store.close()
+        await asyncio.to_thread(self._begun.close)
         self._data.close()
