@@ -207,6 +207,19 @@ constexpr bool has_int8_dot = false;
 INLINE vi dot4(vi sums, vu, vu) { return sums; }
 #endif
 
+// Fix a sum at this point of the program, in a register. Additions of whole numbers have one result in any order, so the
+// compiler would form the products of several steps first and add them up later: more values than there are registers.
+template <class V>
+INLINE void in_register(V& sum) {
+#if defined(__x86_64__)
+  asm("" : "+v"(sum));
+#elif defined(__aarch64__)
+  asm("" : "+w"(sum));
+#else
+  (void)sum;
+#endif
+}
+
 // Of sums that pass 32 bits on the way, as instructions for such sums do; what is taken off at the end brings them back.
 INLINE vi wrapping_sum(vi a, vi b) { return (vi)((vu)a + (vu)b); }
 

@@ -126,7 +126,10 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i)));
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
+      for (int n = 0; n < N; ++n) {
+        sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
+        in_register(sums[m][n]);
+      }
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = odd(w[n]);
@@ -134,7 +137,10 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i + 1)));
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
+      for (int n = 0; n < N; ++n) {
+        sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
+        in_register(sums[m][n]);
+      }
     }
   }
 };
@@ -213,7 +219,10 @@ struct NibblesByPairs {
         for (int m = 0; m < M; ++m) {
           const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
-          for (int n = 0; n < N; ++n) pairs[m][n] += pairs_of_bytes(w[n], four);
+          for (int n = 0; n < N; ++n) {
+            pairs[m][n] += pairs_of_bytes(w[n], four);
+            in_register(pairs[m][n]);
+          }
         }
       };
       const std::int64_t end = lines < begin + lines_that_fit ? lines : begin + lines_that_fit;
@@ -242,7 +251,10 @@ struct NibblesByPairs {
       for (int m = 0; m < M; ++m) {
         const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
+        for (int n = 0; n < N; ++n) {
+          sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
+          in_register(sums[m][n]);
+        }
       }
     };
     for (std::int64_t line = 0; line < lines; ++line, codes += group_lanes * 4)
