@@ -221,7 +221,7 @@ struct NibblesByPairs {
 #pragma GCC unroll 16
           for (int n = 0; n < N; ++n) {
             pairs[m][n] += pairs_of_bytes(w[n], four);
-            in_register(pairs[m][n]);
+            if constexpr (lanes < 16) in_register(pairs[m][n]);  // 32 registers of AVX-512 hold them either way
           }
         }
       };
@@ -251,10 +251,7 @@ struct NibblesByPairs {
       for (int m = 0; m < M; ++m) {
         const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) {
-          sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
-          in_register(sums[m][n]);
-        }
+        for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
       }
     };
     for (std::int64_t line = 0; line < lines; ++line, codes += group_lanes * 4)
