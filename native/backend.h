@@ -32,6 +32,25 @@ struct LowRankMemory {
   Buffer sums, lowered, part, added;
 };
 
+// Of the instruction set of this name, or of the best: "auto".
+inline const Kernels* kernels_of(const std::string& isa) {
+  int count = 0;
+  const InstructionSet* sets = instruction_sets(&count);
+  std::string available, compiled;
+  for (int i = 0; i < count; ++i) {
+    const InstructionSet& one = sets[i];
+    if (one.available() && (isa == "auto" || isa == one.name)) return one.kernels;
+    if (one.available()) available += (available.empty() ? "" : ", ") + std::string(one.name);
+    if (one.kernels) compiled += (compiled.empty() ? "" : ", ") + std::string(one.name);
+    if (isa == one.name && one.runs)
+      refuse("this build has no kernels for \"" + isa + "\"; `inflight doctor --kernels all` compiles all of them");
+  }
+  if (available.empty())
+    refuse("this build has kernels for " + compiled + ", which this processor does not run; `inflight doctor --kernels all` "
+           "compiles those for it");
+  refuse("this machine has no instruction set \"" + isa + "\"; it has " + available);
+}
+
 class Backend {
  public:
   Backend(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
@@ -39,14 +58,7 @@ class Backend {
     if (threads < 1 || threads > 1024) refuse("threads must be between 1 and 1024, not " + std::to_string(threads));
     format_ = dtype == "bfloat16" ? Format::bf16 : Format::f32;
     act_ = format_ == Format::bf16 ? Kind::u16 : Kind::f32;
-    int count = 0;
-    const Kernels* const* tables = available_kernels(&count);
-    std::string names;
-    for (int i = 0; i < count && kernels_ == nullptr; ++i) {
-      if (isa == "auto" || isa == tables[i]->name) kernels_ = tables[i];
-      names += (i ? ", " : "") + std::string(tables[i]->name);
-    }
-    if (kernels_ == nullptr) refuse("this machine has no instruction set \"" + isa + "\"; it has " + names);
+    kernels_ = kernels_of(isa);
     for (const int core : cores)
       if (core < 0 || core >= 1024)
         refuse("cores are numbered from 0 to 1023, so that there is no " + std::to_string(core));
@@ -137,10 +149,22 @@ class Backend {
 
 inline std::vector<std::string> available_isas() {
   int count = 0;
-  const Kernels* const* tables = available_kernels(&count);
+  const InstructionSet* sets = instruction_sets(&count);
   std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.emplace_back(tables[i]->name);
+  for (int i = 0; i < count; ++i)
+    if (sets[i].available()) names.emplace_back(sets[i].name);
   return names;
+}
+
+// Of each instruction set its name, the CPU's features that it needs, whether this machine runs it, and whether this build
+// has it; best first.
+inline nb::list list_instruction_sets() {
+  int count = 0;
+  const InstructionSet* sets = instruction_sets(&count);
+  nb::list found;
+  for (int i = 0; i < count; ++i)
+    found.append(nb::make_tuple(sets[i].name, sets[i].needs, sets[i].runs, sets[i].kernels != nullptr));
+  return found;
 }
 
 }  // namespace inflight

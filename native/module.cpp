@@ -29,6 +29,7 @@
 NB_MODULE(_native, m) {
   using namespace inflight;
   m.def("available_isas", &available_isas);
+  m.def("instruction_sets", &list_instruction_sets);
 
   nb::class_<Linear>(m, "Linear")
       .def_ro("rows", &Linear::rows)

@@ -310,7 +310,14 @@ struct Kernels {
   const ProductKernels &int4_bf16, &int4_f32;
 };
 
-// The tables this machine can run, best first.
-const Kernels* const* available_kernels(int* count);
+struct InstructionSet {
+  const char *name, *needs;  // features of the CPU, by the compiler's names
+  bool runs;                 // on this machine
+  const Kernels* kernels;    // null where this build has none
+  bool available() const { return runs && kernels != nullptr; }
+};
+
+// Those of this architecture, best first.
+const InstructionSet* instruction_sets(int* count);
 
 }  // namespace inflight

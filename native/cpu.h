@@ -1,0 +1,46 @@
+// Which features the CPU and its system have, by the compiler's names for them.
+//
+// CMakeLists.txt has one list of features for each instruction set: it becomes the flags that kernels are compiled with,
+// and the question that is asked here. Knows no kernels; compiled without flags of its own.
+#pragma once
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace inflight {
+
+// False for a feature that is not listed. The compiler's builtin also asks whether the system saves the wide registers.
+inline bool cpu_has(std::string_view feature) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (feature == "avx2") return __builtin_cpu_supports("avx2");
+  if (feature == "fma") return __builtin_cpu_supports("fma");
+  if (feature == "avx512f") return __builtin_cpu_supports("avx512f");
+  if (feature == "avx512bw") return __builtin_cpu_supports("avx512bw");
+  if (feature == "avx512dq") return __builtin_cpu_supports("avx512dq");
+  if (feature == "avx512vl") return __builtin_cpu_supports("avx512vl");
+  if (feature == "avx512vnni") return __builtin_cpu_supports("avx512vnni");
+  if (feature == "avx512bf16") return __builtin_cpu_supports("avx512bf16");
+  if (feature == "f16c") {  // not every compiler's builtin knows this name
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && __builtin_cpu_supports("avx");
+  }
+#else
+  (void)feature;
+#endif
+  return false;
+}
+
+// Whether it has all of them, separated by spaces.
+inline bool cpu_has_all(std::string_view features) {
+  while (!features.empty()) {
+    const std::size_t end = features.find(' ');
+    if (!cpu_has(features.substr(0, end))) return false;
+    features = end == std::string_view::npos ? "" : features.substr(end + 1);
+  }
+  return true;
+}
+
+}  // namespace inflight
