@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ PLAYED = """#!/usr/bin/env bash
 case "$*" in
   -c*) ;;
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  *"--no-deps -e "*)
+  *"--no-deps "*" -e "*)
+    echo "$*" >>"$ASKED"
     sleep 0.2
     echo "  [1/3] Building CXX object CMakeFiles/avx2_bf16.dir/bf16.cpp.o"
     echo "  [3/3] Linking CXX shared module _native.so"
@@ -28,11 +30,13 @@ esac
 """
 
 
-def set_up(folder: Path, extras: str = "", broken: str = "") -> subprocess.CompletedProcess[str]:
+def set_up(folder: Path, extras: str = "", broken: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
+    """settings: further variables of the environment."""
     played = folder / "python"
     played.write_text(PLAYED)
     played.chmod(0o755)
     environment = {**os.environ, "PYTHON": str(played), "REAL": sys.executable, "BROKEN": broken, "CXX": "true"}
+    environment |= {"ASKED": str(folder / "asked"), **settings}
     return subprocess.run(
         [SCRIPT, folder / "venv", extras], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -64,3 +68,31 @@ def test_what_failed_is_told_with_the_place_of_the_log(tmp_path: Path) -> None:
     assert "No matching distribution found for numpy" in done.stderr
     assert done.stderr.splitlines()[-1] == f"Setting up failed; the whole log is in {tmp_path}/venv.log."
     assert not (tmp_path / "venv" / "stamp").exists()
+
+
+def compiled(folder: Path) -> list[str]:
+    """What each build so far was asked to compile."""
+    return re.findall(r"INFLIGHT_KERNELS=(\w+)", (folder / "asked").read_text())
+
+
+def test_another_machine_compiles_what_it_runs(tmp_path: Path) -> None:
+    system = tmp_path / "cpuinfo"
+    for features, builds in (("avx avx2 f16c fma", 1), ("fma avx2 f16c tsc", 1), ("avx2 f16c fma avx512f", 2)):
+        system.write_text(f"processor : 0\nflags : fpu {features}\nflags : other\n")
+        assert set_up(tmp_path, CPUINFO=str(system)).returncode == 0
+        assert compiled(tmp_path) == ["native"] * builds
+    system.write_text("a system that tells no flags\n")
+    assert set_up(tmp_path, CPUINFO=str(system)).returncode == 0
+
+
+def test_all_instruction_sets_are_compiled_for_the_check_and_from_when_they_are_asked_for(tmp_path: Path) -> None:
+    set_up(tmp_path, "[check]")
+    assert compiled(tmp_path) == ["all"]
+    other = tmp_path / "other"
+    other.mkdir()
+    set_up(other)
+    set_up(other, INFLIGHT_KERNELS="all")
+    assert compiled(other) == ["native", "all"]
+    (other / "venv" / "stamp").unlink()
+    set_up(other)
+    assert compiled(other) == ["native", "all", "all"]

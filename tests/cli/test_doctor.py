@@ -1,17 +1,22 @@
-"""`inflight doctor` where there is a GPU: its rates, and what a model reaches on it."""
+"""`inflight doctor` where there is a GPU: its rates, and what a model reaches on it; and which kernels are compiled."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from inflight.build import limits
+from inflight.cli import compiled_kernels
+from inflight.execution.backends import native
+from inflight.execution.backends.native import InstructionSet
 from inflight.execution.backends.torch import rates
 from inflight.execution.backends.torch.device import Chosen
 from inflight.execution.backends.torch.rates import DeviceRates
 
-from .terminal import Caller
+from .terminal import Caller, Told
 
 H100 = DeviceRates("NVIDIA H100", 80 << 30, 79 << 30, 3e12, {"bfloat16": 8e14, "float32": 5e13, "int8": 1.4e15})
 
@@ -48,3 +53,51 @@ def test_a_gpu_that_cannot_be_measured_is_a_sentence(
     monkeypatch.setattr(rates, "device_rates", broken)
     told = inflight("doctor")
     assert told.code != 0 and "cuda:0 cannot be measured (CUDA error: out of memory); --device cpu" in told.err
+
+
+def lacking(*sets: tuple[str, bool, bool]) -> list[InstructionSet]:
+    return [InstructionSet(name, (), runs, compiled) for name, runs, compiled in sets]
+
+
+def test_a_build_that_lacks_the_best_instruction_set_is_noticed(
+    inflight: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = lacking(("widest", True, False), ("narrow", True, True), ("foreign", False, True))
+    monkeypatch.setattr(native, "instruction_sets", lambda: sets)
+    text = inflight("doctor", "--device", "cpu").out
+    assert "kernels         narrow (also here: none)" in text
+    assert "also runs widest, which this build lacks: `inflight doctor --kernels all` compiles it" in text
+    monkeypatch.setattr(native, "instruction_sets", lambda: lacking(("widest", True, False), ("foreign", False, True)))
+    assert "No compiled kernels run on this processor; `inflight doctor --kernels all`" in inflight("doctor").sentence()
+
+
+def test_all_kernels_are_compiled_in_the_environment_that_lacks_them(
+    inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sets = lacking(("widest", True, True), ("foreign", False, False))
+    monkeypatch.setattr(native, "instruction_sets", lambda: sets)
+    script, environment = tmp_path / "scripts" / "venv", tmp_path / "environment"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\necho "$INFLIGHT_KERNELS $2" >"$1/asked"\nexit "$ENDS"\n')
+    script.chmod(0o755)
+    environment.mkdir()
+    monkeypatch.setattr(compiled_kernels.inflight, "__file__", str(tmp_path / "src" / "inflight" / "__init__.py"))
+    monkeypatch.setattr("sys.prefix", str(environment))
+    assert re.search(
+        r"was not set up by .*venv; `\S+ -m pip install --no-deps -e", inflight_doctor(inflight).sentence()
+    )
+
+    (environment / "choices").write_text("kernels native\nextras [gpu]\n")
+    monkeypatch.setenv("ENDS", "0")
+    listed = inflight_doctor(inflight).out.splitlines()
+    assert (environment / "asked").read_text() == "all [gpu]\n"
+    assert listed == [
+        "widest          in use",
+        "foreign         not compiled; `inflight doctor --kernels all` does it, and this processor does not run it",
+    ]
+    monkeypatch.setenv("ENDS", "1")
+    assert "not compiled; the lines above say why" in inflight_doctor(inflight).sentence()
+
+
+def inflight_doctor(inflight: Caller) -> Told:
+    return inflight("doctor", "--kernels", "all")

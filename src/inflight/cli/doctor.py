@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from inflight.cli.compiled_kernels import COMMAND, compile_all, listing
 from inflight.cli.options import complete_model
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
@@ -21,6 +22,7 @@ from inflight.config.setting import SettingsError
 from inflight.counted import counted
 
 if TYPE_CHECKING:
+    from inflight.execution.backends.native import InstructionSet
     from inflight.execution.roofline import Machine
 
 BATCHES, GPU_BATCHES = (1, 8, 32), (1, 32, 256)
@@ -45,6 +47,11 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, int8 or fp8, the same.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; auto: a GPU if there is one.")
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
+@click.option(
+    "--kernels",
+    type=click.Choice(["all"]),
+    help="Compile the kernels of every instruction set, in a checkout, list them, and measure nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
     model: str | None,
@@ -53,9 +60,15 @@ def command(
     kv_cache_dtype: str,
     device: str,
     threads: int | None,
+    kernels: str | None,
     as_json: bool,
 ) -> None:
     """Measure this machine and say what a model can reach on it at best."""
+    if kernels:
+        compile_all()
+        sets = _instruction_sets()
+        print(json.dumps({"kernels": [asdict(one) for one in sets]}) if as_json else "\n".join(listing(sets)))
+        return
     settings = EngineSettings(
         model=model,
         quantization=quantization,  # type: ignore[arg-type]  # the settings say what is known
@@ -78,6 +91,16 @@ def command(
         _print(report)
 
 
+def _instruction_sets() -> list[InstructionSet]:
+    """Raises SettingsError where no kernels are compiled."""
+    from inflight.execution.backends import native
+
+    try:
+        return native.instruction_sets()
+    except ImportError as error:
+        raise SettingsError(f"The kernels cannot be used: {error}.") from error
+
+
 def _machine(settings: EngineSettings) -> tuple[Machine, dict[str, Any]]:
     """What computes, and all that is told of this machine."""
     from inflight.build.limits import resolve_device
@@ -86,6 +109,9 @@ def _machine(settings: EngineSettings) -> tuple[Machine, dict[str, Any]]:
     from inflight.execution.roofline import Machine
     from inflight.simulate.sources import cores
 
+    sets = _instruction_sets()
+    if not any(one.runs and one.compiled for one in sets):
+        raise SettingsError(f"No compiled kernels run on this processor; `{COMMAND}` compiles those that do.")
     device, threads = resolve_device(settings), int(resolve_threads(settings).value)
     # The best of some tries: a ceiling is what the machine can do, not what its neighbours leave.
     bandwidth = max(native.read_bandwidth_bytes_per_s(threads) for _ in range(3))
@@ -98,7 +124,8 @@ def _machine(settings: EngineSettings) -> tuple[Machine, dict[str, Any]]:
         "gpu": None if device.value == "cpu" else _gpu(str(device.value)),
         "cpu": (cores() or [platform.processor() or platform.machine()])[0],
         "threads": threads,
-        "instruction_sets": native.available_isas(),
+        "instruction_sets": [one.name for one in sets if one.runs and one.compiled],
+        "kernels": [asdict(one) for one in sets],
         "memory_total_bytes": memory.total,
         "memory_available_bytes": memory.available,
         "read_bytes_per_s": bandwidth,
@@ -176,6 +203,11 @@ def _print(report: dict[str, Any]) -> None:
     print(f"CPU             {report['cpu']}, {counted(report['threads'], 'thread')}")
     print(f"device          {report['device']}: {report['device_reason']}")
     print(f"kernels         {isas[0]} (also here: {', '.join(isas[1:]) or 'none'})")
+    best = next(one for one in report["kernels"] if one["runs"])
+    if not best["compiled"]:
+        print(
+            f"                this processor also runs {best['name']}, which this build lacks: `{COMMAND}` compiles it"
+        )
     print(f"memory          {gib(report['memory_available_bytes'])} free of {gib(report['memory_total_bytes'])}")
     print(f"read bandwidth  {report['read_bytes_per_s'] / 1e9:,.1f} GB/s")
     print(

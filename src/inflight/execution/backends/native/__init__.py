@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from inflight.execution.backends.native.backend import NativeBackend
 from inflight.execution.backends.native.forward_pass import NativePass
-from inflight.execution.backends.native.module import available_isas
+from inflight.execution.backends.native.module import InstructionSet, available_isas, instruction_sets
 from inflight.execution.backends.native.probes import peak_flops, read_bandwidth_bytes_per_s
 
-__all__ = ["NativeBackend", "NativePass", "available_isas", "peak_flops", "read_bandwidth_bytes_per_s"]
+__all__ = [
+    "InstructionSet",
+    "NativeBackend",
+    "NativePass",
+    "available_isas",
+    "instruction_sets",
+    "peak_flops",
+    "read_bandwidth_bytes_per_s",
+]

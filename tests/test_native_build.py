@@ -1,0 +1,47 @@
+"""What a build of the kernels compiles: for which instruction sets, and with which flags."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inflight.execution.backends import native
+
+SOURCES = Path(__file__).parents[1] / "native"
+pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake comes with the extra `check`")
+
+
+def configured(folder: Path, *options: str) -> list[str]:
+    """Instruction sets that a build compiles."""
+    command = ["cmake", "-S", SOURCES, "-B", folder, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (compiled,) = re.findall(r"Instruction sets that are compiled: (\S+)", done.stdout)
+    return compiled.split(";")
+
+
+def test_the_flags_of_a_kernel_are_what_is_asked_of_the_cpu(tmp_path: Path) -> None:
+    known = {one.name: {*one.needs} for one in native.instruction_sets()}
+    assert configured(tmp_path, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON") == [*known]
+    seen = set()
+    for one in json.loads((tmp_path / "compile_commands.json").read_text()):
+        flags = {flag for flag in re.findall(r" -m(\S+)", one["command"]) if "=" not in flag}
+        if found := re.search(r"-DINFLIGHT_ISA=(\w+)", one["command"]):
+            seen.add(found[1])
+            assert flags == known[found[1]], found[1]
+    assert seen == {*known}
+
+
+def test_a_build_for_this_machine_compiles_the_best_that_it_runs(tmp_path: Path) -> None:
+    assert configured(tmp_path, "-DINFLIGHT_KERNELS=native") == [native.available_isas()[0]]
+
+
+def test_a_build_for_another_machine_compiles_all(tmp_path: Path) -> None:
+    system = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=x86_64")
+    assert len(configured(tmp_path, "-DINFLIGHT_KERNELS=native", *system)) == 5
