@@ -148,15 +148,24 @@ def _ranks(model: GGUFModel, tokens: list[str]) -> list[float]:
 
 
 def _merges_of(vocabulary: dict[str, int], ranks: list[float]) -> list[tuple[str, str]]:
-    """Sentencepiece merges whatever two neighbours make a token, the best token first: all pairs that make one."""
-    found: list[tuple[float, int, str, str]] = []
-    for token, number in vocabulary.items():
-        for at in range(1, len(token)):
-            left, right = token[:at], token[at:]
-            if left in vocabulary and right in vocabulary:
-                found.append((-ranks[number], -at, left, right))
-    found.sort(key=lambda one: one[:2])
-    return [(left, right) for _, _, left, right in found]
+    """Return all pairs of tokens that make a token, the best token's first, as sentencepiece merges neighbours.
+
+    Of equally good tokens the pairs with the longest left one go first.
+    """
+    found: list[tuple[str, str]] = []
+    last, is_tied = None, False
+    for token in sorted(vocabulary, key=lambda one: -ranks[vocabulary[one]]):
+        before = len(found)
+        for at in range(len(token) - 1, 0, -1):
+            if token[at:] in vocabulary and token[:at] in vocabulary:
+                found.append((token[:at], token[at:]))
+        if len(found) > before:
+            rank = ranks[vocabulary[token]]
+            is_tied |= rank == last
+            last = rank
+    if is_tied:
+        found.sort(key=lambda pair: (-ranks[vocabulary[pair[0] + pair[1]]], -len(pair[0])))
+    return found
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, tokens: list[str], types: list[int]) -> None:
