@@ -41,6 +41,16 @@ def write_qwenlike(folder: Path) -> Path:
     return _with_template(folder, TEMPLATE)
 
 
+def write_plain_marks(folder: Path) -> Path:
+    """As `write_qwenlike`, with a tokenizer in which <tool_call> is text too, as Qwen's have it."""
+    path = write_qwenlike(folder) / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    for token in tokenizer["added_tokens"]:
+        token["special"] = "tool_call" not in token["content"]
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    return folder
+
+
 def write_toolless(folder: Path) -> Path:
     """The built-in model with a chat template that knows no tools."""
     return _with_template(folder, TOOLLESS)

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from .conftest import Server
-from .scripted import ANSWERS, write_toolless
+from .scripted import ANSWERS, write_plain_marks, write_toolless
 
 TOOLS: Any = [
     {
@@ -96,6 +96,26 @@ def test_the_model_says_what_it_can_do(
     assert told(plain) == {**generates, "tools": False}
     refused = plain.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "plain"})
     assert refused.status_code == 400 and "tells it of no tools" in refused.json()["error"]["message"]
+
+
+def test_calls_are_forced_where_the_marks_of_calls_are_text_too(start: Callable[..., Server], tmp_path: Path) -> None:
+    """The built-in model, which would not call by itself."""
+    server = start(str(write_plain_marks(tmp_path / "plain")), "--served-model-name", "qwenlike")
+    client, function = server.client(), TOOLS[0]["function"]
+    schema = {**function["parameters"], "properties": {"city": {"enum": ["Bern", "<tool_call>"]}}}
+    tools: Any = [{"type": "function", "function": {**function, "parameters": schema, "strict": True}}]
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice in ("required", named):
+        asked = ask("Hi", tools=tools, tool_choice=choice, parallel_tool_calls=False, temperature=1.5, seed=3)
+        with client.chat.completions.stream(**asked) as stream:
+            streamed = stream.get_final_completion().choices[0].message.tool_calls or ()
+        for (call,) in (client.chat.completions.create(**asked).choices[0].message.tool_calls or (), streamed):
+            assert call.function.name == "weather"
+            assert json.loads(call.function.arguments)["city"] in schema["properties"]["city"]["enum"]
+    free = server.post("/v1/chat/completions", ask("Hi", tools=tools, temperature=1.5, max_tokens=8))
+    assert free.status_code == 200
+    choice = server.post("/v1/completions", {"prompt": "Hi", "guided_choice": ["<tool_call>"], "max_tokens": 20})
+    assert choice.json()["choices"][0]["text"] == "<tool_call>"
 
 
 class City(BaseModel):
