@@ -30,11 +30,13 @@ class Verdict(Struct, frozen=True):
     """The outcome of one job.
 
     source: the grammar in the library's words, which the engine compiles again; None: `error` says why there is none.
+    checks: schemas, as JSON, that its texts are checked under once they are whole (`GrammarSource`).
     memory_bytes: that the compiled grammar takes. seconds: of processor time that compiling took.
     """
 
     number: int
     source: str | None = None
+    checks: dict[str, str] = {}
     error: str | None = None
     memory_bytes: int = 0
     seconds: float = 0.0

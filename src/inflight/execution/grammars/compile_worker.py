@@ -32,8 +32,9 @@ from inflight.execution.grammars.compile_wire import (
     receive,
     send,
 )
-from inflight.execution.grammars.errors import GrammarError, told
-from inflight.execution.grammars.grammar_source import grammar_source
+from inflight.execution.grammars.errors import GrammarError, is_unsatisfiable, told
+from inflight.execution.grammars.grammar_source import GrammarSource, explained, grammar_source
+from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -48,6 +49,7 @@ MAX_LEXER_STATES = 20_000  # of the automaton that reads a text; of about 2 kB
 MAX_SYMBOLS = 200_000  # of its rules
 STEP_LEXER_FUEL = 50_000  # of one mask: about 4 ms; schemas of real projects need less
 NICE = 10
+_WITH_SCHEMAS = ("json_schema", "lark", "structural_tag")
 
 TOO_SLOW = f"takes more than {CPU_SECONDS:g} s of processor time to compile; make it smaller or simpler"
 TOO_DEEP = "is nested too deeply to be compiled (references count too); make it flatter"
@@ -102,10 +104,9 @@ def _compile(known: _Known, job: CompileJob, verdict: int) -> None:
 def _verdict(known: _Known, job: CompileJob) -> Verdict:
     before, began = _allocated_bytes(), time.process_time()
     try:
-        source = grammar_source(Grammar(job.kind, job.source), known.vocabulary)
-        matcher = compiled(known.tokenizer, source)
+        source, *kept = _followed(known, Grammar(job.kind, job.source))
         memory = max(0, _allocated_bytes() - before)
-        del matcher
+        del kept
     except GrammarError as error:
         return Verdict(job.number, error=str(error), seconds=time.process_time() - began)
     except MemoryError:
@@ -115,7 +116,28 @@ def _verdict(known: _Known, job: CompileJob) -> Verdict:
     seconds = time.process_time() - began
     if memory > MEMORY_BYTES:
         return Verdict(job.number, error=TOO_LARGE, seconds=seconds)
-    return Verdict(job.number, source, memory_bytes=memory, seconds=seconds)
+    return Verdict(job.number, source.text, dict(source.checks), memory_bytes=memory, seconds=seconds)
+
+
+def _followed(known: _Known, grammar: Grammar) -> tuple[GrammarSource, LLMatcher, AnswerChecks]:
+    """Return a grammar as the library takes it, schemas in a wider form where it does not take them otherwise. Raises
+    GrammarError."""
+    try:
+        return _compiled_source(known, grammar, is_wide=False)
+    except GrammarError as error:
+        if grammar.kind not in _WITH_SCHEMAS:
+            raise
+        if is_unsatisfiable(error):
+            raise explained(grammar, error) from None
+        try:
+            return _compiled_source(known, grammar, is_wide=True)
+        except GrammarError:
+            raise error from None
+
+
+def _compiled_source(known: _Known, grammar: Grammar, is_wide: bool) -> tuple[GrammarSource, LLMatcher, AnswerChecks]:
+    source = grammar_source(grammar, known.vocabulary, is_wide)
+    return source, compiled(known.tokenizer, source.text), AnswerChecks(source.checks)
 
 
 _BEFORE, _BEHIND = ("arena", "ordblks", "smblks", "hblks"), ("fordblks", "keepcost")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.grammar_stats import GrammarStats
@@ -26,6 +26,7 @@ from inflight.execution.grammars.compile_queue import CompileQueue, TooManyGramm
 from inflight.execution.grammars.compile_wire import Verdict
 from inflight.execution.grammars.compile_worker import NICE, STACK_BYTES, compiled
 from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.tally import GrammarTally
 from inflight.execution.grammars.vocabulary import Vocabulary
 
@@ -45,16 +46,23 @@ _NAMES = {
 }
 
 
+class _Compiled(NamedTuple):
+    """checks: of texts once they are whole, where the grammar allows more than was asked for."""
+
+    matcher: LLMatcher
+    checks: AnswerChecks | None
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A grammar that is being compiled, was, or cannot be.
 
-    outcome: the matcher, or GrammarError. interested: requests that wait for it; without any, compiling is cancelled.
+    outcome: its matcher and checks, or GrammarError. interested: requests that wait for it; without any, compiling is cancelled.
     job: its number in the queue.
     """
 
     grammar: Grammar
-    outcome: Future[LLMatcher] = field(default_factory=Future)
+    outcome: Future[_Compiled] = field(default_factory=Future)
     interested: int = 0
     job: int | None = None
     memory_bytes: int = _OVERHEAD_BYTES
@@ -139,10 +147,20 @@ class CompiledGrammars:
 
     def new_matcher(self, grammar: Grammar) -> LLMatcher:
         """Return a matcher at the beginning of the grammar; waits for what was not prepared. Raises GrammarError."""
-        return self._outcome(grammar).deep_copy()
+        return self._outcome(grammar).matcher.deep_copy()
 
-    def _outcome(self, grammar: Grammar) -> LLMatcher:
-        """Return the matcher that is kept, which is not to move. Raises GrammarError."""
+    def checks(self, grammar: Grammar) -> AnswerChecks | None:
+        """Return the checks of texts once they are whole; None where the grammar is as strict as what was asked for.
+        Raises GrammarError."""
+        return self._outcome(grammar).checks
+
+    def text(self, token_ids: list[int]) -> bytes:
+        """Return the text that tokens of an output spell."""
+        assert self._tokenizer is not None, "a grammar was compiled"
+        return self._tokenizer.decode_bytes(token_ids)
+
+    def _outcome(self, grammar: Grammar) -> _Compiled:
+        """Return what is kept; its matcher is not to move. Raises GrammarError."""
         with self._lock:
             try:
                 entry = self._entry(grammar, "")
@@ -206,24 +224,25 @@ class CompiledGrammars:
             self.tally.compile_seconds += verdict.seconds
         if verdict.source is None:
             return self._refuse(entry, GrammarError(verdict.error or "cannot be compiled"))
-        source, memory_bytes = verdict.source, verdict.memory_bytes
-        self._in_thread(lambda: self._compile(entry, source, memory_bytes))
+        source = verdict.source
+        self._in_thread(lambda: self._compile(entry, source, verdict))
 
-    def _compile(self, entry: _Entry, source: str, memory_bytes: int) -> None:
+    def _compile(self, entry: _Entry, source: str, verdict: Verdict) -> None:
         """What a limited process has compiled before, in a thread with more stack."""
         assert self._tokenizer is not None, "made before the process was asked"
         if entry.outcome.done():
             return
         try:
-            matcher = compiled(self._tokenizer, source)
+            checks = AnswerChecks(verdict.checks) if verdict.checks else None
+            outcome = _Compiled(compiled(self._tokenizer, source), checks)
         except GrammarError as error:
             return self._refuse(entry, error)
         with self._lock:
             self.tally.compiled += 1
-            entry.memory_bytes += memory_bytes
+            entry.memory_bytes += verdict.memory_bytes
             self._keep(entry)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            entry.outcome.set_result(matcher)
+            entry.outcome.set_result(outcome)
 
     def _refuse(self, entry: _Entry, error: GrammarError) -> None:
         with self._lock:
@@ -304,10 +323,10 @@ def _run(work: SimpleQueue[Callable[[], None]]) -> None:
             work.get()()
 
 
-def _when_done(outcomes: list[Future[LLMatcher]], then: Callable[[], None]) -> None:
+def _when_done(outcomes: list[Future[_Compiled]], then: Callable[[], None]) -> None:
     """One after the other: a callback of the last to come may run before the next is asked for."""
 
-    def next_one(_: Future[LLMatcher] | None = None) -> None:
+    def next_one(_: Future[_Compiled] | None = None) -> None:
         while outcomes and outcomes[-1].done():
             outcomes.pop()
         if outcomes:

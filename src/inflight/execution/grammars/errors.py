@@ -7,12 +7,16 @@ import re
 
 _LONGEST = 300  # characters
 _WITHIN = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")  # of a grammar that a client has not seen
-_ALLOWS_NOTHING = "it allows no text that ends: it refers to itself without end, or contradicts itself"
-_ONE_OF = "oneOf can be kept only where its schemas exclude one another by their types; give anyOf"
+ALLOWS_NOTHING = "it allows no text that ends: it refers to itself without end, or contradicts itself"
 
 
 class GrammarError(ValueError):
     """A grammar cannot be used; the sentence, without its subject, says why."""
+
+
+def is_unsatisfiable(error: GrammarError) -> bool:
+    """Whether the library found that no text is valid, which no wider form mends."""
+    return "Unsatisfiable" in str(error) or ALLOWS_NOTHING in str(error)
 
 
 def told(sentence: str) -> str:
@@ -20,9 +24,7 @@ def told(sentence: str) -> str:
     lines = sentence.strip().split("\n")
     first = lines[0]
     if "NoExtensionBias" in first:
-        return first.replace("NoExtensionBias", _ALLOWS_NOTHING)[:_LONGEST]
-    if "coerce_one_of" in first:
-        return _ONE_OF
+        return first.replace("NoExtensionBias", ALLOWS_NOTHING)[:_LONGEST]
     first = _WITHIN.sub("a JSON schema in it: ", first)
     reason = next((one for one in reversed(lines[1:]) if one.startswith("error: ")), None)
     if reason is None:

@@ -15,6 +15,7 @@ from inflight.core.types.grammar import Grammar
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError, told
+from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.prelude import Prelude
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class GrammarRow:
         self._matcher: LLMatcher | None = None
         self._untaken = list(token_ids[prompt_length:])  # by the grammar
         self._has_ended = False
+        self._checks: AnswerChecks | None = None
+        self._taken: list[int] = []  # by the grammar, where its texts are checked
+        self._behind_taken: tuple[int, ...] = ()  # with which the first of the last masks begins
+        self._num_checked = 0  # captures that are valid
+        self._fault_ahead: str | None = None  # behind drafts
         self._forced: list[int] = []  # what follows the tokens that the last masks were asked behind
 
     def append(self, token_ids: Sequence[int]) -> tuple[int, ...]:
@@ -63,7 +69,7 @@ class GrammarRow:
         """What is left to be filled of the lines from `first` on, once those before the grammar's beginning are. lines
         uint32[S, V / 32, rounded up], all bits set."""
         self._catch_up()
-        self._forced = []
+        self._forced, self._fault_ahead = [], None
         drafts, begun, num_drafts = list(drafts), tuple[int, ...](), len(drafts)
         if not self._prelude.is_over:
             prelude = self._prelude.copy()
@@ -82,17 +88,64 @@ class GrammarRow:
             return None
         if not num_drafts:
             self._forced = matcher.compute_ff_tokens()
+        self._behind_taken = begun
         before_end = next((place for place, token_id in enumerate(drafts) if token_id in ends), len(drafts))
         self._fill_ended(lines[first + before_end + 1 : first + 1 + len(drafts)])
         return Demand(matcher, first, list(drafts[:before_end]))
 
-    def filled(self, demand: Demand, line: Array) -> None:
-        """line: the first that was asked for. What is wrong behind a draft is no fault yet: it may not be drawn."""
+    def filled(self, demand: Demand, lines: Array) -> None:
+        """Look at the masks that were asked for, and at texts that are whole there. What is wrong behind a draft is no
+        fault yet: it may not be drawn.
+
+        Args:
+            demand: as `demand` gave it.
+            lines: uint32[1 + drafts, V / 32, rounded up]; where a text is whole and not valid, ends are taken out.
+        """
         if demand.matcher.is_error():
             reason = told(demand.matcher.get_error())
             self.fault = f"The grammar has come to a dead end ({reason}); allow more, or make it simpler."
-        elif not line.any():
+        elif not lines[0].any():
             self.fault = "The grammar has come to a dead end: no token can follow; allow more."
+        elif self._checks is not None:
+            self._check(self._checks, demand, lines)
+
+    def error(self) -> str | None:
+        """Return why a draw of the last pass had nothing to draw from, as far as this row is the reason."""
+        return self.fault or self._fault_ahead
+
+    def _check(self, checks: AnswerChecks, demand: Demand, lines: Array) -> None:
+        matcher, taken = demand.matcher, [*self._taken, *self._behind_taken]
+        self.fault, self._num_checked = self._checked(checks, matcher, taken, lines[0], self._num_checked)
+        if self.fault is not None or not demand.drafts:
+            return
+        matcher, num_checked = matcher.deep_copy(), self._num_checked
+        for line, draft in zip(lines[1:], demand.drafts, strict=True):
+            taken.append(draft)
+            if not matcher.consume_token(draft):
+                return
+            fault, num_checked = self._checked(checks, matcher, taken, line, num_checked)
+            if fault is not None:
+                self._fault_ahead = fault
+                return
+
+    def _checked(
+        self, checks: AnswerChecks, matcher: LLMatcher, taken: list[int], line: Array, num_checked: int
+    ) -> tuple[str | None, int]:
+        """Check texts that are whole behind these tokens; why nothing can follow, and how many captures are valid."""
+        fault = None
+        captures = matcher.get_captures()[num_checked:]
+        for name, text in captures:
+            if (fault := checks.fault(name, text)) is not None:
+                line[:] = 0
+                break
+        if checks.has_whole and matcher.is_accepting():
+            fault = checks.fault("", self._compiled.text(taken))
+            if fault is not None:
+                for end in self._compiled.end_token_ids:
+                    line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
+        if fault is None or line.any():
+            return None, num_checked + len(captures)
+        return f"The JSON text is whole and its schema does not allow it: {fault}. Ask again, or ask for less.", 0
 
     def _catch_up(self) -> None:
         token_ids, self._untaken = self._untaken, []
@@ -110,6 +163,8 @@ class GrammarRow:
         self._has_ended = end is not None
         if matcher := self._matched():
             matcher.consume_tokens(token_ids[before:end])
+            if self._checks is not None:
+                self._taken += token_ids[before:end]
 
     def _behind(self, begun: tuple[int, ...]) -> LLMatcher | None:
         """Where the output stands, or behind drafts that it would begin with. None: they cannot be drawn."""
@@ -126,6 +181,7 @@ class GrammarRow:
         if self._matcher is None and self.fault is None:
             try:
                 self._matcher = self._compiled.new_matcher(self._grammar)
+                self._checks = self._compiled.checks(self._grammar)
             except GrammarError as error:  # it was compiled once, and could not be again
                 self.fault = f"The grammar {error}."
         return self._matcher

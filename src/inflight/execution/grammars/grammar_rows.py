@@ -100,7 +100,8 @@ class GrammarRows:
         if row is None:
             return drawn
         if drawn.error is not None:
-            return drawn if row.fault is None else drawn._replace(error=row.fault, by_request=True)
+            error = row.error()
+            return drawn if error is None else drawn._replace(error=error, by_request=True)
         forced = row.append(drawn.token_ids)
         return drawn._replace(forced_token_ids=forced) if forced and self._tells_forced else drawn
 
@@ -132,7 +133,7 @@ class GrammarRows:
         demands = [(row, one) for row, one in asked if one is not None]
         self._ask([one for _, one in demands], bits)
         for row, one in demands:
-            row.filled(one, bits[one.first])
+            row.filled(one, bits[one.first : one.first + 1 + len(one.drafts)])
         for row, first, _ in placed:
             if row.fault is not None:
                 bits[first] = 0

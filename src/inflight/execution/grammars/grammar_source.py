@@ -7,25 +7,58 @@ they match, llguidance knows; what it finds wrong when it compiles is told by `c
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from inflight.core.types.grammar import JSON_WHITESPACE, MOST_SOURCE_CHARACTERS, Grammar
 from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
+from inflight.execution.grammars.embedded_schemas import JSON_ESCAPES, with_lowered_schemas
 from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.json_schema.lowering import lower
 from inflight.execution.grammars.vocabulary import Vocabulary
 
 _TAG_KEYS = {"begin", "schema", "end"}
 
 
-def grammar_source(grammar: Grammar, vocabulary: Vocabulary) -> str:
-    """Return a grammar as the library takes it. Raises GrammarError."""
-    return unforced(_source(grammar, vocabulary), vocabulary)
+class GrammarSource(NamedTuple):
+    """A grammar as the library takes it.
+
+    Attributes:
+        text: for the library's matcher.
+        checks: schemas, as JSON, that texts must be valid under once they are whole, by the capture that holds a text;
+            by "" where it is the whole output. Empty where the grammar is as strict as what was asked for.
+    """
+
+    text: str
+    checks: Mapping[str, str] = {}
 
 
-def _source(grammar: Grammar, vocabulary: Vocabulary) -> str:
+def grammar_source(grammar: Grammar, vocabulary: Vocabulary, is_wide: bool = False) -> GrammarSource:
+    """Return a grammar as the library takes it. Raises GrammarError.
+
+    Args:
+        grammar: as the client sent it.
+        vocabulary: the model's tokens.
+        is_wide: whether schemas are put so that the library takes them in any case (`lower`).
+    """
+    source = _source(grammar, vocabulary, is_wide)
+    return source._replace(text=unforced(source.text, vocabulary))
+
+
+def explained(grammar: Grammar, error: GrammarError) -> GrammarError:
+    """Return why no text follows a grammar: the keyword of its schema and its place, where they are found."""
+    from inflight.execution.grammars.json_schema.contradictions import contradiction
+
+    found = contradiction(_parsed(grammar.source)) if grammar.kind == "json_schema" else None
+    if found is None:
+        return error
+    return GrammarError(f"allows nothing, because of {found} ({str(error).removeprefix('cannot be used: ')}); change it")
+
+
+def _source(grammar: Grammar, vocabulary: Vocabulary, is_wide: bool) -> GrammarSource:
     source = grammar.source
     if len(source) > MOST_SOURCE_CHARACTERS:
         raise GrammarError(
@@ -33,17 +66,17 @@ def _source(grammar: Grammar, vocabulary: Vocabulary) -> str:
         )
     match grammar.kind:
         case "json_schema":
-            return _of_schema(_parsed(source))
+            return _of_schema(_parsed(source), is_wide)
         case "json_object":
-            return _of_schema({"type": "object"})
+            return _of_schema({"type": "object"}, is_wide)
         case "regex":
-            return LLMatcher.grammar_from_regex(source)
+            return GrammarSource(LLMatcher.grammar_from_regex(source))
         case "choice":
-            return _of_choice(_parsed(source))
+            return GrammarSource(_of_choice(_parsed(source)))
         case "lark":
-            return _of_lark(source, vocabulary)
+            return _of_lark(source, vocabulary, is_wide)
         case "structural_tag":
-            return _of_structural_tag(_parsed(source), vocabulary)
+            return _of_structural_tag(_parsed(source), vocabulary, is_wide)
         case "none":
             raise GrammarError("binds nothing; leave it out")
 
@@ -55,15 +88,15 @@ def _parsed(source: str) -> Any:
         raise GrammarError(f"is not JSON that can be read: {error}") from None
 
 
-def _of_schema(schema: Any) -> str:
-    if schema is True:  # anything
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError(f"is {json.dumps(schema)[:40]}, which is no schema; give an object")
+def _of_schema(schema: Any, is_wide: bool) -> GrammarSource:
+    lowered = lower(schema, is_wide)
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": JSON_WHITESPACE})
+        text = LLMatcher.grammar_from_json_schema(
+            lowered.text, overrides={"whitespace_pattern": JSON_WHITESPACE, "json_allowed_escapes": JSON_ESCAPES}
+        )
     except ValueError as error:
         raise GrammarError(str(error)) from None
+    return GrammarSource(text, {} if lowered.check is None else {"": lowered.check})
 
 
 def _of_choice(texts: Any) -> str:
@@ -72,14 +105,16 @@ def _of_choice(texts: Any) -> str:
     return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(one) for one in texts))
 
 
-def _of_lark(source: str, vocabulary: Vocabulary) -> str:
+def _of_lark(source: str, vocabulary: Vocabulary, is_wide: bool) -> GrammarSource:
     try:
-        return LLMatcher.grammar_from_lark(with_names_as_ids(any_to_lark(source), vocabulary))
+        lark = with_names_as_ids(any_to_lark(source), vocabulary)
     except Exception as error:  # whatever the conversion of GBNF stumbles over
         raise GrammarError(f"is neither Lark nor GBNF: {error}") from None
+    lowered, checks = with_lowered_schemas(lark, is_wide)
+    return GrammarSource(LLMatcher.grammar_from_lark(lowered), checks)
 
 
-def _of_structural_tag(tag: Any, vocabulary: Vocabulary) -> str:
+def _of_structural_tag(tag: Any, vocabulary: Vocabulary, is_wide: bool) -> GrammarSource:
     """{"structures": [{"begin": …, "schema": …, "end": …}], "triggers": […]}: free text, in which whatever begins with
     a trigger is one of the structures."""
     structures, triggers = (tag.get("structures"), tag.get("triggers")) if isinstance(tag, dict) else (None, None)
@@ -87,7 +122,8 @@ def _of_structural_tag(tag: Any, vocabulary: Vocabulary) -> str:
         raise GrammarError('is no structural tag; give {"structures": […], "triggers": […]}, one of each or more')
     tags = [_structure(one, triggers) for one in structures]
     has_tokens = all(one.trigger in vocabulary.special for one in tags)
-    return with_names_as_ids(StructTag.to_grammar(tags, assume_special=has_tokens), vocabulary)
+    lark = with_names_as_ids(StructTag.to_grammar(tags, assume_special=has_tokens), vocabulary)
+    return GrammarSource(*with_lowered_schemas(lark, is_wide))
 
 
 def _structure(one: Any, triggers: list[Any]) -> StructTag:

@@ -1,0 +1,254 @@
+"""A schema of any draft, in one dialect: draft 2020-12, without annotations, each `$ref` naming one of `$defs`.
+
+A keyword counts where the draft that `$schema` names knows it; without `$schema` all count, in their old forms too. A
+format counts where it is enforced, and is an annotation otherwise. A keyword whose value makes no sense is refused by
+name and place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.json_schema.references import References
+
+Schema = dict[str, Any] | bool
+FORMATS = frozenset(
+    {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+)  # that are enforced
+TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
+MAX_DEPTH = 200  # schemas within one another
+_DRAFT = re.compile(r"https?://json-schema\.org/draft(?:/|-)0?(\d+)")
+_NEWEST = 2020
+_SINCE = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$dynamicRef"), 2019),
+    "prefixItems": 2020,
+}
+_COUNTS = frozenset(
+    ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"]
+)
+_NUMBERS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
+_SCHEMAS = frozenset(
+    [
+        "additionalProperties",
+        "items",
+        "contains",
+        "propertyNames",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ]
+)
+_LISTS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
+_MAPS = frozenset(["properties", "patternProperties", "dependentSchemas"])
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+def in_one_dialect(document: Any) -> dict[str, Any]:
+    """Return the schema `document` in one dialect, its references under `$defs`. Raises GrammarError."""
+    if not isinstance(document, dict | bool):
+        raise GrammarError(f"is {str(document)[:40]}, which is no schema; give an object")
+    return _Dialect(document).whole()
+
+
+class _Dialect:
+    def __init__(self, document: dict[str, Any] | bool) -> None:
+        self._document = document
+        self._draft = _draft(document)
+        self._references = References(document, old_ids=self._draft <= 4 or not _names_draft(document))
+        self._names: dict[int, str] = {}  # of definitions, by the identity of what they define
+        self._left: list[tuple[str, Any, str]] = []  # definitions that are not read yet
+
+    def whole(self) -> dict[str, Any]:
+        read = self._read(self._document, "#", 0)
+        root = {} if read is True else {"not": {}} if read is False else read
+        definitions: dict[str, Schema] = {}
+        while self._left:
+            name, schema, place = self._left.pop()
+            definitions[name] = self._read(schema, place, 0)
+        return {**root, "$defs": definitions} if definitions else root
+
+    def _read(self, schema: Any, place: str, depth: int) -> Schema:
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise GrammarError(f"has {str(schema)[:40]!r} at {place}, which is no schema; give an object")
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"is nested more than {MAX_DEPTH} deep at {place[:200]}; make it flatter")
+        reference = next((name for name in _REFERENCES if isinstance(schema.get(name), str)), None)
+        if reference is not None and self._draft <= 7:  # what stands beside it does not count
+            return {"$ref": self._reference(schema[reference], schema, place)}
+        read: dict[str, Any] = {}
+        for name, value in schema.items():
+            if name in _REFERENCES:
+                if not isinstance(value, str):
+                    raise _wrong(name, value, place, "a text")
+                read["$ref"] = self._reference(value, schema, place)
+            elif self._draft >= _SINCE.get(name, 0):
+                self._keyword(read, name, value, f"{place}/{escaped(name)}", depth + 1)
+        return _settled(read)
+
+    def _reference(self, reference: str, within: dict[str, Any], place: str) -> str:
+        found = self._references.resolve(reference, within, place)
+        name = self._names.get(id(found))
+        if name is None:
+            name = self._names[id(found)] = f"d{len(self._names)}"
+            self._left.append((name, found, reference if reference.startswith("#/") else f"#({reference})"))
+        return f"#/$defs/{name}"
+
+    def _keyword(self, read: dict[str, Any], name: str, value: Any, place: str, depth: int) -> None:
+        def schema(one: Any, at: str = "") -> Schema:
+            return self._read(one, place + at, depth)
+
+        if name in _LISTS or (name == "items" and isinstance(value, list)):
+            if not isinstance(value, list):
+                raise _wrong(name, value, place, "a list of schemas")
+            read["prefixItems" if name == "items" else name] = [schema(one, f"/{at}") for at, one in enumerate(value)]
+        elif name in _MAPS:
+            if not isinstance(value, dict):
+                raise _wrong(name, value, place, "an object of schemas")
+            read[name] = {key: schema(one, f"/{escaped(key)}") for key, one in value.items()}
+        elif name in _SCHEMAS or name == "additionalItems":
+            read[name] = schema(value)
+        elif name == "dependencies":
+            self._dependencies(read, value, place, schema)
+        elif (reader := _VALUES.get(name)) is not None:
+            reader(read, name, value, place)
+        elif name in _COUNTS:
+            read[name] = _count(name, value, place)
+        elif name in _NUMBERS:
+            if isinstance(value, bool) and name.startswith("exclusive"):
+                read[name] = value
+            elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+                raise _wrong(name, value, place, "a number")
+            else:
+                read[name] = value
+
+    def _dependencies(self, read: dict[str, Any], value: Any, place: str, schema: Callable[..., Schema]) -> None:
+        if not isinstance(value, dict):
+            raise _wrong("dependencies", value, place, "an object")
+        for key, one in value.items():
+            if isinstance(one, dict | bool):
+                read.setdefault("dependentSchemas", {})[key] = schema(one, f"/{escaped(key)}")
+            else:
+                names = [one] if isinstance(one, str) else _texts("dependencies", one, place)
+                read.setdefault("dependentRequired", {})[key] = names
+
+
+def _settled(read: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with the old forms of bounds and items in the new one."""
+    for bound in ("minimum", "maximum"):
+        exclusive = "exclusive" + bound.capitalize()
+        if read.get(exclusive) is True and bound in read:
+            read[exclusive] = read.pop(bound)
+        elif isinstance(read.get(exclusive), bool):
+            del read[exclusive]
+    additional = read.pop("additionalItems", None)
+    if additional is not None and "prefixItems" in read and "items" not in read:
+        read["items"] = additional
+    if "if" not in read:
+        read.pop("then", None)
+        read.pop("else", None)
+    if "contains" not in read:
+        read.pop("minContains", None)
+        read.pop("maxContains", None)
+    if read.get("uniqueItems") is False:
+        del read["uniqueItems"]
+    return read
+
+
+def _draft(document: Any) -> int:
+    """The number of the draft that the document names, the newest where it names none."""
+    named = document.get("$schema") if isinstance(document, dict) else None
+    found = _DRAFT.match(named) if isinstance(named, str) else None
+    return max(int(found.group(1)), 4) if found else _NEWEST
+
+
+def _names_draft(document: Any) -> bool:
+    return isinstance(document, dict) and "$schema" in document
+
+
+def _read_types(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    types = [value] if isinstance(value, str) else value
+    if not isinstance(types, list) or not all(isinstance(one, str) for one in types):
+        raise _wrong(name, value, place, "the name of a type or a list of them")
+    if "any" in types:  # of draft 3
+        return
+    unknown = next((one for one in types if one not in TYPES), None)
+    if unknown is not None:
+        raise GrammarError(f"has type {unknown[:40]!r} at {place}; types are {', '.join(TYPES)}")
+    read[name] = types[0] if len(types) == 1 else list(dict.fromkeys(types))
+
+
+def _read_enum(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    if not isinstance(value, list):
+        raise _wrong(name, value, place, "a list of values")
+    read[name] = value
+
+
+def _read_const(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    read[name] = value
+
+
+def _read_required(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    if not isinstance(value, bool):  # as draft 3 wrote it in the property itself
+        read[name] = _texts(name, value, place)
+
+
+def _read_text(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    if not isinstance(value, str):
+        raise _wrong(name, value, place, "a text")
+    if name != "format" or value in FORMATS:
+        read[name] = value
+
+
+def _read_flag(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, place, "true or false")
+    read[name] = value
+
+
+def _read_dependent(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+    if not isinstance(value, dict):
+        raise _wrong(name, value, place, "an object")
+    read[name] = {key: _texts(name, one, f"{place}/{escaped(key)}") for key, one in value.items()}
+
+
+_VALUES: dict[str, Callable[[dict[str, Any], str, Any, str], None]] = {
+    "type": _read_types,
+    "enum": _read_enum,
+    "const": _read_const,
+    "required": _read_required,
+    "pattern": _read_text,
+    "format": _read_text,
+    "uniqueItems": _read_flag,
+    "dependentRequired": _read_dependent,
+}
+
+
+def _texts(name: str, value: Any, place: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise _wrong(name, value, place, "a list of texts")
+    return list(dict.fromkeys(value))
+
+
+def _count(name: str, value: Any, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+        raise _wrong(name, value, place, "a whole number of at least 0")
+    return int(value)
+
+
+def _wrong(name: str, value: Any, place: str, wanted: str) -> GrammarError:
+    return GrammarError(f"has {name} {str(value)[:40]!r} at {place}; give {wanted}")
+
+
+def escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

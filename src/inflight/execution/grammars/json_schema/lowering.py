@@ -1,0 +1,158 @@
+"""A JSON schema as the library can follow it: what it takes means the same, or more.
+
+Where it means more, the whole answer is checked at its end under the schema itself. Lowering depends on the schema
+alone; its result is two texts.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from inflight.execution.grammars.errors import ALLOWS_NOTHING, GrammarError
+from inflight.execution.grammars.json_schema import arrays, conditions, numbers, objects, texts
+from inflight.execution.grammars.json_schema.dialect import Schema, in_one_dialect
+from inflight.execution.grammars.json_schema.facts import types_of
+from inflight.execution.grammars.json_schema.values import possible
+
+_OF_TYPES = {
+    **dict.fromkeys(arrays.KEYWORDS, "array"),
+    **dict.fromkeys(objects.KEYWORDS, "object"),
+}
+
+
+class Lowered(NamedTuple):
+    """A schema in the library's terms.
+
+    Attributes:
+        text: the schema for the library, as JSON.
+        check: the schema that a whole answer must be valid under, as JSON; None where the library's is as strict.
+    """
+
+    text: str
+    check: str | None
+
+
+def lower(schema: Any, is_wide: bool = False) -> Lowered:
+    """Return a schema as the library can follow it. Raises GrammarError.
+
+    Args:
+        schema: as a client sent it, read from JSON.
+        is_wide: whether of conditions that hold of one value together only the first is followed, for schemas that the
+            library does not take otherwise.
+    """
+    try:
+        whole = in_one_dialect(schema)
+        lowering = _Lowering(whole.get("$defs", {}), is_wide)
+        text = json.dumps(lowering.whole(whole), allow_nan=False)
+        return Lowered(text, json.dumps(whole, allow_nan=False) if lowering.left else None)
+    except RecursionError:
+        raise GrammarError("is nested too deep to be read; make it flatter") from None
+    except ValueError as error:
+        if isinstance(error, GrammarError):
+            raise
+        raise GrammarError(f"holds a number that JSON cannot write: {error}") from None
+
+
+class _Lowering:
+    """left: keywords that are followed in part or not at all."""
+
+    def __init__(self, definitions: dict[str, Schema], is_wide: bool) -> None:
+        self.left: set[str] = set()
+        self._definitions = definitions
+        self._is_wide = is_wide
+        self._splits = conditions.MAX_SPLITS
+
+    def whole(self, root: dict[str, Any]) -> Schema:
+        lowered = self._apart({name: one for name, one in root.items() if name != "$defs"})
+        if lowered is False:
+            raise GrammarError(f"cannot be used: {ALLOWS_NOTHING}")
+        lowered = {} if lowered is True else lowered
+        definitions = {name: self._apart(one) for name, one in self._definitions.items()}
+        return {**lowered, "$defs": definitions} if definitions else lowered
+
+    def _apart(self, schema: Schema) -> Schema:
+        """Lower the schema of a value of its own: a property, an item."""
+        before, self._splits = self._splits, conditions.MAX_SPLITS
+        lowered = self._lowered(schema)
+        self._splits = before
+        return lowered
+
+    def _lowered(self, schema: Schema) -> Schema:
+        if isinstance(schema, bool) or not schema:
+            return schema is not False
+        if "const" in schema or "enum" in schema:
+            values, left = possible(schema, self._definitions)
+            self.left.update(left)
+            return {"enum": values} if values else False
+        types = types_of(schema)
+        if not types:
+            return False
+        schema = {name: one for name, one in schema.items() if _OF_TYPES.get(name, "") in {"", *types}}
+        given = conditions.resolved(schema, self._definitions, self._splits)
+        self._splits = given.splits_left
+        self.left.update(given.left)
+        if isinstance(given.schema, bool):
+            return given.schema
+        schema = given.schema
+        edge = numbers.unwritten_edge(schema, types)
+        for rewrite in (numbers.bounded, texts.writable, arrays.listed):
+            found, left = rewrite(schema, types)
+            self.left.update(left)
+            if isinstance(found, bool):
+                return found
+            schema = found
+        if "object" in types_of(schema):
+            ways, left = objects.members(schema, self._definitions)
+            self.left.update(left)
+        else:
+            ways = [schema]
+        if not ways and (others := sorted(types_of(schema) - {"object"})):  # no object is valid
+            ways = [{**{name: one for name, one in schema.items() if _OF_TYPES.get(name) != "object"}, "type": others}]
+        lowered = [self._descended(way, given.parts) for way in ways] + [{"const": edge}] * (edge is not None)
+        lowered = [one for one in lowered if one is not False]
+        return lowered[0] if len(lowered) == 1 else {"anyOf": lowered} if lowered else False
+
+    def _descended(self, schema: dict[str, Any], parts: list[Schema]) -> Schema:
+        """Lower what a schema is made of, and add conditions that hold beside it."""
+        lowered: dict[str, Any] = {}
+        for name, value in schema.items():
+            if name in ("properties", "patternProperties"):
+                lowered[name] = {key: self._apart(one) for key, one in value.items()}
+            elif name in ("additionalProperties", "items"):
+                lowered[name] = self._apart(value)
+            elif name == "prefixItems":
+                lowered[name] = [self._apart(one) for one in value]
+            elif name == "anyOf":
+                ways = [self._lowered(one) for one in value]
+                if True not in ways:
+                    lowered[name] = [one for one in ways if one is not False]
+            elif name != "allOf":
+                lowered[name] = value
+        together = [self._lowered(one) for one in [*schema.get("allOf", ()), *parts]]
+        if False in together or lowered.get("anyOf") == []:
+            return False
+        together = [one for one in together if one is not True]
+        if self._is_wide:
+            return self._first(lowered, together)
+        if together and not lowered and len(together) == 1:
+            return together[0]
+        return {**lowered, "allOf": together} if together else lowered or True
+
+    def _first(self, lowered: dict[str, Any], together: list[Schema]) -> Schema:
+        """Of conditions that hold together, the one that says most."""
+        parts: list[Schema] = [{name: one for name, one in lowered.items() if name not in ("$ref", "anyOf")}]
+        parts += [{str(name): lowered[name]} for name in ("$ref", "anyOf") if name in lowered]
+        parts += together
+        parts = [one for one in parts if one]
+        if len(parts) > 1:
+            self.left.add("allOf")
+        return max(parts, key=_weight, default=True)
+
+
+def _weight(schema: Schema) -> int:
+    """How much a schema says, roughly: declared properties first."""
+    if isinstance(schema, bool):
+        return 0
+    properties = len(schema.get("properties", ())) + len(schema.get("required", ()))
+    return 10 * properties + 5 * ("$ref" in schema) + 3 * ("anyOf" in schema) + len(schema)

@@ -1,0 +1,134 @@
+"""Bounds and steps of numbers, as the library can follow them.
+
+The library's numbers are regular expressions. It writes the bound itself where that is excluded, whole, and in the same
+unit as the other bound; a bound beyond it is given instead. A large step takes an automaton of as many states.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from inflight.execution.grammars.json_schema.dialect import Schema
+
+MAX_BOUND = 10**15  # floats are exact to a unit here, and 64-bit integers reach further
+MIN_BOUND = 1e-30  # nearer to 0 is 0, and is written with as many digits
+DIGITS = 13  # of a number, which the library reads for sure
+MAX_STEP = 2_000  # digits of `multipleOf` without its point
+_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_KEYWORDS = (*_LOWER, *_UPPER, "multipleOf")
+
+
+def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[Schema, list[str]]:
+    """Return the schema with bounds that the library follows, and the keywords that are left to the check."""
+    given = {name: schema[name] for name in _KEYWORDS if name in schema}
+    if not given:
+        return schema, []
+    kept = {name: value for name, value in schema.items() if name not in given}
+    if not types & {"number", "integer"}:
+        return kept, []
+    left = [name for name in (*_LOWER, *_UPPER) if name in given and not _is_near(given[name])]
+    for name in left:
+        del given[name]
+    if "multipleOf" in given and _step(given["multipleOf"]) is None:
+        left.append("multipleOf")
+        del given["multipleOf"]
+    if _holds_none(given):
+        return _without_numbers(kept, types), left
+    if "number" in types:
+        left += _moved(given)
+    bounded = {name: given.get(name, value) for name, value in schema.items() if name in given or name in kept}
+    bounded |= given  # those that were moved have other names
+    for name in _KEYWORDS:
+        if name not in given:
+            bounded.pop(name, None)
+    return bounded, left
+
+
+def _is_near(bound: float) -> bool:
+    return abs(bound) <= MAX_BOUND and (bound == 0 or abs(bound) >= MIN_BOUND)
+
+
+def _step(step: float) -> int | None:
+    """The digits of a step, where the library finds the same and they are few."""
+    exact = Decimal(repr(step)).normalize()
+    digits, places = exact, 0
+    while digits != digits.to_integral_value():
+        digits, places = digits * 10, places + 1
+        if places > 12:
+            return None
+    found, taken = abs(float(step)), 0
+    while found % 1 and taken <= places:
+        found, taken = found * 10, taken + 1
+    return int(digits) if found == int(digits) <= MAX_STEP else None
+
+
+def _edges(given: dict[str, Any]) -> tuple[float | None, bool, float | None, bool]:
+    """The lower and upper bound that bind, each with whether it is excluded."""
+    low, low_out = given.get("minimum"), False
+    if "exclusiveMinimum" in given and (low is None or given["exclusiveMinimum"] >= low):
+        low, low_out = given["exclusiveMinimum"], True
+    high, high_out = given.get("maximum"), False
+    if "exclusiveMaximum" in given and (high is None or given["exclusiveMaximum"] <= high):
+        high, high_out = given["exclusiveMaximum"], True
+    return low, low_out, high, high_out
+
+
+def _holds_none(given: dict[str, Any]) -> bool:
+    """Whether no multiple of the step lies between the bounds."""
+    low, low_out, high, high_out = _edges(given)
+    if low is None or high is None or low > high or "multipleOf" not in given:
+        return False  # bounds that exclude each other the library finds, and says so
+    step, first, last = (Decimal(repr(one)) for one in (given["multipleOf"], low, high))
+    at = (first / step).to_integral_value(rounding="ROUND_CEILING") * step
+    if low_out and at == first:
+        at += step
+    return at > last or (high_out and at == last)
+
+
+def _without_numbers(kept: dict[str, Any], types: frozenset[str]) -> Schema:
+    others = sorted(types - {"number", "integer"})
+    return {**kept, "type": others} if others else False
+
+
+def _moved(given: dict[str, Any]) -> list[str]:
+    """Put a bound just beyond an excluded one that the library would write; what cannot be moved is left."""
+    low, low_out, high, high_out = _edges(given)
+    if low is None or high is None:
+        return []
+    if low_out and low >= 0 and low == int(low) and high < low + 1:
+        moved = low + _just(low)
+        if low < moved < high:
+            del given["exclusiveMinimum"]
+            given["minimum"] = moved
+            return []
+        return ["exclusiveMinimum"]
+    if high_out and high <= 0 and high == int(high) and low > high - 1:
+        moved = high - _just(high)
+        if low < moved < high:
+            del given["exclusiveMaximum"]
+            given["maximum"] = moved
+            return []
+        return ["exclusiveMaximum"]
+    return []
+
+
+def _just(bound: float) -> float:
+    """A distance that numbers of this size have digits for, as the library reads them."""
+    return float(f"1e{len(str(int(abs(bound)))) - DIGITS}") if bound else MIN_BOUND
+
+
+def unwritten_edge(schema: dict[str, Any], types: frozenset[str]) -> float | None:
+    """Return an included bound that the library writes with the other's digits alone: 0.5 in [0.5, 0.55] as 0.50."""
+    low, low_out, high, high_out = _edges(schema)
+    if low is None or high is None or low * high <= 0 or int(low) != int(high) or low > high:
+        return None
+    if "number" not in types or not set(schema) <= {"type", *_LOWER, *_UPPER}:
+        return None
+    near, far, is_out = (low, high, low_out) if low > 0 else (high, low, high_out)
+    return near if not is_out and near != int(near) and _places(near) < _places(far) else None
+
+
+def _places(number: float) -> int:
+    exponent = Decimal(repr(number)).normalize().as_tuple().exponent
+    return -exponent if isinstance(exponent, int) and exponent < 0 else 0

@@ -1,0 +1,200 @@
+"""Names and counts of an object's properties, as the library can follow them.
+
+The library writes declared properties in their order, each once, and others behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inflight.execution.grammars.json_schema.dialect import Schema
+from inflight.execution.grammars.json_schema.texts import is_followed, listed, without_look_around
+
+KEYWORDS = frozenset(
+    [
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "propertyNames",
+    ]
+)
+MAX_REFERENCES = 20  # one behind the other
+MAX_PATTERNS = 12  # of names: each is compared with each other
+MAX_COUNT = 1_000
+MAX_LISTED = 64  # names that one pattern lists
+MAX_CHOICES = 24  # optional properties of which one must be there
+
+
+def _named(schema: dict[str, Any], names: Schema) -> tuple[dict[str, Any], bool]:
+    """Return the schema of an object whose names are valid under `names`, and whether that is all that it asks.
+
+    Names that are listed become properties, so that each is written once.
+    """
+    if names is True:
+        return schema, True
+    if names is False:
+        return {**schema, "maxProperties": 0}, True
+    allowed = names.get("enum", [names["const"]] if "const" in names else None)
+    others = schema.get("additionalProperties", True)
+    patterns = schema.get("patternProperties", {})
+    if allowed is not None:
+        allowed = [one for one in allowed if isinstance(one, str)]
+        declared = schema.get("properties", {})
+        kept = {name: one if name in allowed else False for name, one in declared.items()}
+        if patterns:  # whose schemas the new properties would need, too
+            return schema, False
+        kept |= {name: others for name in allowed if name not in kept}
+        return {**schema, "properties": kept, "additionalProperties": False}, set(names) <= {"enum", "const", "type"}
+    pattern = _name_pattern(names)
+    if pattern is None or patterns or others is False:
+        return schema, others is False and not patterns and not schema.get("properties")
+    is_all = not schema.get("properties") and set(names) <= {"type", "pattern"} | _LENGTHS and _is_one_of(names)
+    return {**schema, "patternProperties": {pattern: others}, "additionalProperties": False}, is_all
+
+
+_LENGTHS = {"minLength", "maxLength"}
+
+
+def _is_one_of(names: dict[str, Any]) -> bool:
+    return ("pattern" in names) != bool(_LENGTHS & set(names))
+
+
+def _name_pattern(names: dict[str, Any]) -> str | None:
+    if "pattern" in names:
+        return str(names["pattern"])
+    if _LENGTHS & set(names):
+        return rf"^[\s\S]{{{names.get('minLength', 0)},{names.get('maxLength', '')}}}$"
+    return None
+
+
+def _patterned(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the schema with patterns of names that the library follows, and whether they mean the same.
+
+    Names that a pattern lists become properties: the library lets a comma come where a pattern matches no name but
+    declared ones, behind which nothing can.
+    """
+    patterns: dict[str, Schema] = schema["patternProperties"]
+    properties: dict[str, Schema] = dict(schema.get("properties", {}))
+    others = schema.get("additionalProperties", True)
+    same, kept = True, dict[str, Schema]()
+    for pattern, one in patterns.items():
+        texts = listed(pattern)
+        if texts is not None and len(texts) <= MAX_LISTED:
+            for name in texts:
+                properties[name] = _both(properties.get(name, True), one)
+        else:
+            wider = without_look_around(pattern)
+            same &= wider == pattern
+            kept[wider] = one if wider == pattern else _either(one, others)
+    patterns = kept
+    probe = {"type": "object", "patternProperties": dict.fromkeys(patterns, True), "additionalProperties": False}
+    if len(patterns) > MAX_PATTERNS or (patterns and not is_followed(probe)):
+        if not patterns.keys() - {"", ".*", "^.*$", ".+", "^.+$"}:
+            others = next(iter(patterns.values()))
+        for one in patterns.values():
+            others = _either(one, others)
+        patterns, same = {}, False
+    kept_schema = {**schema, "patternProperties": patterns, "additionalProperties": others}
+    if properties:
+        kept_schema["properties"] = properties
+    if not patterns:
+        del kept_schema["patternProperties"]
+    if "additionalProperties" not in schema and others is True:
+        del kept_schema["additionalProperties"]
+    return kept_schema, same
+
+
+def _both(one: Schema, other: Schema) -> Schema:
+    if one is True or other is True:
+        return other if one is True else one
+    return False if one is False or other is False else {"allOf": [one, other]}
+
+
+def _either(one: Schema, other: Schema) -> Schema:
+    if one is False or other is False:
+        return other if one is False else one
+    return True if one is True or other is True else {"anyOf": [one, other]}
+
+
+def members(schema: dict[str, Any], definitions: Mapping[str, Schema]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the ways in which an object may be made, as the library follows them, and the keywords that it leaves."""
+    left: list[str] = []
+    if "propertyNames" in schema:
+        names = _followed(schema["propertyNames"], definitions)
+        schema, is_all = _named({name: one for name, one in schema.items() if name != "propertyNames"}, names)
+        if not is_all:
+            left.append("propertyNames")
+    if "patternProperties" in schema:
+        schema, is_all = _patterned(schema)
+        if not is_all:
+            left.append("patternProperties")
+    if "minProperties" in schema or "maxProperties" in schema:
+        ways, counts = _counted(schema)
+        return ways, left + counts
+    return [schema], left
+
+
+def _followed(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    for _ in range(MAX_REFERENCES):
+        if isinstance(schema, bool) or set(schema) != {"$ref"}:
+            break
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def _counted(schema: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Bound the number of properties."""
+    low, high = schema.get("minProperties", 0), schema.get("maxProperties")
+    kept = {name: one for name, one in schema.items() if name not in ("minProperties", "maxProperties")}
+    properties, required = schema.get("properties", {}), set(schema.get("required", ()))
+    names = {name for name, one in properties.items() if one is not False} | required
+    is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    if low <= len(required):
+        low = 0
+    if high is not None and is_closed and len(names) <= high:
+        high = None
+    if (high is not None and high < max(len(required), low)) or (is_closed and low > len(names)):
+        return [], []
+    if not low and high is None:
+        return [kept], []
+    optional = [name for name in properties if name in names and name not in required]
+    if not optional:
+        return _counted_others(kept, low, high)
+    if low == len(required) + 1 and high is None and len(optional) <= MAX_CHOICES:
+        return _at_least_one(kept, optional, is_closed)
+    if high == len(required) and not (required and schema.get("patternProperties")):
+        others = schema.get("additionalProperties", True)
+        closed = {name: properties.get(name, others) for name in [*properties, *required] if name in required}
+        kept.pop("patternProperties", None)
+        return [{**kept, "properties": closed, "additionalProperties": False}], []
+    return [kept], ["minProperties"] * (low > 0) + ["maxProperties"] * (high is not None)
+
+
+def _counted_others(kept: dict[str, Any], low: int, high: int | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Of properties beside the declared ones, which the library may name twice: that counts once."""
+    left = ["minProperties"] * (low > len(kept.get("required", ())) + 1 or low > MAX_COUNT)
+    bounds = {"minProperties": min(low, MAX_COUNT)} if low else {}
+    if high is not None and high <= MAX_COUNT:
+        bounds["maxProperties"] = high
+    elif high is not None:
+        left.append("maxProperties")
+    return [kept | bounds], left
+
+
+def _at_least_one(
+    schema: dict[str, Any], optional: list[str], is_closed: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The first of the optional properties that is there: each way leaves out those before it."""
+    ways: list[dict[str, Any]] = []
+    for place, name in enumerate(optional):
+        absent = dict.fromkeys(optional[:place], False)
+        properties = {**schema["properties"], **absent}
+        ways.append({**schema, "properties": properties, "required": [*schema.get("required", ()), name]})
+    if not is_closed:
+        properties = {**schema["properties"], **dict.fromkeys(optional, False)}
+        ways.append({**schema, "properties": properties, "minProperties": len(schema.get("required", ())) + 1})
+    return ways, []
