@@ -129,6 +129,8 @@ class _Dialect:
                 read[name] = value
             elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
                 raise _wrong(name, value, place, "a number")
+            elif name == "multipleOf" and value <= 0:
+                raise _wrong(name, value, place, "a number above 0")
             else:
                 read[name] = value
 

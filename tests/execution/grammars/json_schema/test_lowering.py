@@ -1,0 +1,200 @@
+"""What masks let end is valid, and what is valid can be written, of schemas of every keyword drawn at random."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import islice
+from typing import Any
+
+import pytest
+from drawn import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.json_schema.lowering import lower
+
+from .drawn import KINDS, Compiled, is_valid, spellings, value
+
+PYDANTIC: dict[str, tuple[Any, list[str], list[str]]] = {
+    "set": (
+        {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b"]}},
+        ["[]", '["b","a"]'],
+        ['["a","a"]', '["a","b","a"]'],
+    ),
+    "dict of an enum": (
+        {
+            "$defs": {"Colour": {"enum": ["red", "blue"], "type": "string"}},
+            "type": "object",
+            "propertyNames": {"$ref": "#/$defs/Colour"},
+            "additionalProperties": {"type": "integer"},
+        },
+        ["{}", '{"red":1}', '{"red":1,"blue":2}'],
+        ['{"green":1}', '{"red":1,"red":2}', '{"red":"x"}'],
+    ),
+    "path": ({"type": "string", "format": "path"}, ['"/tmp/x"'], ["1"]),
+    "decimal": (
+        {
+            "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}],
+            "title": "Price",
+        },
+        ["1.5", '"12.50"'],
+        ['"+."', '"x"'],
+    ),
+    "discriminated union": (
+        {
+            "$defs": {
+                "Cat": {"type": "object", "properties": {"pet": {"const": "cat"}}, "required": ["pet"]},
+                "Dog": {"type": "object", "properties": {"pet": {"const": "dog"}}, "required": ["pet"]},
+            },
+            "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+            "discriminator": {"propertyName": "pet", "mapping": {"cat": "#/$defs/Cat"}},
+        },
+        ['{"pet":"cat"}', '{"pet":"dog","x":1}'],
+        ['{"pet":"cow"}', "{}"],
+    ),
+    "condition": (
+        {
+            "type": "object",
+            "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer"}},
+            "if": {"properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+            "then": {"required": ["n"]},
+            "additionalProperties": False,
+        },
+        ["{}", '{"kind":"b"}', '{"kind":"a","n":1}'],
+        ['{"kind":"a"}'],
+    ),
+    "contains": (
+        {"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 2}, "maxItems": 3},
+        ["[2]", "[1,2]"],
+        ["[]", "[1]", "[1,1,1]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(60)
+@given(seed=st.integers(0, 10**9))
+def test_what_ends_is_valid_and_what_is_valid_can_be_written(kind: str, seed: int) -> None:
+    chance = random.Random(seed)
+    schema = KINDS[kind](chance, 2)
+    values = [value(chance) for _ in range(20)]
+    valid = [one for one in values if is_valid(schema, one)]
+    try:
+        compiled = Compiled(schema)
+    except GrammarError as error:
+        assert not valid, (schema, error)
+        return
+    for _ in range(2):
+        text = compiled.walked(chance)
+        assert text is None or is_valid(schema, json.loads(text)), (schema, text)
+    for one in values:
+        written = any(compiled.takes(text) for text in islice(spellings(one), 100))
+        assert written == (one in valid and is_valid(schema, one)), (schema, one)
+
+
+@pytest.mark.parametrize("name", PYDANTIC)
+def test_everyday_schemas_are_followed(name: str) -> None:
+    schema, valid, invalid = PYDANTIC[name]
+    compiled = Compiled(schema)
+    assert [text for text in valid if not compiled.takes(text)] == []
+    assert [text for text in invalid if compiled.takes(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text", "between"),
+    [
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, "0", "0.0001"),
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 0.1}, "0", "0.05"),
+        ({"exclusiveMinimum": 3, "maximum": 3.5}, "3", "3.5"),
+        ({"exclusiveMinimum": 100, "exclusiveMaximum": 100.1}, "100", "100.05"),
+        ({"exclusiveMinimum": -4.5, "exclusiveMaximum": -4}, "-4", "-4.25"),
+        ({"minimum": -0.5, "exclusiveMaximum": 0}, "-0", "-0.5"),
+        ({"minimum": 0, "exclusiveMinimum": True, "maximum": 0.5}, "0", "0.5"),
+    ],
+)
+def test_an_excluded_bound_is_not_written(bounds: dict[str, Any], text: str, between: str) -> None:
+    compiled = Compiled({"type": "number", **bounds})
+    assert compiled.checks is None and compiled.takes(between)
+    assert not compiled.takes(text) and not compiled.takes(text + ".0")
+
+
+@pytest.mark.parametrize("pattern", ["^grade$", "^(grade|level)$", "^[g]rade$"])
+def test_patterns_of_declared_names_come_to_no_dead_end(pattern: str) -> None:
+    grade = {"type": "integer", "minimum": 0, "maximum": 5}
+    compiled = Compiled(
+        {
+            "type": "object",
+            "properties": {"grade": grade, "level": True},
+            "required": ["grade"],
+            "patternProperties": {pattern: {"type": "integer"}},
+            "additionalProperties": False,
+        }
+    )
+    chance = random.Random(1)
+    for _ in range(30):
+        compiled.walked(chance)  # asserts that something can follow
+    assert compiled.takes('{"grade":3}') and not compiled.takes('{"grade":6}')
+
+
+def test_a_declared_name_is_not_spelled_otherwise() -> None:
+    compiled = Compiled({"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert compiled.takes('{"a":1,"b":"x"}') and not compiled.takes('{"\\u0061":"x"}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False},
+        {"oneOf": [{"type": "string"}, {"type": "integer"}, {"type": "array", "items": {"type": "number"}}]},
+        {"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"},
+        {"type": "object", "minProperties": 1, "properties": {"a": {}, "b": {}}, "additionalProperties": False},
+        {"not": {"type": "string"}},
+        {"type": "string", "not": {"enum": ["", "x"]}},
+        {"type": "object", "dependentRequired": {"a": ["b"]}},
+        {"type": "object", "dependencies": {"a": ["b"], "b": {"required": ["c"]}}},
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        {"allOf": [{"properties": {"a": True}}, {"properties": {"b": True}}], "unevaluatedProperties": False},
+        {"type": "string", "format": "uuid"},
+    ],
+)
+def test_what_masks_can_say_is_not_checked_at_the_end(schema: Any) -> None:
+    assert lower(schema).check is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"properties": {"a": {"minLength": "x"}}}, "minLength 'x' at #/properties/a/minLength"),
+        ({"properties": {"a/b": {"type": "dict"}}}, "type 'dict' at #/properties/a~1b/type"),
+        ({"items": {"$ref": "#/$defs/none"}}, "#/$defs/none"),
+        ({"allOf": [{"$ref": "other.json"}]}, "not fetched"),
+        ({"properties": {"a": 3}}, "#/properties/a"),
+        ({"anyOf": {"type": "string"}}, "anyOf"),
+        ({"required": "a"}, "required"),
+        ({"enum": "a"}, "enum"),
+        ({"multipleOf": 0}, "multipleOf"),
+        ({"enum": [float("inf")]}, "number"),
+        (3, "no schema"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_keyword_and_place(schema: Any, said: str) -> None:
+    with pytest.raises(GrammarError, match=r"^(has|is|refers|holds) ") as refusal:
+        lower(schema)
+    assert said in str(refusal.value)
+
+
+def test_depth_and_size_come_to_a_sentence() -> None:
+    deep: Any = {}
+    for _ in range(150):
+        deep = {"type": "array", "items": deep}
+    assert json.loads(lower(deep).text)["items"]
+    for _ in range(500):
+        deep = {"not": {"anyOf": [deep]}}
+    with pytest.raises(GrammarError, match="deep"):
+        lower(deep)
+    chain = {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(3000)} | {"a3000": {"type": "string"}}
+    assert lower({"$ref": "#/$defs/a0", "$defs": chain}).check is None
+    names = {f"p{n}": {"type": "string", "description": "x"} for n in range(3000)}
+    assert len(json.loads(lower({"properties": names}).text)["properties"]) == 3000
