@@ -9,9 +9,9 @@ import pytest
 
 from inflight.core.types.grammar import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.vocabulary import Vocabulary
 
 from .test_grammar_rows import END, SIZE, THINK_END, TOKENIZER, Row
+from .vocabularies import vocabulary_of
 
 UNIQUE = Grammar("json_schema", json.dumps({"type": "array", "uniqueItems": True, "items": {"type": "integer"}}))
 SECOND = Grammar("json_schema", json.dumps({"type": "integer", "multipleOf": 99_991}))
@@ -25,7 +25,7 @@ TAG = Grammar(
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[CompiledGrammars]:
     assert END is not None
-    vocabulary = Vocabulary(TOKENIZER.as_json, TOKENIZER.vocab_size, SIZE, (END,))
+    vocabulary = vocabulary_of(TOKENIZER, SIZE, END)
     grammars = CompiledGrammars(lambda: vocabulary)
     yield grammars
     grammars.close()

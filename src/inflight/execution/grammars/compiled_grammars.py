@@ -57,8 +57,8 @@ class _Compiled(NamedTuple):
 class _Entry:
     """A grammar that is being compiled, was, or cannot be.
 
-    outcome: its matcher and checks, or GrammarError. interested: requests that wait for it; without any, compiling is cancelled.
-    job: its number in the queue.
+    outcome: its matcher and checks, or GrammarError. interested: requests that wait for it; without any, compiling is
+    cancelled. job: its number in the queue.
     """
 
     grammar: Grammar

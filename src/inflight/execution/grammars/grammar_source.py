@@ -55,7 +55,8 @@ def explained(grammar: Grammar, error: GrammarError) -> GrammarError:
     found = contradiction(_parsed(grammar.source)) if grammar.kind == "json_schema" else None
     if found is None:
         return error
-    return GrammarError(f"allows nothing, because of {found} ({str(error).removeprefix('cannot be used: ')}); change it")
+    reason = str(error).removeprefix("cannot be used: ")
+    return GrammarError(f"allows nothing, because of {found} ({reason}); change it")
 
 
 def _source(grammar: Grammar, vocabulary: Vocabulary, is_wide: bool) -> GrammarSource:

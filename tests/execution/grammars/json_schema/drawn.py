@@ -15,9 +15,11 @@ from inflight.core.types.grammar import Grammar
 from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.grammar_source import grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
+from inflight.execution.grammars.vocabulary import Vocabulary
 
 Schema = dict[str, Any]
 BYTES = LLTokenizer("byte")
+VOCABULARY = Vocabulary("", 256, 256, (0,))
 NAMES = ["a", "b", "ab", "c"]
 TEXTS = ["", "a", "b", "ab", "abc", "x1", "1"]
 SPELLINGS = 24
@@ -192,7 +194,7 @@ class Compiled:
 
     def __init__(self, schema: Any) -> None:
         for is_wide in (False, True):
-            source = grammar_source(Grammar("json_schema", json.dumps(schema)), lambda text: False, is_wide)
+            source = grammar_source(Grammar("json_schema", json.dumps(schema)), VOCABULARY, is_wide)
             self._matcher = LLMatcher(BYTES, source.text, log_level=0)
             if not self._matcher.is_error():
                 break
