@@ -5,6 +5,8 @@ Knows English plurals that end in s, and takes those that do not. Does not know 
 
 from __future__ import annotations
 
+import unicodedata
+
 LONGEST_SHOWN = 60  # characters of a value or name in a sentence
 
 
@@ -23,3 +25,23 @@ def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
     holds, as an escape."""
     text = text[: most + 1].encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+_STEERING = frozenset(("Cc", "Cs", "Zl", "Zp"))  # Unicode's categories of control characters, half ones, line ends
+_REORDERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text of others, fit for a terminal: what would steer it, or show the text in another order, as escapes.
+
+    Args:
+        text: From a server, a file or a model.
+        keep: Control characters that stay, such as a line end.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one in keep or not _steers(one) else one.encode("unicode_escape").decode() for one in text)
+
+
+def _steers(character: str) -> bool:
+    return character in _REORDERING or unicodedata.category(character) in _STEERING

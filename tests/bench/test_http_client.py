@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from typing import Any, ClassVar, cast
 
 import pytest
+from endless_server import endless_server
 
 from benchmarks.stub_server import StubServer
+from inflight.bench.answer import Answer
 from inflight.bench.client import send
 from inflight.bench.client_types import Target
-from inflight.bench.http_client import retry_after
+from inflight.bench.http_client import CompletionClient, open_session, retry_after
 from inflight.workload.workload import Workload
 
 from .stubbed import ScriptedBodies, entries, one, play
@@ -190,3 +193,23 @@ def test_a_wall_clock_that_goes_backwards_changes_nothing(stub: StubServer) -> N
         assert seen.outcome == "completed" and seen.sent is not None and seen.first_token is not None
         assert seen.intended <= seen.sent < seen.first_token < seen.ended
         assert list(seen.token_times) == sorted(seen.token_times)
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ({"begin": b"data: "}, "The server sent an event of more than 1,048,576 bytes."),
+        ({"begin": b"data: {}\n\ndata: "}, "The server sent an event of more than 1,048,576 bytes."),
+        ({"content_type": "application/json"}, "The server sent an answer of more than 16,777,216 bytes."),
+        ({"status": "500 Broken"}, "HTTP 500: 'xxx"),
+    ],
+    ids=["event", "later event", "whole answer", "error"],
+)
+def test_an_answer_that_does_not_end_is_not_kept(server: dict[str, Any], said: str) -> None:
+    async def ask(url: str) -> str:
+        target = Target(url)
+        async with open_session(target) as session:
+            return (await CompletionClient(session, target, 0.0).ask(b"{}", Answer(), 60.0)).error
+
+    with endless_server(**server) as url:
+        assert asyncio.run(ask(url)).startswith(said)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from endless_server import endless_server
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client_types import BenchError, Target
@@ -98,3 +99,9 @@ def test_a_port_where_something_else_lives_is_told(says: bytes | None, said: str
         assert said in refused(f"http://127.0.0.1:{door.getsockname()[1]}")
         assert time.monotonic() - began < 30
         done.set()
+
+
+@pytest.mark.parametrize("status", ["200 OK", "503 Busy"])
+def test_an_answer_that_does_not_end_is_refused(status: str) -> None:
+    with endless_server(status) as url:
+        assert "answers with more than 4,194,304 bytes" in refused(url)

@@ -36,3 +36,10 @@ def test_the_first_line_of_something_else_is_kept() -> None:
     stream = EventStream()
     assert stream.feed(b"<html>\n<body>\n") == []
     assert stream.stray == b"<html>"
+
+
+def test_an_event_of_endless_lines_is_given_up() -> None:
+    stream = EventStream()
+    for _ in range(20):
+        assert stream.feed(b"data: " + b"x" * 100_000 + b"\n") == []
+    assert stream.is_too_long and stream.feed(b"\n\ndata: more\n\n") == stream.close() == []

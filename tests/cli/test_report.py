@@ -52,6 +52,18 @@ def test_files_stand_side_by_side_on_a_page(capfd: pytest.CaptureFixture[str], r
     assert "page.html is written" in told.err
 
 
+def test_what_files_name_does_not_steer_the_terminal(
+    capfd: pytest.CaptureFixture[str], record: Path, tmp_path: Path
+) -> None:
+    evil = tmp_path / "a\x1b[2J\u202eb.jsonl"
+    evil.write_text(record.read_text())
+    told = report(capfd, evil)
+    assert told.code == 0 and "a\\x1b[2J\\u202eb" in told.out and "\x1b" not in told.out
+    evil.write_text("{}")
+    told = report(capfd, evil)
+    assert told.code == 1 and "a\\x1b[2J\\u202eb" in told.err and "\x1b" not in told.err
+
+
 def test_a_cut_off_record_is_marked(capfd: pytest.CaptureFixture[str], record: Path) -> None:
     record.write_text(record.read_text()[:-100])
     assert "! The record is cut off" in report(capfd, record).out

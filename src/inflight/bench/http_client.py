@@ -22,7 +22,7 @@ from aiohttp.connector import Connection
 
 from inflight.bench.answer import Answer, message, shown
 from inflight.bench.client_types import Target
-from inflight.bench.sse import EventStream
+from inflight.bench.sse import MAX_EVENT_BYTES, EventStream
 from inflight.counted import counted
 from inflight.metrics.observation import Outcome
 
@@ -83,6 +83,8 @@ class TimestampedResponse(aiohttp.ClientResponse):
 
 _BUSY = (429, 503)
 _KEEP_ALIVE_S = 4.0  # shorter than the five seconds after which many servers close what is idle, even while we write
+MAX_ANSWER_BYTES = 16 << 20  # of an answer that is not streamed
+MAX_ERROR_BYTES = 1 << 16  # of an error's body; more is not read
 _LARGE = 1 << 20  # aiohttp warns of plain bytes above it
 
 
@@ -144,7 +146,11 @@ class CompletionClient:
     async def _read(self, response: TimestampedResponse, answer: Answer) -> None:
         content, begin = response.content, self._begin
         if response.content_type == "application/json":
-            answer.take_whole(await content.read(), response.received_at - begin)
+            whole = await _read(content, MAX_ANSWER_BYTES)
+            if len(whole) > MAX_ANSWER_BYTES:
+                answer.error = f"The server sent an answer of more than {MAX_ANSWER_BYTES:,} bytes."
+            else:
+                answer.take_whole(whole, response.received_at - begin)
             return
         events, now = EventStream(), 0.0
         while data := await content.readany():
@@ -153,6 +159,8 @@ class CompletionClient:
                 answer.take(event, now)
             if events.stray is not None and not answer.tokens and not answer.error:
                 answer.error = f"The server sent neither server-sent events nor JSON: {shown(events.stray)}"
+            if events.is_too_long and not answer.error:
+                answer.error = f"The server sent an event of more than {MAX_EVENT_BYTES:,} bytes."
             if answer.error:
                 return  # the connection is closed, for there is more to come
         for event in events.close():
@@ -188,8 +196,16 @@ def _plain(problem: Exception) -> str:
     return str(problem) or type(problem).__name__
 
 
+async def _read(content: aiohttp.StreamReader, most: int) -> bytes:
+    """Return a body to its end, or up to the piece with which it exceeds `most` bytes."""
+    body = bytearray()
+    while len(body) <= most and (data := await content.readany()):
+        body += data
+    return bytes(body)
+
+
 async def _refusal(response: aiohttp.ClientResponse) -> Reply:
-    status, body = response.status, await response.read()
+    status, body = response.status, await _read(response.content, MAX_ERROR_BYTES)
     try:
         said = message(json.loads(body))
     except (ValueError, AttributeError, RecursionError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from inflight.bench.client_types import BenchError, Target
 
 _IGNORED = "X-Inflight-Ignored-Fields"
+MAX_BODY_BYTES = 4 << 20  # of an answer
 _SHOWN = 300  # characters of a server's words that are repeated in a sentence
 
 
@@ -81,12 +83,23 @@ class ProbeClient:
         """Raises BenchError where there is no answer at all; statuses are the caller's to judge."""
         try:
             with self._opener.open(request, timeout=self._patience) as answer:
-                return _answer(answer.status, answer.read(), answer.headers.get(_IGNORED, ""))
+                return _answer(answer.status, self._read(answer), answer.headers.get(_IGNORED, ""))
         except urllib.error.HTTPError as error:
             with error:
-                return _answer(error.code, error.read())
+                return _answer(error.code, self._read(error))
         except (OSError, http.client.HTTPException) as error:
             raise BenchError(self._why(request.full_url, getattr(error, "reason", error))) from None
+
+    def _read(self, answer: Any) -> bytes:
+        """Return the body. Raises TimeoutError, and BenchError where it is too long."""
+        body, end = bytearray(), time.monotonic() + self._patience
+        while data := answer.read1(MAX_BODY_BYTES):
+            body += data
+            if len(body) > MAX_BODY_BYTES:
+                raise BenchError(f"{answer.url} answers with more than {MAX_BODY_BYTES:,} bytes; check the address.")
+            if time.monotonic() > end:
+                raise TimeoutError
+        return bytes(body)
 
     def _why(self, url: str, cause: object) -> str:
         advice = "Start it (ours: inflight serve), or mend the address."

@@ -14,6 +14,7 @@ import click
 
 from inflight import __version__
 from inflight.cli.first_steps import first_steps
+from inflight.counted import printable
 
 VERBS = {
     "demo": "See batching at work: a small server under traffic, in the browser and in words.",
@@ -85,12 +86,16 @@ def call(arguments: list[str]) -> int:
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
         cause = error.strerror or type(error).__name__
-        print(f"inflight: {named}{cause}; check the path, its permissions and the space that is left.", file=sys.stderr)
+        print(
+            f"inflight: {printable(named)}{cause}; check the path, its permissions and the space that is left.",
+            file=sys.stderr,
+        )
         return 1
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours, not the user's mistake
-        print(f"inflight: {error}", file=sys.stderr)
+        sentence = printable(str(error), keep="\n")
+        print(f"inflight: {sentence}", file=sys.stderr)
         return 1
 
 

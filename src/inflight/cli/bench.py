@@ -44,7 +44,7 @@ from inflight.cli.bench_table import (
 )
 from inflight.cli.files import check_writable
 from inflight.cli.options import options_of
-from inflight.cli.progress import Interrupt, Progress, Remaining
+from inflight.cli.progress import Interrupt, Progress, Remaining, show
 from inflight.cli.verb import Verb
 from inflight.config.setting import option
 from inflight.metrics.slo import parse_slos
@@ -99,7 +99,7 @@ def command(address: str | None, **values: Any) -> int:
     prepared = prepare(target, served, first, options)
     seed = values["prompt_seed"] if values["prompt_seed"] is not None else SystemRandom().randrange(_ANY_SEED)
     about = About(prepared, _settings(values, target.url, seed), outcome.save_requests)
-    print(f"{target.endpoint} of {served.model} at {target.url}", file=sys.stderr)
+    show(f"{target.endpoint} of {served.model} at {target.url}")
     if several:
         print_notes((*prepared.notes, *first.notes))
     with Interrupt() as interrupt:
@@ -142,7 +142,7 @@ class _Work:
     def sweep(self, by: str, values: list[float]) -> int:
         spans = [span_of(self.offer.workload(Load(by, value))) for value in values]
         seconds = sum(spans) if all(spans) else None
-        remaining = Remaining(len(values), seconds, lambda sentence: print(sentence, file=sys.stderr))
+        remaining = Remaining(len(values), seconds, show)
         self.shown.print_header(by)
 
         def run(value: float) -> Measured:
@@ -300,5 +300,5 @@ def _code(runs: list[Measured]) -> int:
     unbelieved = [one for one in runs if not one.believed]
     if unbelieved:
         cause = "not one request was completed" if unbelieved[0].valid else "the client could not keep up"
-        print(f"inflight: these figures are not to be believed: {cause}.", file=sys.stderr)
+        show(f"inflight: these figures are not to be believed: {cause}.")
     return int(bool(unbelieved))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
 from inflight.bench.run import Measured, Point
-from inflight.cli.progress import duration
+from inflight.cli.progress import duration, show
 from inflight.cli.summary import milliseconds
 from inflight.counted import counted
 from inflight.metrics.definitions import Percentiles
@@ -45,14 +44,14 @@ def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
     for kind, groups in (("class", measured.by_class), ("lane", measured.by_lane), ("tenant", measured.by_tenant)):
         if len(groups) > 1:
             lines += _groups(kind, groups)
-    print("\n".join(lines), file=sys.stderr)
+    show("\n".join(lines))
     print_notes((*notes, *measured.notes))
     _print_faults(measured)
 
 
 def print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        print(f"note         {note}", file=sys.stderr)
+        show(f"note         {note}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,15 @@ class Curve:
     def print_header(self, by: str) -> None:
         value = "requests/s" if by == "rate" else "concurrency"
         tokens, latencies = ("output tok/s", _PAIRS) if self.answers else ("input tok/s", _WHOLE)
-        print(f"{value:>12} {'completed/s':>12} {tokens:>13} {latencies}  ms", file=sys.stderr)
+        show(f"{value:>12} {'completed/s':>12} {tokens:>13} {latencies}  ms")
 
     def print_point(self, point: Point) -> None:
-        print(self._line(point.value, point.measured), file=sys.stderr)
+        show(self._line(point.value, point.measured))
         _print_faults(point.measured)
 
     def print_probe(self, probe: Probe) -> None:
         verdict = "met" if probe.met else "missed"
-        print(f"{self._line(probe.value, probe.measured)}  {verdict}: {probe.why}", file=sys.stderr)
+        show(f"{self._line(probe.value, probe.measured)}  {verdict}: {probe.why}")
 
     def _line(self, value: float, measured: Measured) -> str:
         summary = measured.summary
@@ -87,7 +86,7 @@ def print_estimate(measured: Measured, places: int, start: float | None) -> None
     summary = measured.summary
     sentence = f"{summary.requests:,} requests, {places} at a time, came to {summary.requests_per_s:,.4g} requests/s"
     begins = "which tells nothing; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
-    print(f"estimate     {sentence}; {begins}", file=sys.stderr)
+    show(f"estimate     {sentence}; {begins}")
 
 
 def print_next(load: Load, seconds: float, left: int | None) -> None:
@@ -97,7 +96,7 @@ def print_next(load: Load, seconds: float, left: int | None) -> None:
         more = "how many follow is known once one was met and one was missed"
     else:
         more = f"at most {left} more after it" + (f", {duration(left * seconds)}" if seconds and left else "")
-    print(f"probe        at {load}{length}; {more}", file=sys.stderr)
+    show(f"probe        at {load}{length}; {more}")
 
 
 def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
@@ -109,7 +108,7 @@ def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
     else:
         missed = f"missed at {found.missed:,.4g}" if found.missed is not None else "no higher one was missed"
         sentence = f"{found.met:,.4g} {unit} {of} ({missed}; {len(found.probes)} probes)"
-    print(f"capacity     {sentence}{found.ended and f'; ended early: {found.ended}'}", file=sys.stderr)
+    show(f"capacity     {sentence}{found.ended and f'; ended early: {found.ended}'}")
 
 
 def _in_words(targets: Targets) -> str:
@@ -124,7 +123,7 @@ def _ends(summary: Summary) -> str:
 
 def _print_faults(measured: Measured) -> None:
     for fault in measured.result.health.faults:
-        print(f"INVALID      {fault}", file=sys.stderr)
+        show(f"INVALID      {fault}")
 
 
 def _promises(all_targets: Iterable[Targets]) -> str:

@@ -21,9 +21,10 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.cli.progress import Interrupt, open_engine
+from inflight.cli.progress import Interrupt, open_engine, show
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import printable
 from inflight.text import Conversation
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
@@ -78,7 +79,7 @@ def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
             if not type(error).__module__.startswith("inflight."):
                 raise
             messages.pop()
-            print(f"inflight: {error} (/reset starts a new conversation.)", file=sys.stderr)
+            show(f"inflight: {error} (/reset starts a new conversation.)")
         else:
             messages.append({"role": "assistant", "content": answer})
 
@@ -111,7 +112,7 @@ def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[di
     with Interrupt() as interrupt:
         while not collector.finished:
             deltas = offline.abort_all() if interrupt.wanted else offline.step()
-            print("".join(delta.text for delta in deltas), end="", flush=True)
+            print(printable("".join(delta.text for delta in deltas), keep="\n\t"), end="", flush=True)
     one = collector.output().outputs[0]
     print(" …" if interrupt.wanted else "")
     if one.detail is not None:

@@ -26,9 +26,10 @@ from inflight.cli.bench_options import (
 )
 from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, options_of, scheduling_options
-from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine
+from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine, show
 from inflight.cli.variants import FIELD, ServedVariant, Variant, read_served, read_variants
 from inflight.cli.verb import Verb, grouped
+from inflight.counted import printable
 from inflight.records.json_text import json_text
 from inflight.workload.arrivals import AtOnce
 from inflight.workload.workload import Workload
@@ -173,18 +174,14 @@ def _targets(
         return Runner(prepared, send, warmup, values["seed"], interrupt=stop), model.max_model_len
 
     for served in started:
-        with started_server(served.name, served.words, _say) as address:  # what is wrong is told before any run
+        with started_server(served.name, served.words, show) as address:  # what is wrong is told before any run
             longest = min(longest, runner(address)[1] or longest)
-        found.append(StartedTarget(served, lambda address: runner(address)[0], _say))
+        found.append(StartedTarget(served, lambda address: runner(address)[0], show))
     for name, url in servers:
         asked, length = runner(url)
         longest = min(longest, length or longest)
         found.append(ServerTarget(name, asked))
     return found, longest
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
 
 
 def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:
@@ -208,7 +205,7 @@ def _compare(
 
     def say(sentence: str) -> None:
         progress.close()
-        print(sentence, file=sys.stderr)
+        show(sentence)
 
     loads = _loads(offer, points)
     rounds = repeats * len(targets)
@@ -237,7 +234,7 @@ def _compare(
     if values["html"] is not None:
         values["html"].write_text(render(report), encoding="utf-8")
         print(f"{values['html']} is written; open it in a browser.", file=sys.stderr)
-    print(json_text(as_json(report), indent=2) if values["as_data"] else as_text(report))
+    print(json_text(as_json(report), indent=2) if values["as_data"] else printable(as_text(report), keep="\n"))
     if interrupt.wanted:
         print("Stopped; what is told is of the rounds that were whole.", file=sys.stderr)
         return 130

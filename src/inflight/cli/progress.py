@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.counted import printable
 
 if TYPE_CHECKING:
     from inflight.build import Engine
 
 _QUIET_SECONDS = 1.0  # work that ends sooner shows nothing
 _LINE_SECONDS = 10.0
+
+
+def show(text: str) -> None:
+    """Print lines on standard error, with escapes for what would steer the terminal: servers and files name things."""
+    print(printable(text, keep="\n"), file=sys.stderr)
 
 
 class Progress:
@@ -41,7 +47,7 @@ class Progress:
         elif now - self._last_line >= _LINE_SECONDS:
             self._last_line = now
             of = "" if total is None else f" of {total:,.0f}"
-            print(f"{self._what}: {done:,.0f}{of} {self._unit}{note and ', ' + note}", file=sys.stderr)
+            show(f"{self._what}: {done:,.0f}{of} {self._unit}{note and ', ' + note}")
 
     def close(self) -> None:
         if self._bar is not None:

@@ -9,6 +9,7 @@ import click
 
 from inflight.cli.files import check_writable
 from inflight.cli.verb import Verb
+from inflight.counted import printable
 from inflight.records.json_text import json_text
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -45,7 +46,10 @@ def command(
     if html is not None:
         html.write_text(render(report), encoding="utf-8")
         print(f"{html} is written: {html.stat().st_size / 1e3:,.0f} kB; open it in a browser.", file=sys.stderr)
-    print(json_text(as_json(report), indent=2) if as_data else as_text(report), end="\n" if as_data else "")
+    if as_data:
+        print(json_text(as_json(report), indent=2))
+    else:
+        print(printable(as_text(report), keep="\n"), end="")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -23,7 +23,7 @@ from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.server_options import answer_options
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
-from inflight.counted import counted
+from inflight.counted import counted, printable
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
@@ -132,7 +132,7 @@ def _answer(
         while not collector.finished:
             deltas = offline.abort_all() if interrupt.wanted else offline.step()
             if streams:
-                print("".join(delta.text for delta in deltas), end="", file=out, flush=True)
+                print(_shown("".join(delta.text for delta in deltas), out), end="", file=out, flush=True)
         output = collector.output()
         if as_json:
             print(json_text(output_line(0, output), ensure_ascii=False), file=out)
@@ -140,7 +140,7 @@ def _answer(
             print(file=out)
         else:
             for one in output.outputs:
-                print(one.text, end="\n\n" if one is not output.outputs[-1] else "\n", file=out)
+                print(_shown(one.text, out), end="\n\n" if one is not output.outputs[-1] else "\n", file=out)
     return _tell_end(output, interrupt.wanted)
 
 
@@ -157,6 +157,11 @@ def _output(path: Path | None) -> Any:
         if path is None
         else path.open("w", encoding="utf-8")
     )
+
+
+def _shown(text: str, out: IO[str]) -> str:
+    """Return what a model said, as it is where a file or a pipe takes it, and fit for a terminal elsewhere."""
+    return printable(text, keep="\n\t") if out.isatty() else text
 
 
 def _tell_end(output: Any, interrupted: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from endless_server import endless_server
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -145,3 +146,19 @@ def test_each_of_several_engines_has_its_numbers_and_its_tiers() -> None:
     assert "2 for keys and values that are brought" in " ".join(shown(seen, width=140, height=0).split())
     seen.take(Frame(2, 1.0, 2.0, members=[Member("a")]))
     assert "tiny · b" not in shown(seen, width=140, height=0), "it is gone"
+
+
+def test_names_that_a_server_tells_do_not_steer_the_terminal() -> None:
+    seen = Seen()
+    seen.take(replace(HELLO, title="evil\x1b]0;owned\u202e"))
+    lane = LanePart("lane\x1b[2J", 3, 2, "\x9bH", "b\x1b", [9], 1.5, {"\x1b[5m": 1})
+    seen.take(replace(frame(0, []), lanes=[lane], members=[Member("m\x1b[1m", "state\x1b[2m")]))
+    text = shown(seen, 200)
+    assert "evil\\x1b]0;owned\\u202e" in text and "lane\\x1b[2J" in text and "m\\x1b[1m" in text
+    seen.take(Problem("no\x1b[2J"))
+    assert not set("\x1b\x07\x9b\u202e") & set(text + shown(seen, 200))
+
+
+def test_a_line_that_does_not_end_is_not_kept() -> None:
+    with endless_server(begin=b"data: ") as url, pytest.raises(FeedError, match="has more than 8,388,608 bytes"):
+        list(FeedReader(url, None).messages(wait=False))

@@ -16,6 +16,7 @@ from inflight.live.frames import FrameError, Message, decode
 
 SILENT_SECONDS = 6.0  # without a byte, after which the server counts as lost
 PAUSE_SECONDS = 1.0
+MAX_LINE_BYTES = 8 << 20
 
 
 class FeedError(ValueError):
@@ -76,7 +77,9 @@ class FeedReader:
             answer = connection.getresponse()
             if answer.status != 200:
                 self._refused(answer.status, answer.read(1 << 16))
-            while line := answer.readline():
+            while line := answer.readline(MAX_LINE_BYTES + 1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise http.client.HTTPException(f"a line of its feed has more than {MAX_LINE_BYTES:,} bytes")
                 if line.startswith(b"id: "):
                     self._last = line[4:].strip().decode("ascii", "replace")
                 elif line.startswith(b"data: "):

@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from inflight.cli.live_terminal.feed import FeedReader
 from inflight.cli.live_terminal.seen import Cell, Column, Engine, Seen
-from inflight.counted import counted
+from inflight.counted import counted, printable
 from inflight.live.frames import BlocksPart, Frame, Hello, LanePart, Latencies
 
 DRAWINGS_PER_SECOND = 5
@@ -68,6 +69,17 @@ def look_once(reader: FeedReader) -> int:
     return 0
 
 
+class _Printable:
+    """A picture with escapes for what servers may name their lanes and models, and what would steer the terminal."""
+
+    def __init__(self, inner: RenderableType):
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._inner, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text, keep="\n"))
+
+
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """A function that waits so many seconds for a key: which, or ""."""
@@ -92,7 +104,7 @@ def picture(seen: Seen, url: str, width: int, height: int) -> RenderableType:
     """height: of the screen; 0: as much as there is."""
     hello, frame = seen.hello, seen.frame
     if hello is None or frame is None:
-        return Text(seen.trouble or f"waiting for {url} …", style="dim")
+        return _Printable(Text(seen.trouble or f"waiting for {url} …", style="dim"))
     parts: list[RenderableType] = [_head(seen, hello, url), _tiles(hello, frame, seen.blocks, width)]
     if hello.members_only or frame.members:
         parts.append(_members(frame))
@@ -104,7 +116,7 @@ def picture(seen: Seen, url: str, width: int, height: int) -> RenderableType:
         parts += [_batch(seen.columns, hello, width, max(4, room)), _memory(seen.blocks, width), queues]
     if height:
         parts.append(Text("q ends · Space pauses", style="dim"))
-    return Group(*parts)
+    return _Printable(Group(*parts))
 
 
 def _head(seen: Seen, hello: Hello, url: str) -> Text:
@@ -249,7 +261,7 @@ def _why(lane: LanePart) -> str:
     if not lane.waiting:
         return ""
     behind = f", behind {lane.behind}" if lane.behind and lane.behind != lane.name else ""
-    apart = "".join(f", {count:,} {_REASONS[what]}" for what, count in lane.apart.items())
+    apart = "".join(f", {count:,} {_REASONS.get(what, what)}" for what, count in lane.apart.items())
     reason = _REASONS.get(lane.stands_for, "for " + (lane.stands_for or "the step"))
     return f"{reason}{behind}, {_seconds(lane.oldest)}{apart}"
 
