@@ -80,6 +80,17 @@ def test_foreseen_steps_take_what_their_steps_take() -> None:
     assert (executor.steps, executor.busy) == (alone.steps, alone.busy) == (50, alone.busy)
 
 
+def test_each_step_has_features_of_its_own() -> None:
+    class Keeping(Affine):
+        def seconds(self, held: Features) -> float:
+            kept.append(held)
+            return 0.01
+
+    kept: list[Features] = []
+    SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Keeping()).foresee(SteadyDecodes(2, 80, 3), 0.0)
+    assert [one.decode_context for one in kept] == [80, 82, 84]
+
+
 def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
     """Of noise, too: those that come in their place draw what they would have drawn."""
     told = FittedModel(0.01, (1e-4,), residuals=(0.5, 0.9, 1.6))

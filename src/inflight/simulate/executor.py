@@ -102,29 +102,24 @@ class SimulatedExecutor:
         """What these steps will take if they are computed from now on; the device has computed none of them yet."""
         rows, context, seconds_of = coming.rows, coming.context, self._model.seconds
         times, taken = [now], []
-        # One for all of the steps, since they are made by the ten thousand and models keep none.
-        held, change = Features(rows, rows, rows, context, 0.0), object.__setattr__
         for _ in range(coming.most):
-            seconds = seconds_of(held)
+            seconds = seconds_of(Features(rows, rows, rows, context, 0.0))
             now += seconds
             taken.append(seconds)
             times.append(now)
             context += rows
-            change(held, "decode_context", context)
         return ForeseenSteps(coming, times, taken)
 
     def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
         """The first so many of them, right after they were foreseen; the others never come, since they hold something
         else."""
         rows, context, extrapolates = foreseen.decodes.rows, foreseen.decodes.context, self._model.extrapolates
-        held, change = Features(rows, rows, rows, context, 0.0), object.__setattr__
         busy = self.busy
         for place in range(steps):  # added in the order of steps, bit by bit as if each had been taken alone
             busy += foreseen.seconds[place]
-            if (sentence := extrapolates(held)) is not None:
+            if (sentence := extrapolates(Features(rows, rows, rows, context, 0.0))) is not None:
                 self._extrapolates(sentence)
             context += rows
-            change(held, "decode_context", context)
         self.busy = busy
         self.steps += steps
         if isinstance(self._model, NoisyModel):

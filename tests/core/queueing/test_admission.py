@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
@@ -10,11 +12,13 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load, Margin
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.stopping import StopText
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.tenants.backlog import Backlog
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity
-from inflight.core.types.request import SLO, RequestRefused
+from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.engine.null import NullExecutor
 
 from ..builders import request
@@ -172,7 +176,7 @@ def test_promises_that_were_not_kept_make_the_next_ones_more_careful() -> None:
     for number in range(100):
         promised = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
         try:
-            admission.check(promised, [], lambda: load)
+            admission.accepted(promised, admission.check(promised, [], lambda: load))
         except RequestRefused as refusal:
             assert refusal.retry_after is not None and refusal.retry_after > 0
             break
@@ -186,11 +190,33 @@ def test_what_ended_without_a_token_or_was_promised_with_ease_teaches_nothing(tt
     admission, load, predicted = promising()
     for number in range(50):
         one = request(f"{number}", [0] * 9, slo=SLO(ttft=ttft * predicted))
-        admission.check(one, [], lambda: load)
+        admission.accepted(one, admission.check(one, [], lambda: load))
         if ttft < 10:
             admission.ended(one)
         admission.kept(one, 1000.0)
     admission.check(request("last", [0] * 9, slo=SLO(ttft=1.5 * predicted)), [], lambda: load)
+
+
+class Predicting(Admission):
+    """Lets all in, and predicts half a second."""
+
+    def check(self, request: Request, backlogs: Sequence[Backlog], load: Callable[[], Load]) -> float | None:
+        return 0.5
+
+
+def test_a_prediction_for_a_request_that_is_refused_later_is_not_kept() -> None:
+    def broken(request: Request) -> StopText:
+        raise OSError("no such token")
+
+    admission, late = Predicting("slo", LatencyModel()), request("late", stop=("ab",))
+    scheduler = Scheduler(CAPACITY, Chunked(16), Fcfs(), token_budget=16, stop_text=broken, admission=admission)
+    with pytest.raises(RequestRefused, match="no such token"):
+        scheduler.add(late, 0.0)
+    admission.kept(late, 1000.0)
+    assert admission._margin.value == 1.0
+    scheduler.add(request("late"), 0.0)
+    admission.kept(late, 1000.0)
+    assert admission._margin.value > 1.0
 
 
 def test_the_margin_rests_where_its_share_of_the_observations_lies() -> None:

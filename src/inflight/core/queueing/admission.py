@@ -87,7 +87,7 @@ class Admission:
         self._max_tokens = max_tokens
         self._default_ttft = default_ttft
         self._margin = Margin()
-        self._promised: dict[str, float] = {}  # request id → seconds to the first token as they were predicted
+        self._predicted: dict[str, float] = {}  # request id → seconds to the first token as they were predicted
         self._told = self._taken = 0.0  # seconds of rounds as the model tells them and as they were, decaying
 
     @property
@@ -107,15 +107,25 @@ class Admission:
         others compete for the cores, rounds take longer, and their mean is what a queue waits for."""
         return self._taken / self._told if self._told > 0 else 1.0
 
-    def check(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
-        """Raises RequestRefused, with the seconds after which to try again.
+    def check(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> float | None:
+        """Return the seconds to the first token as they are predicted, for `accepted`; None where that teaches nothing.
 
-        backlogs: of the queues before the newcomer. load: everybody in them and in the batch, one by one; asked only
-        where a time is to be predicted."""
+        Args:
+            request: The newcomer.
+            backlogs: Counts of the queues before it.
+            load: Lists all sequences in them and in the batch; called only where a time is to be predicted.
+
+        Raises:
+            RequestRefused: It may not come in; with the seconds after which to try again.
+        """
         if self._mode in ("queue", "auto"):
             self._check_queue(request, backlogs, load)
-        if self._mode in ("slo", "auto"):
-            self._check_slo(request, load)
+        return self._check_slo(request, load) if self._mode in ("slo", "auto") else None
+
+    def accepted(self, request: Request, predicted: float | None) -> None:
+        """Remember what `check` predicted for a request that has come in, until its first token or its end."""
+        if predicted is not None:
+            self._predicted[request.request_id] = predicted
 
     def _check_queue(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
         most, samples = self._max_requests, request.params.n
@@ -156,13 +166,13 @@ class Admission:
         """What the newcomer's tenant has of them already, where tenants share the places."""
         return None if self.shares is None else self.shares.held(request.tenant, backlogs)
 
-    def _check_slo(self, request: Request, asked: Callable[[], Load]) -> None:
+    def _check_slo(self, request: Request, asked: Callable[[], Load]) -> float | None:
         target = self._target(request)
         if target is None or not self._latency.ready:
-            return
+            return None
         load = asked()
         if not load.ahead and not load.remaining:
-            return  # an idle engine: no later time would be better, and refusing for ever would teach it nothing
+            return None  # an idle engine: no later time would be better, and refusing for ever would teach it nothing
         plain = self.seconds_to_first_token(len(request.prompt_token_ids), load)
         expected = plain * self._margin.value
         if expected > target:
@@ -172,20 +182,19 @@ class Admission:
                 f"{target:.2f} s; try again in {expected - target:.1f} s.",
                 retry_after=expected - target,
             )
-        if expected > NEAR * target:
-            self._promised[request.request_id] = plain
+        return plain if expected > NEAR * target else None
 
     def _target(self, request: Request) -> float | None:
         return request.slo.ttft if request.slo.ttft is not None else self._default_ttft
 
     def kept(self, request: Request, now: float) -> None:
         """Its first token came: what was promised is compared with what came."""
-        if self._promised and (plain := self._promised.pop(request.request_id, None)) is not None:
+        if self._predicted and (plain := self._predicted.pop(request.request_id, None)) is not None:
             self._margin.observe((now - request.arrival) / plain)
 
     def ended(self, request: Request) -> None:
         """It ended, perhaps without a token."""
-        self._promised.pop(request.request_id, None)
+        self._predicted.pop(request.request_id, None)
 
     def seconds_to_first_token(self, prompt_tokens: int, load: Load) -> float:
         """Expected wait of a newcomer: for a row, then for the prompts before it and its own."""

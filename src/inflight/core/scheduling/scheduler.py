@@ -162,12 +162,14 @@ class Scheduler:
         if request.request_id in self._requests or self._output_buffer.holds(request.request_id):
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._validator.check(request)
+        predicted = None
         if self._admission.asks:
             backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
-            self._admission.check(request, backlogs, partial(self._load, request))
+            predicted = self._admission.check(request, backlogs, partial(self._load, request))
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
         samples = self._sample_maker.make(request)
+        self._admission.accepted(request, predicted)
         self._learn_arrival(lane, now)
         self._lanes.arrives(lane)
         for sequence in samples:

@@ -7,7 +7,7 @@ decide what is served: they have 128 bits, and whoever stores a block stores its
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -26,5 +26,6 @@ def root_name(root: SharedRoot, identity: bytes) -> bytes:
 
 
 def next_name(before: bytes, token_ids: Sequence[int]) -> bytes:
-    """Of the block with these tokens behind that one."""
-    return blake2b(before + array("I", token_ids).tobytes(), digest_size=BYTES, person=_BLOCK).digest()
+    """Of the block with these tokens behind that one; the same whatever the machine's byte order is."""
+    content = before + struct.pack(f"<{len(token_ids)}I", *token_ids)
+    return blake2b(content, digest_size=BYTES, person=_BLOCK).digest()

@@ -7,7 +7,7 @@ once.
 from __future__ import annotations
 
 import math
-from array import array
+import struct
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
@@ -91,7 +91,7 @@ class EmbeddingsSerializer(TextSerializer):
 
     def _shown(self, vector: tuple[float, ...]) -> Any:
         if self._call.text_form.base64:
-            return b64encode(array("f", vector).tobytes()).decode("ascii")
+            return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
         return msgspec.Raw(encode(vector))
 
 

@@ -1,0 +1,13 @@
+"""Names of blocks in tiers: the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+
+from inflight.core.types.block_names import next_name
+
+
+def test_token_ids_are_little_endian() -> None:
+    content = b"before" + bytes([1, 0, 0, 0]) + bytes([0x44, 0x33, 0x22, 0x11])
+    name = hashlib.blake2b(content, digest_size=16, person=b"inflight-block-1").digest()
+    assert next_name(b"before", (1, 0x11223344)) == name
