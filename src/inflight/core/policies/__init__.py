@@ -22,13 +22,16 @@ class Policy(Protocol):
 
     window: 0 when the rank of a waiting sequence never changes (linear ageing does not: everyone ages alike). Above 0,
     the first so many by arrival are ranked anew at every step. steady: whether ranks of running sequences never change
-    either; then they are sorted when somebody joins, and not at every step. reads_priority: whether a request's
-    priority means something here; where it does not, a request that names one is refused.
+    either; then they are sorted when somebody joins, and not at every step. group_ranks_rise: whether the rank of a
+    group with waiting sequences never falls, but when one of its sequences comes, leaves or ends; then only the first
+    groups are asked at a choice. reads_priority: whether a request's priority means something here; where it does not,
+    a request that names one is refused.
     """
 
     name: str
     window: int
     steady: bool
+    group_ranks_rise: bool
     reads_priority: bool
 
     @property
@@ -74,6 +77,7 @@ class Ordered:
 
     window = 0
     steady = False
+    group_ranks_rise = False
     reads_priority = False
     shares: Shares | None = None
 

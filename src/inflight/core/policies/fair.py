@@ -34,6 +34,7 @@ MOST_GONE = 4096  # tenants without requests whose counters are kept: clients ch
 
 class Fair(Ordered):
     name = "fair"
+    group_ranks_rise = True  # counters only rise; how many sequences a tenant has changes when one comes or ends
     shares: Shares
 
     def __init__(self, weights: Mapping[str, float] | None = None):

@@ -22,6 +22,7 @@ class Guarded:
     """Ranks become (0, rank) while the policy works and (1, arrival) afterwards, so that all of them compare."""
 
     steady = False  # a failure changes all
+    group_ranks_rise = False
     shares: Shares | None = None
 
     def __init__(self, policy: Policy, report: Callable[[str], None]):

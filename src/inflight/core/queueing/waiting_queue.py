@@ -1,7 +1,8 @@
 """The waiting queue: sequences without a row, in the order of their policy.
 
 Knows ranks and groups, and nothing of memory or plans. Within a group the order is a heap of ranks that were taken when
-a sequence began to wait; which group is next is asked anew at every choice. For policies whose ranks change (`window`)
+a sequence began to wait; which group is next is asked anew at every choice: of all groups, or, where the policy says
+that their ranks only rise, of the first ones (`group_order`). For policies whose ranks change (`window`)
 the first so many by arrival are ranked anew when a step asks. Samples of one prompt wait apart until the first of them
 has its prompt computed, so that they find its blocks instead of computing the prompt again. Apart wait those whose
 adapter is not there, or of whose prefix more is on its way, too: they count, and have no place in the order.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from collections.abc import Sequence as Sequences
 
 from inflight.core.policies import Ordered, Policy, Rank
+from inflight.core.queueing.group_order import GroupOrder
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.tenants.backlog import Backlog
 
@@ -35,6 +37,8 @@ class WaitingQueue:
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
         self._deferred: dict[int, tuple[Sequence, int, str]] = {}  # by number: those apart, tokens as above, and why
+        self._now = 0.0  # of the last choice
+        self._order = GroupOrder(self._key) if policy.group_ranks_rise else None
 
     def clear(self) -> None:
         """Nobody waits."""
@@ -43,6 +47,8 @@ class WaitingQueue:
         self._held.clear()
         self._deferred.clear()
         self.backlog = Backlog()
+        if self._order is not None:
+            self._order.clear()
 
     def __len__(self) -> int:
         return self.backlog.total.places
@@ -60,13 +66,17 @@ class WaitingQueue:
         view = SequenceView(sequence)
         # Where ranks change, the heap keeps the order of arrival, and a choice looks closer.
         rank = (view.arrival,) if self.policy.window else self.policy.rank(view, now)
-        heap = self._heaps.setdefault(self.policy.group(view), [])
+        group = self.policy.group(view)
+        heap = self._heaps.setdefault(group, [])
         ticket = next(self._tickets)
         heapq.heappush(heap, (rank, sequence.number, ticket, sequence))
         tokens = _tokens(sequence)
         self._forget(sequence)
         self._inside[sequence.number] = ticket, tokens
         self.backlog.came(sequence.request.tenant, 1, tokens)
+        self._now = now
+        if self._order is not None:
+            self._order.changed(group)
 
     def deferred(self, reason: str) -> int:
         """Those that wait apart for this."""
@@ -116,6 +126,8 @@ class WaitingQueue:
         for heap in self._heaps.values():
             head = (entry for entry in itertools.islice(heap, 2 * most) if self._is_valid(entry))
             found += (entry[3] for entry in itertools.islice(head, most - len(found)))
+            if len(found) == most:
+                break
         return found
 
     def views(self) -> list[SequenceView]:
@@ -130,11 +142,14 @@ class WaitingQueue:
     def take(self, sequence: Sequence) -> None:
         """It is served: it waits no longer, its siblings still wait for it."""
         self._forget(sequence)
+        self._valid_heap(self.policy.group(SequenceView(sequence)))
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a sequence wherever it waits; harmless if it does not."""
+        """Take out a sequence that has ended, wherever it waits; harmless if it does not."""
         self._forget(sequence)
         self._take_held(sequence)
+        if self._order is not None:
+            self._order.changed(self.policy.group(SequenceView(sequence)))
 
     def defer_siblings(self, leader: Sequence, siblings: Sequences[Sequence]) -> None:
         """Hold samples back behind the first one of their prompt, wherever they wait now."""
@@ -174,17 +189,28 @@ class WaitingQueue:
 
     def _next_heap(self, now: float) -> list[Entry] | None:
         """The heap of the group that is served next, its head valid."""
-        for group in list(self._heaps):
-            heap = self._heaps[group]
-            while heap and not self._is_valid(heap[0]):
-                heapq.heappop(heap)
-            if not heap:
-                del self._heaps[group]
-        if len(self._heaps) <= 1:
-            return next(iter(self._heaps.values()), None)
-        return self._heaps[
-            min(self._heaps, key=lambda group: (self.policy.group_rank(group, now), self._heaps[group][0][:2]))
-        ]
+        self._now = now
+        if self._order is not None:
+            first = self._order.first()
+            return None if first is None else self._heaps[first]
+        heaps = {group: heap for group in list(self._heaps) if (heap := self._valid_heap(group)) is not None}
+        if len(heaps) <= 1:
+            return next(iter(heaps.values()), None)
+        return heaps[min(heaps, key=lambda group: (self.policy.group_rank(group, now), heaps[group][0][:2]))]
+
+    def _valid_heap(self, group: Hashable) -> list[Entry] | None:
+        """The heap of a group, its head valid; None where none of its sequences may be served."""
+        heap = self._heaps.get(group)
+        while heap and not self._is_valid(heap[0]):
+            heapq.heappop(heap)
+        if not heap:
+            self._heaps.pop(group, None)
+        return heap or None
+
+    def _key(self, group: Hashable) -> tuple[Rank, Rank, int] | None:
+        """By which a group comes before others; None where none of its sequences may be served."""
+        heap = self._valid_heap(group)
+        return None if heap is None else (self.policy.group_rank(group, self._now), *heap[0][:2])
 
     def _ranked_anew(self, now: float) -> Iterator[Sequence]:
         self._next_heap(now)  # drops what is stale at the heads
