@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
+from inflight.core.kv.block_tables import BlockTables
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.sequence import Sequence
 from inflight.core.types.plan import Capacity
@@ -186,4 +188,38 @@ def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
     one = computed(memory, admitted(memory, sequence(0, prompt=[0] * (2 * SIZE))), 2 * SIZE)
     other = admitted(memory, sequence(1, prompt=[0] * (2 * SIZE + 1)))
     assert one.blocks == other.blocks[:2]
-    assert (memory.tables.gain([one]), memory.tables.gain([other]), memory.tables.gain([one, other])) == (0, 1, 3)
+    assert [len(memory.tables.alone(some)) for some in ([one], [other], [one, other])] == [0, 1, 3]
+
+
+def fewest_by_trying(tables: BlockTables, sequences: list[Sequence], blocks: int) -> list[Sequence]:
+    """One more until they are enough; then without each that it does not take."""
+    for count in range(1, len(sequences) + 1):
+        victims = sequences[:count]
+        if len(tables.alone(victims)) >= blocks:
+            for victim in victims[:-1]:
+                rest = [other for other in victims if other is not victim]
+                victims = rest if len(tables.alone(rest)) >= blocks else victims
+            return victims
+    return []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_as_few_give_way_as_by_trying_each(seed: int) -> None:
+    draws = random.Random(seed)
+    memory = memory_of(200, max_model_len=100)
+    running = []
+    for number in range(12):
+        prompt = [draws.randrange(2)] * SIZE * draws.randrange(1, 4) + [number + 2] * draws.randrange(1, 9)
+        running.append(computed(memory, admitted(memory, sequence(number, prompt)), len(prompt)))
+    for blocks in range(1, memory.pool.held + 2):
+        some = draws.sample(running, len(running))
+        assert memory.tables.fewest(some, blocks) == fewest_by_trying(memory.tables, some, blocks)
+
+
+def test_each_table_is_walked_through_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memory_of(200)
+    running = [admitted(memory, sequence(number, [number] * SIZE)) for number in range(40)]
+    walks, held = [], BlockTables.held
+    monkeypatch.setattr(BlockTables, "held", lambda self, one: walks.append(one) or held(self, one))
+    assert len(memory.tables.fewest(running, 40)) == 40
+    assert len(walks) < 2 * 40

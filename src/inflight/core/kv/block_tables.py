@@ -52,9 +52,28 @@ class BlockTables:
         columns = zip_longest(*sequence.block_tables, fillvalue=nothing)
         return [block for column in columns for block in column if block != nothing]
 
-    def gain(self, sequences: Sequences[Sequence]) -> int:
-        """Blocks that would be available if these gave theirs up: those that nobody else holds."""
-        return len(self.alone(sequences))
+    def fewest(self, sequences: Sequences[Sequence], blocks: int) -> list[Sequence]:
+        """Return the first of these that give up so many blocks together, without those that it does not take; none,
+        where not even all of them do. Each table is walked through twice at most."""
+        counts, alone, victims = Counter[int](), set[int](), list[Sequence]()
+        for one in sequences:
+            victims.append(one)
+            held = self.held(one)
+            counts.update(held)
+            alone.update(block for block in held if counts[block] == self._pool.ref_count(block))
+            if len(alone) >= blocks:
+                break
+        else:
+            return []
+        last = victims.pop()  # without it they were too few
+        needed: list[Sequence] = []
+        for one in victims:
+            mine = alone.intersection(self.held(one))
+            if len(alone) - len(mine) >= blocks:
+                alone -= mine
+            else:
+                needed.append(one)
+        return [*needed, last]
 
     def alone(self, sequences: Sequences[Sequence]) -> set[int]:
         """Blocks that these hold, and nobody else."""

@@ -8,6 +8,7 @@ of a victim's blocks, `preemption`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
@@ -81,8 +82,11 @@ class AdmissionPreemption:
         blocks are being stored that may be enough."""
         if not victims or self._memory.swap.storing or not self._could_admit(head, lane, shape, victims):
             return []
-        fewest = range(1, len(victims) + 1)
-        return victims[: next(count for count in fewest if self._could_admit(head, lane, shape, victims[:count]))]
+
+        def is_enough(count: int) -> bool:
+            return self._could_admit(head, lane, shape, victims[:count])
+
+        return victims[: bisect_left(range(len(victims)), True, lo=1, key=is_enough)]
 
     def _preempt(self, victims: list[Sequence], head: Sequence, lane: Lane, now: float) -> bool:
         """All at once: whoever is in flight computes nothing more, and can be preempted in the next plan; nobody goes

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
+from itertools import takewhile
 
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
@@ -180,17 +181,9 @@ class Running:
             return self.sequences[-1:]
         if sequence.protected:
             others = [one for one in others if self._lanes.of(one).settings.background]
-        victims: list[Sequence] = []
-        for one in reversed(others):
-            if one is sequence:
-                return [sequence]
-            victims.append(one)
-            if self._memory.tables.gain(victims) >= blocks:
-                for victim in victims[:-1]:
-                    rest = [other for other in victims if other is not victim]
-                    victims = rest if self._memory.tables.gain(rest) >= blocks else victims
-                return victims
-        return []
+        behind = list(takewhile(lambda one: one is not sequence, reversed(others)))
+        victims = self._memory.tables.fewest(behind, blocks)
+        return victims or ([sequence] if len(behind) < len(others) else [])
 
     def _is_kept(self, victim: Sequence) -> bool:
         """Whether the victim's blocks are to be kept on the host: as far as it can go on behind them."""
