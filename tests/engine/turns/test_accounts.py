@@ -113,6 +113,19 @@ def test_an_engine_that_uses_the_rests_of_another_is_not_shut_out_by_later_ones(
     assert longest < 1.5 * longest_wait(light, simulation.engines, 0.01)
 
 
+def test_a_newcomer_starts_beside_one_that_rests_for_a_moment() -> None:
+    """The other one that is at work is far ahead of both: it has just computed for a second."""
+    accounts = accounts_of(3)
+    accounts.want(1, True, 0.0)
+    accounts.pass_turn(0.0)
+    accounts.want(0, True, 0.0)
+    assert accounts.displaced(1, True, 0.001, 1.0) == 0
+    accounts.end(0, 0.001, False, 1.001)
+    accounts.want(2, True, 1.002)
+    assert (accounts.used(0), accounts.used(1)) == (pytest.approx(0.001), 1.0)
+    assert accounts.used(2) == pytest.approx(0.001)
+
+
 def test_time_that_no_urgent_engine_wants_is_not_taken_from_the_floor() -> None:
     """A turn that was owed to the second place goes on for long, since the urgent one does not come back."""
     accounts = accounts_of(2, floor=0.05)

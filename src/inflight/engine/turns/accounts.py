@@ -162,7 +162,8 @@ class Accounts:
             cells.set(place, Cell.LEFT + before, now)
         used, reached = cells.of(place, Cell.USED + urgent), cells.head(Head.REACHED + urgent)
         if now - cells.of(place, Cell.LEFT + urgent) > AWAY_SECONDS:
-            others = {*self._wanting(), self.holder} - {place, None}
+            resting = [one for one, left in enumerate(cells.column(Cell.LEFT + urgent)) if now - left <= AWAY_SECONDS]
+            others = {*self._wanting(), *resting, self.holder} - {place, None}
             active = [self.used(one) for one in others if one is not None and self._class(one) == urgent]
             used = start(used, active, reached)
         else:

@@ -106,7 +106,8 @@ def expected_until(places: Mapping[int, Place]) -> float:
 
 def start(used: float, active: Collection[float], reached: float) -> float:
     """The virtual time with which an idle place begins: no credit is saved up by sleeping. active: the virtual times of
-    the others of its class; reached: the most that one of them had when it was given a turn."""
+    the others of its class, those in a short rest too; reached: the most that one of them had when it was given a turn.
+    """
     return max(used, reached, min(active, default=reached))
 
 
