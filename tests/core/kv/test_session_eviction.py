@@ -97,6 +97,24 @@ def test_of_sessions_in_turn_some_stay_whole_where_the_oldest_first_would_lose_a
     assert hits(by_worth=True) > 0.25 * 40 * 10 * 4, "half of them would fit"
 
 
+def test_what_comes_next_is_what_goes_and_sessions_are_not_sorted_at_each_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(400)
+    for number in range(100):
+        kept.turn(f"s{number}", 1 + number % 4, at=number / 10, tenant=f"t{number % 3}")
+    kept.table.now = 20.0
+    asked, worth = [], SessionTable.worth
+    monkeypatch.setattr(SessionTable, "worth", lambda self, one: asked.append(one) or worth(self, one))
+    for _ in range(50):
+        coming = kept.pool.next_evicted(kept.pool.free + 3, ())
+        assert len(coming) == 3
+        kept.pool.allocate(kept.pool.free + 3)
+        assert kept.evicted[-3:] == coming
+        kept.table.now += 0.001
+    assert len(asked) <= 100
+
+
 def test_what_two_sessions_have_had_goes_last() -> None:
     kept = Kept(4)
     (shared, mine) = kept.turn("a", 2, at=0.0)

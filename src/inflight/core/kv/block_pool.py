@@ -62,7 +62,9 @@ class BlockPool:
     def next_evicted(self, count: int, spared: Iterable[int | None]) -> list[int]:
         """Those of the evictable blocks that `allocate` would take for so many, if these were held."""
         held = set(spared)
-        return list(islice((block for block in self._evictable if block not in held), max(0, count - self.free)))
+        return list(
+            islice((block for block in self._evictable.coming() if block not in held), max(0, count - self.free))
+        )
 
     def count_evictable(self, blocks: Iterable[int | None]) -> int:
         """How many of these are; None counts as none."""

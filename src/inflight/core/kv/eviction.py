@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class EvictionOrder(Protocol):
-    """Of blocks that are not held; iterating yields them in the order in which they go."""
+    """Of blocks that are not held; iterating yields them in the order in which they would go by now."""
 
     def __len__(self) -> int: ...
 
@@ -30,6 +30,9 @@ class EvictionOrder(Protocol):
 
     def forget(self, block: int) -> None:
         """Its content is to be another one."""
+
+    def coming(self) -> Iterator[int]:
+        """Yield the blocks that `pop` would take one after the other, if nothing else changes."""
 
     def pop(self) -> int:
         """The next one goes; whose it was is known until it is forgotten."""
@@ -63,6 +66,9 @@ class LeastRecentlyReleased:
 
     def forget(self, block: int) -> None:
         """Whose it was makes no difference."""
+
+    def coming(self) -> Iterator[int]:
+        return iter(self._blocks)
 
     def pop(self) -> int:
         return self._blocks.popitem(last=False)[0]

@@ -65,6 +65,17 @@ class SessionEviction:
         """Its content is another one."""
         self._of.pop(block, None)
 
+    def coming(self) -> Iterator[int]:
+        self._look()
+        yielded = set()
+        for session in reversed(self._next):
+            if not self._has_changed(session):
+                yielded.add(session)
+                yield from self._blocks[session]
+        for session in sorted((one for one in self._blocks if one not in yielded), key=self._worth):
+            yield from self._blocks[session]
+        yield from self._shared
+
     def pop(self) -> int:
         session = self._least()
         block = next(iter(self._shared if session is None else self._blocks[session]))
@@ -104,12 +115,16 @@ class SessionEviction:
 
     def _least(self) -> Session | None:
         """The session that is worth least; None: there are none but everybody's blocks."""
+        self._look()
+        return self._next[-1] if self._next else None
+
+    def _look(self) -> None:
+        """Sort the sessions anew, where that was done too long ago, or none is left of those that were sorted."""
         while self._next and self._has_changed(self._next[-1]):
             self._next.pop()
         if self._blocks and (not self._next or self._table.now - self._looked > LOOK):
             self._looked = self._table.now
             self._next = sorted(self._blocks, key=self._worth, reverse=True)
-        return self._next[-1] if self._next else None
 
     def _has_changed(self, session: Session) -> bool:
         """Whether it has nothing to give since they were last looked at, or has had a turn."""
