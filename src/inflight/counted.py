@@ -27,6 +27,11 @@ def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def quoted(value: object) -> str:
+    """Return a value as Python writes it, shortened: what a user gave, whatever it is."""
+    return shortened(repr(value))
+
+
 _STEERING = frozenset(("Cc", "Cs", "Zl", "Zp"))  # Unicode's categories of control characters, half ones, line ends
 _REORDERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from inflight.core.types.request import RequestRefused
-from inflight.server.errors import ApiError, invalid, refused
+from inflight.server.errors import MAX_MESSAGE, MAX_PARAM, ApiError, invalid, refused
 
 from .conftest import Server
 
@@ -24,6 +26,51 @@ from .conftest import Server
 )
 def test_every_error_has_a_code(error: ApiError, code: str) -> None:
     assert error.code == error.body["error"]["code"] == code
+
+
+LONG = "x" * 16_000
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+
+
+def schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"guided_regex": "[z-a]" + LONG},
+        {"guided_regex": "(" * 9000 + LONG[:7000]},
+        {"guided_grammar": "root ::= " + LONG},
+        {"guided_grammar": "start: " + LONG},
+        schema({"type": LONG}),
+        schema({"$ref": LONG}),
+        schema({"$ref": "#/" + LONG}),
+        schema({"pattern": "[z-a]" + LONG}),
+        {"structured_outputs": {"structural_tag": LONG}},
+        {"model": LONG[:512]},
+        {"service_tier": LONG},
+        {"stop": LONG},
+        {"logit_bias": {LONG: 1}},
+        {"tools": [{"type": "function", "function": {"name": LONG[:512]}}]},
+        {"messages": [{"role": LONG, "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": [{"type": LONG}]}]},
+        {"stream_options": {LONG: [1], "include_usage": LONG}},
+        {"chat_template_kwargs": {LONG[:256]: 1, "messages": LONG}},
+    ],
+    ids=lambda more: str(more)[:40],
+)
+def test_what_an_error_repeats_of_a_body_is_short(server: Server, more: dict[str, Any]) -> None:
+    answer = server.post("/v1/chat/completions", HELLO | more)
+    error = answer.json()["error"]
+    assert answer.status_code in (400, 404), answer.text[:300]
+    assert LONG[:401] not in answer.text and len(answer.text) < 1000
+    assert error["message"].endswith((".", "?"))
+
+
+def test_an_error_is_bounded_whatever_it_is_made_of() -> None:
+    error = invalid(f"{LONG}; leave it out.", LONG)
+    assert len(error.message) <= MAX_MESSAGE and len(str(error)) <= MAX_MESSAGE and len(error.param or "") <= MAX_PARAM
 
 
 def test_the_list_of_models_may_end_with_a_slash(server: Server) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from inflight.core.types.adapter import LONGEST_NAME, Adapter
+from inflight.counted import shortened
 
 
 class AdapterNameError(ValueError):
@@ -46,7 +47,9 @@ class AdapterNames:
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise AdapterNameError(f"An adapter's name has 1 to {LONGEST_NAME} characters, each printable.")
         if (known := self._by_name.get(name)) is not None:
-            raise AdapterNameError(f"The adapter {name!r} is there already, from {known.path}; unload it first.")
+            raise AdapterNameError(
+                f"The adapter {shortened(name)!r} is there already, from {known.path}; unload it first."
+            )
         if self._check is None:
             raise AdapterNameError("This engine has 0 slots for adapters; start it with --max-loras.")
         self._check(path)
@@ -61,4 +64,4 @@ class AdapterNames:
 
     def _unknown(self, name: str) -> AdapterNameError:
         there = f"there are {', '.join(self._by_name)}" if self._by_name else "there are none"
-        return AdapterNameError(f"There is no adapter {name!r}; {there}.")
+        return AdapterNameError(f"There is no adapter {shortened(name)!r}; {there}.")

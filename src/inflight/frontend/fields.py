@@ -15,6 +15,7 @@ from typing import Any
 
 from inflight.core.types.request import SLO
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import quoted, shortened
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
 # No limit but the model's, a seed of the engine's, none, none.
@@ -31,7 +32,7 @@ def with_fields(defaults: SamplingParams, given: Mapping[str, Any], *, beside: t
         if name not in SAMPLING_FIELDS and name not in beside:
             near = difflib.get_close_matches(name, (*SAMPLING_FIELDS, *beside), 1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join((*beside, *SAMPLING_FIELDS))}."
-            raise UnknownField(f"The field {name!r} is unknown.{hint}")
+            raise UnknownField(f"The field {shortened(name)!r} is unknown.{hint}")
     # JSON clients send null for "not set", which is a value of its own only where the setting says so.
     chosen = {
         name: value
@@ -53,10 +54,10 @@ def placement(data: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: data[name] for name in PLACEMENT_FIELDS if data.get(name) is not None}
     for name in ("cache_salt", "lane", "tenant"):
         if name in given and not isinstance(given[name], str):
-            raise PlacementError(f"{name} is {given[name]!r}; give text.")
+            raise PlacementError(f"{name} is {quoted(given[name])}; give text.")
     priority = given.get("priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 2**31:
-        raise PlacementError(f"priority is {priority!r}; give a whole number, the lower the sooner.")
+        raise PlacementError(f"priority is {quoted(priority)}; give a whole number, the lower the sooner.")
     if "slo" in given:
         given["slo"] = _slo(given["slo"])
     return given
@@ -64,9 +65,9 @@ def placement(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _slo(value: Any) -> SLO:
     if not isinstance(value, Mapping) or not set(value) <= {"ttft_ms", "itl_ms"}:
-        raise PlacementError(f'slo is {value!r}; give an object with "ttft_ms", "itl_ms" or both.')
+        raise PlacementError(f'slo is {quoted(value)}; give an object with "ttft_ms", "itl_ms" or both.')
     for name, number in value.items():
         is_number = not isinstance(number, bool) and isinstance(number, int | float)
         if number is not None and not (is_number and math.isfinite(number) and number > 0):
-            raise PlacementError(f"slo.{name} is {number!r}; give milliseconds above 0.")
+            raise PlacementError(f"slo.{name} is {quoted(number)}; give milliseconds above 0.")
     return SLO(*(value[name] / 1e3 if value.get(name) is not None else None for name in ("ttft_ms", "itl_ms")))

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import quoted
 from inflight.frontend.fields import PLACEMENT_FIELDS, placement, with_fields
 from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import RequestOutput
@@ -96,7 +97,7 @@ def _prompt(data: dict[str, Any], kind: str, prompts: PromptEncoder) -> tuple[st
 def _forced(data: dict[str, Any], params: SamplingParams) -> int | None:
     value = data.get("output_tokens")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise LineError(f"output_tokens is {value!r}; give a whole number above 0.")
+        raise LineError(f"output_tokens is {quoted(value)}; give a whole number above 0.")
     if value is not None and params.max_tokens is not None and value > params.max_tokens:
         raise LineError(f"output_tokens is {value}, but max_tokens is {params.max_tokens}; raise max_tokens.")
     return value

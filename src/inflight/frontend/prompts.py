@@ -18,6 +18,7 @@ from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
+from inflight.counted import quoted, shortened
 from inflight.text import (
     ChatEncoder,
     ChatTemplate,
@@ -254,7 +255,9 @@ class PromptEncoder:
             for text in (word.lstrip(), f" {word.lstrip()}"):
                 token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
                 if not token_ids:
-                    raise PromptError(f"bad_words holds {word!r}, of which the tokenizer makes 0 tokens; leave it out.")
+                    raise PromptError(
+                        f"bad_words holds {shortened(word)!r}, of which the tokenizer makes 0 tokens; leave it out."
+                    )
                 found[token_ids] = None
         return tuple(found)
 
@@ -276,7 +279,7 @@ def _not_empty(token_ids: Sequence[int]) -> tuple[int, ...]:
 
 def _checked_ids(token_ids: object) -> tuple[int, ...]:
     if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence) or not token_ids:
-        raise PromptError(f"The prompt is {token_ids!r}; give text or a list of token ids that is not empty.")
+        raise PromptError(f"The prompt is {quoted(token_ids)}; give text or a list of token ids that is not empty.")
     if not all(type(token_id) is int for token_id in token_ids):
         return tuple(_whole(token_id) for token_id in token_ids)
     return tuple(token_ids)
@@ -285,7 +288,7 @@ def _checked_ids(token_ids: object) -> tuple[int, ...]:
 def _whole(token_id: object) -> int:
     """numpy's integers count as whole numbers; True and 1.0 do not."""
     if isinstance(token_id, bool) or not isinstance(token_id, SupportsIndex):
-        raise PromptError(f"The prompt's token ids hold {token_id!r}; give whole numbers.")
+        raise PromptError(f"The prompt's token ids hold {quoted(token_id)}; give whole numbers.")
     return operator.index(token_id)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex, TypeVar, cast
 
+from inflight.counted import quoted
 from inflight.frontend.prompts import Prompt, PromptError
 
 Given = TypeVar("Given")
@@ -26,7 +27,7 @@ def for_each(count: int, given: Given | Sequence[Given], kind: type[Given], name
     if len(many) != count:
         raise PromptError(f"There are {count} prompts, but {len(many)} {name}; give one, or one per prompt.")
     if other := [one for one in many if not isinstance(one, kind)]:
-        raise PromptError(f"Among {name} is {other[0]!r}; each must be a {kind.__name__}.")
+        raise PromptError(f"Among {name} is {quoted(other[0])}; each must be a {kind.__name__}.")
     return many
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.sampling import InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams
+from inflight.counted import quoted
 
 _FORMS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
@@ -39,7 +40,7 @@ class StructuredOutputsParams:
             names = ", ".join(given) or "nothing"
             raise InvalidSampling(f"structured_outputs says {names}; give one of {', '.join(_FORMS)}.")
         if isinstance(self.choice, str):
-            raise InvalidSampling(f"choice is {self.choice!r}; give a list of texts.")
+            raise InvalidSampling(f"choice is {quoted(self.choice)}; give a list of texts.")
 
     def to_grammar(self) -> Grammar:
         if self.json is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inflight.core.types.sampling import PoolingParams
-from inflight.counted import counted
+from inflight.counted import counted, shortened
 from inflight.frontend.outputs import ClassificationOutput
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
@@ -71,7 +71,7 @@ class TextTasks:
         if prompt_name not in known:
             there = ", ".join(known) or "none"
             raise TextTaskError(
-                f"prompt_name is {prompt_name!r}, but this model's prompts are: {there}.",
+                f"prompt_name is {shortened(prompt_name)!r}, but this model's prompts are: {there}.",
                 "prompt_name",
                 "invalid_value",
             )

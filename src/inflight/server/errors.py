@@ -10,6 +10,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from inflight.core.types.request import RequestRefused
+from inflight.counted import shortened
+
+MAX_MESSAGE = 1000  # characters of an error's sentence
+MAX_PARAM = 200
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -32,11 +36,11 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: float | None = None,
     ):
-        super().__init__(message)
+        self.message = shortened(message, MAX_MESSAGE)  # whatever of a body it quotes
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.type = type
-        self.param = param
+        self.param = None if param is None else shortened(param, MAX_PARAM)
         self.code = code or _code_of(status, param)
         self.retry_after = retry_after
 

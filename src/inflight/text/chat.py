@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from inflight.counted import quoted
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.text.budget import RenderLimits
 from inflight.text.errors import ChatTemplateError, TemplateVariableError
@@ -336,7 +337,9 @@ def _text(part: object, where: str) -> str:
     if not isinstance(part, Mapping) or "type" not in part:
         raise ChatTemplateError(f'{where} must be an object such as {{"type": "text", "text": "…"}}.')
     if part["type"] != "text":
-        raise ChatTemplateError(f"{where} is of type {part['type']!r}, but only text can be read; send text parts.")
+        raise ChatTemplateError(
+            f"{where} is of type {quoted(part['type'])}, but only text can be read; send text parts."
+        )
     text = part.get("text")
     if not isinstance(text, str):
         raise ChatTemplateError(f"{where}.text must be a string, not a {type(text).__name__}.")

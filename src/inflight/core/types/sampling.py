@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from inflight.counted import quoted
+
 LEAST_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
 MAX_TEMPERATURE = 1_000_000  # far below it all tokens are equally likely; as a float32 it divides any logit
 PoolingActivation = Literal["none", "sigmoid", "softmax"]
@@ -98,10 +100,10 @@ class SamplingParams:
     def _check_stops(self) -> None:
         for stop in self.stop:
             if not isinstance(stop, str) or not stop:
-                raise InvalidSampling(f"stop holds {stop!r}; give one or more strings that are not empty.")
+                raise InvalidSampling(f"stop holds {quoted(stop)}; give one or more strings that are not empty.")
         for word in self.bad_words:
             if not isinstance(word, str) or not word.strip():
-                raise InvalidSampling(f"bad_words holds {word!r}; give words that are not empty.")
+                raise InvalidSampling(f"bad_words holds {quoted(word)}; give words that are not empty.")
         for token_id in self.stop_token_ids:
             _whole("stop_token_ids", token_id, 0, None)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -109,7 +111,7 @@ class SamplingParams:
         self._check_allowed(self.allowed_token_ids or ())
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidSampling(f"{name} is {getattr(self, name)!r}; give true or false.")
+                raise InvalidSampling(f"{name} is {quoted(getattr(self, name))}; give true or false.")
 
     @staticmethod
     def _check_allowed(token_ids: tuple[int, ...]) -> None:
@@ -146,14 +148,14 @@ class PoolingParams:
             _whole("dimensions", self.dimensions, 1, None)
         if self.activation not in get_args(PoolingActivation):
             known = ", ".join(get_args(PoolingActivation))
-            raise InvalidSampling(f"activation is {self.activation!r}; give one of {known}.")
+            raise InvalidSampling(f"activation is {quoted(self.activation)}; give one of {known}.")
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple | set | frozenset):
-        raise InvalidSampling(f"{name} is {value!r}; give a list.")
+        raise InvalidSampling(f"{name} is {quoted(value)}; give a list.")
     return tuple(value)
 
 
@@ -161,7 +163,7 @@ def _clean_bias(bias: Mapping[int, float] | None) -> dict[int, float]:
     if not bias:
         return {}
     if not isinstance(bias, Mapping):
-        raise InvalidSampling(f"logit_bias is {bias!r}; give an object of token id to number.")
+        raise InvalidSampling(f"logit_bias is {quoted(bias)}; give an object of token id to number.")
     if len(bias) > 300:
         raise InvalidSampling(f"logit_bias has {len(bias)} entries; at most 300 are allowed.")
     clean = {}
@@ -169,7 +171,9 @@ def _clean_bias(bias: Mapping[int, float] | None) -> dict[int, float]:
         try:
             number = int(token_id)  # JSON objects have string keys
         except (TypeError, ValueError, OverflowError):
-            raise InvalidSampling(f"logit_bias names the token {token_id!r}; use token ids (whole numbers).") from None
+            raise InvalidSampling(
+                f"logit_bias names the token {quoted(token_id)}; use token ids (whole numbers)."
+            ) from None
         _whole("logit_bias token id", number, 0, None)
         _real(f"logit_bias of token {number}", value, -100, 100)
         clean[number] = float(value)
@@ -178,7 +182,7 @@ def _clean_bias(bias: Mapping[int, float] | None) -> dict[int, float]:
 
 def _whole(name: str, value: object, least: int, most: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidSampling(f"{name} is {value!r}; give a whole number.")
+        raise InvalidSampling(f"{name} is {quoted(value)}; give a whole number.")
     if value < least or (most is not None and value > most):
         limits = f"at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidSampling(f"{name} is {value}; give a whole number {limits}.")
@@ -186,7 +190,7 @@ def _whole(name: str, value: object, least: int, most: int | None) -> None:
 
 def _real(name: str, value: object, least: float, most: float, *, open_below: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidSampling(f"{name} is {value!r}; give a number.")
+        raise InvalidSampling(f"{name} is {quoted(value)}; give a number.")
     # Comparisons refuse NaN and infinities, and take whole numbers that no float holds.
     if not (least < value if open_below else least <= value) or not value <= most:
         limits = f"above {least} and up to {most}" if open_below else f"from {least} to {most}"

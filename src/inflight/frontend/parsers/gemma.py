@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from inflight.counted import shortened
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.json_text import json_value
 from inflight.frontend.parsers.lark import Lark, without
@@ -111,7 +112,7 @@ class GemmaParser(PullParser):
 def _language(quote: str) -> LiteralLanguage:
     def written(text: str) -> str:
         if quote in text:
-            raise SchemaError(f"holds the text {text[:60]!r}, which cannot be written in this format")
+            raise SchemaError(f"holds the text {shortened(text)!r}, which cannot be written in this format")
         return f"{quote}{text}{quote}"
 
     return LiteralLanguage(

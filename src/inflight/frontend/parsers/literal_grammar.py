@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from inflight.counted import quoted
 from inflight.frontend.parsers.lark import ANY_TEXT, Lark, members, one_of, regex
 from inflight.frontend.parsers.string_texts import string_texts
 from inflight.frontend.parsers.tool_schema import (
@@ -72,7 +73,7 @@ class LiteralGrammar:
                 return self._lark.text(self._language.words["null"])
             case None:
                 return self._anything()
-        raise SchemaError(f"says the type {one.type!r}, which is none")
+        raise SchemaError(f"says the type {quoted(one.type)}, which is none")
 
     def _bracketed(self, one: Alternative) -> str:
         known = self._of_objects.get(id(one.schema))

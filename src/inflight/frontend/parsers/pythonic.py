@@ -9,6 +9,7 @@ import ast
 import json
 import re
 
+from inflight.counted import shortened
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
 from inflight.frontend.parsers.json_text import json_value
 from inflight.frontend.parsers.lark import ANY_TEXT, Lark, regex
@@ -140,7 +141,7 @@ def _arguments(lark: Lark, schema: ToolSchema) -> str:
 
 def _keyword(name: str) -> str:
     if not is_plain_name(name):
-        raise SchemaError(f"has a property {name!r}, whose name cannot be written in this format")
+        raise SchemaError(f"has a property {shortened(name)!r}, whose name cannot be written in this format")
     return f"{name}="
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from inflight.counted import quoted
 from inflight.frontend.parsers.lark import ANY_TEXT, regex
 from inflight.frontend.parsers.tool_schema import Schema, SchemaError, count_of
 
@@ -39,7 +40,8 @@ def string_texts(schema: Schema) -> str:
         if schema["format"] not in [*_FORMATS]:
             known = ", ".join(_FORMATS)
             raise SchemaError(
-                f"says the format {schema['format']!r}, which cannot be enforced in calls like these; known are {known}"
+                f"says the format {quoted(schema['format'])}, which cannot be enforced in calls like these; "
+                f"known are {known}"
             )
         parts.append(regex(_FORMATS[schema["format"]]))
     return " & ".join(parts) or ANY_TEXT

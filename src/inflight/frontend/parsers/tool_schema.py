@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from inflight.counted import quoted, shortened
+
 JsonType = Literal["string", "number", "integer", "boolean", "null", "array", "object"]
 Schema = Mapping[str, Any]
 ANYTHING: Schema = {}
@@ -95,7 +97,7 @@ class ToolSchema:
         required = _sequence(schema.get("required"))
         properties = _mapping(schema.get("properties"))
         if missing := [name for name in required if name not in [*properties]]:
-            raise SchemaError(f"requires {missing[0]!r}, which is none of its properties")
+            raise SchemaError(f"requires {quoted(missing[0])}, which is none of its properties")
         return [Member(name, one, name in required) for name, one in properties.items()]
 
     def others(self, schema: Schema) -> Schema | None:
@@ -169,7 +171,7 @@ def count_of(schema: Schema, word: str) -> int | None:
     """None where the schema does not say it. Raises SchemaError."""
     count = schema.get(word)
     if count is not None and (type(count) is not int or count < 0):
-        raise SchemaError(f"says {word!r} {json.dumps(count)[:40]}, which is no count")
+        raise SchemaError(f"says {shortened(word)!r} {json.dumps(count)[:40]}, which is no count")
     return count
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from inflight.counted import shortened
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax
 from inflight.frontend.parsers.lark import ANY_TEXT, Lark, members, no, one_of, regex, without
 from inflight.frontend.parsers.string_texts import string_texts
@@ -51,7 +52,7 @@ def _arguments(dialect: Dialect, lark: Lark, schema: ToolSchema) -> str:
 
 def _parameter(dialect: Dialect, lark: Lark, schema: ToolSchema, name: str, of: Schema) -> str:
     if name != name.strip() or dialect.key_end in name or not name:
-        raise SchemaError(f"has a property {name!r}, whose name cannot be written in this format")
+        raise SchemaError(f"has a property {shortened(name)!r}, whose name cannot be written in this format")
     return f"{lark.text(dialect.parameter + name + dialect.key_end)} {_value(dialect, lark, schema, of)}"
 
 
@@ -86,7 +87,7 @@ def _text(dialect: Dialect, string: Alternative, types: frozenset[JsonType]) -> 
         readable = [text for text in string.values if _reads(dialect, text, types)]
         if len(readable) < len(string.values):
             wrong = next(text for text in string.values if text not in readable)
-            raise SchemaError(f"allows the text {wrong[:60]!r}, which would be read as another in this format")
+            raise SchemaError(f"allows the text {shortened(wrong)!r}, which would be read as another in this format")
         return one_of(string.values)
     parts = [ANY_TEXT if string.type is None else string_texts(string.schema), without(dialect.value_end)]
     if types != {"string"}:

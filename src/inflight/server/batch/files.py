@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from io import BufferedReader
 from typing import Protocol
 
+from inflight.counted import shortened
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.faults import storage_sentence, storage_told
 from inflight.server.batch.quotas import Intake, OverQuota, Quotas
@@ -234,14 +235,16 @@ def too_large(most_bytes: int) -> ApiError:
 
 
 def no_file(file_id: object, param: str | None = None) -> ApiError:
-    return ApiError(404, f"There is no file {str(file_id)[:100]!r}; list your files.", param=param, code="not_found")
+    return ApiError(
+        404, f"There is no file {shortened(str(file_id))!r}; list your files.", param=param, code="not_found"
+    )
 
 
 def _purpose(purpose: str | None) -> str:
     if purpose is None:
         raise invalid('The upload has no purpose; give "batch".', "purpose", "missing_field")
     if purpose != "batch":
-        raise invalid(f'purpose is {purpose[:100]!r}; this server takes files for "batch" only.', "purpose")
+        raise invalid(f'purpose is {shortened(purpose)!r}; this server takes files for "batch" only.', "purpose")
     return purpose
 
 

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from inflight.counted import shortened
 from inflight.server.batch.clock import StoreClock
 from inflight.server.batch.faults import storage_told
 from inflight.server.batch.files import no_file
@@ -107,10 +108,13 @@ def window_seconds(window: str) -> int:
     match = WINDOW.fullmatch(window)
     if match is None:
         raise invalid(
-            f"completion_window is {window[:30]!r}; give minutes, hours or days, such as 24h.", "completion_window"
+            f"completion_window is {shortened(window)!r}; give minutes, hours or days, such as 24h.",
+            "completion_window",
         )
     return int(match[1]) * _SECONDS[match[2]]
 
 
 def _no_job(job_id: object, param: str | None = None) -> ApiError:
-    return ApiError(404, f"There is no batch {str(job_id)[:100]!r}; list your batches.", param=param, code="not_found")
+    return ApiError(
+        404, f"There is no batch {shortened(str(job_id))!r}; list your batches.", param=param, code="not_found"
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Raw
 
+from inflight.counted import shortened
 from inflight.server.bodies.values import HALF_CHARACTER, without_prefix
 from inflight.server.endpoints.registry import OF_LINES
 
@@ -69,15 +70,17 @@ class LineChecker:
             raise bad("duplicate_custom_id", f"The custom_id is that of line {first} too; give each line its own.")
         for name in data:
             if name not in _FIELDS:
-                raise bad("unknown_field", f"The field {name[:60]!r} is unknown; a line has {', '.join(_FIELDS)}.")
+                raise bad(
+                    "unknown_field", f"The field {shortened(name)!r} is unknown; a line has {', '.join(_FIELDS)}."
+                )
         for name in _FIELDS:
             if name not in data:
                 raise bad("missing_field", f"The line has no {name}; it needs {', '.join(_FIELDS)}.")
         if (method := _text(data["method"])) != "POST":
-            raise bad("invalid_method", f'method is {method!r}; give "POST".')
+            raise bad("invalid_method", f'method is {_shown(method)}; give "POST".')
         url, body = _text(data["url"]), bytes(data["body"])
         if url not in OF_LINES:
-            raise bad("invalid_url", f"url is {url!r}; give {' or '.join(OF_LINES)}.")
+            raise bad("invalid_url", f"url is {_shown(url)}; give {' or '.join(OF_LINES)}.")
         if self.endpoint is not None and url != self.endpoint:
             raise bad("mismatched_url", f"url is {url}, but the job's endpoint is {self.endpoint}; use one of them.")
         if not body.startswith(b"{"):
@@ -113,6 +116,10 @@ def line_fields(number: int, line: bytes) -> dict[str, Raw]:
     except RecursionError:
         sentence = "not usable: the JSON is nested too deeply."
     raise BadLine(number, "invalid_json_line", f"The line is {sentence}")
+
+
+def _shown(text: str | None) -> str:
+    return "no text" if text is None else repr(shortened(text))
 
 
 def _text(value: Raw) -> str | None:

@@ -12,6 +12,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from inflight.counted import shortened
 from inflight.server.errors import ApiError, invalid
 
 PIECE_BYTES = 1 << 20
@@ -93,7 +94,9 @@ class MultipartUpload:
         _, options = parse_options_header(self._disposition)
         name = _text(options.get(b"name", b""))
         if name not in ("file", "purpose"):
-            raise invalid(f"The form field {name[:100]!r} is unknown; send `file` and `purpose`.", name[:100] or None)
+            raise invalid(
+                f"The form field {shortened(name)!r} is unknown; send `file` and `purpose`.", shortened(name) or None
+            )
         if (self.filename if name == "file" else self.purpose) is not None:
             raise invalid(f"The form field {name!r} is there twice; send it once.", name)
         if name == "file":
@@ -138,5 +141,5 @@ def declared_bytes(request: Request) -> int | None:
     if length is None:
         return None
     if not length.isascii() or not length.isdigit():
-        raise ApiError(400, f"Content-Length is {length[:30]!r}; send a number of bytes.")
+        raise ApiError(400, f"Content-Length is {shortened(length)!r}; send a number of bytes.")
     return int(length)

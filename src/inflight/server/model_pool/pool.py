@@ -13,6 +13,7 @@ from functools import partial
 
 from prometheus_client.core import Metric
 
+from inflight.counted import shortened
 from inflight.server.errors import ApiError, invalid
 from inflight.server.model_pool.keeper import ModelKeeper
 from inflight.server.model_pool.loading import LoadedModel, ModelLoader
@@ -164,7 +165,7 @@ class ModelPool:
         if one is None:
             raise ApiError(
                 404,
-                f"The model {name[:100]!r} does not exist; this server has {known}.",
+                f"The model {shortened(name)!r} does not exist; this server has {known}.",
                 param="model",
                 code="model_not_found",
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import UnsetType
 
+from inflight.counted import shortened
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.completions import DEFAULT_MAX_TOKENS, CompletionSettings
 from inflight.server.errors import ApiError, invalid
@@ -20,7 +21,7 @@ def check_model(name: str | None, models: tuple[str, ...]) -> str:
     if models and name not in models:
         raise ApiError(
             404,
-            f"The model {name!r} does not exist; this server has {', '.join(models)}.",
+            f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}.",
             param="model",
             code="model_not_found",
         )

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from inflight.counted import shortened
 from inflight.server.batch.clock import StoreClock
 from inflight.server.batch.faults import DamagedDatabase, storage_told
 from inflight.server.batch.store import Missing
@@ -99,7 +100,8 @@ class Responses:
             if place is None:
                 raise ApiError(
                     404,
-                    f"The response {response_id!r} has no input item {after[:100]!r}; list its items without after.",
+                    f"The response {shortened(response_id)!r} has no input item {shortened(after)!r}; "
+                    "list its items without after.",
                     param="after",
                     code="not_found",
                 )
@@ -159,7 +161,7 @@ def too_long(size: int, most: int) -> ApiError:
 def _no_response(response_id: str, param: str | None) -> ApiError:
     return ApiError(
         404,
-        f"There is no response {response_id[:100]!r} here: it was not stored, was deleted, or is too old; "
+        f"There is no response {shortened(response_id)!r} here: it was not stored, was deleted, or is too old; "
         f"{'ask for a new one' if param is None else 'send the whole conversation as input'}.",
         param=param,
         code="not_found" if param is None else "previous_response_not_found",
