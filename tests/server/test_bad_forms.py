@@ -127,4 +127,4 @@ def test_what_a_tool_cannot_be_is_refused_by_name(server: Server, field: str, va
 def test_a_spoken_answer_does_not_come_back(server: Server) -> None:
     messages = [*HI, {"role": "assistant", "content": "Hello", "audio": {"id": "audio_1"}}, *HI]
     param, _ = refusal(server, "/v1/chat/completions", {"messages": messages})
-    assert param == "messages.1.audio"
+    assert param == "messages[1].audio"

@@ -29,5 +29,6 @@ def told(sentence: str) -> str:
     reason = next((one for one in reversed(lines[1:]) if one.startswith("error: ")), None)
     if reason is None:
         return first[:_LONGEST]
-    reason = reason.removeprefix("error: ")[: _LONGEST // 2]  # of a regular expression: what comes before shows it, and the place
+    # Of a regular expression: what comes before shows it, and the place.
+    reason = reason.removeprefix("error: ")[: _LONGEST // 2]
     return f"{first[: _LONGEST - len(reason)].removesuffix(':')}: {reason}"
