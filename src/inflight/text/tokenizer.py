@@ -6,7 +6,7 @@ all splitting and merging to the `tokenizers` library. Does not know streams (`d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from inflight.text.apart import ApartEncoder
 from inflight.text.control import AddedToken
 from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
 from inflight.text.grammar_tokens import GrammarTokens, grammar_tokens
+from inflight.text.in_parts import encoded_in_parts
 from inflight.text.longest import longest_token
 from inflight.text.pieces import TokenPieces
 from inflight.text.tokenizer_config import read_tokenizer_config, special_tokens
@@ -146,6 +147,20 @@ class Tokenizer:
             _check_is_text(text)
             raise
         return [*self._before, *token_ids, *self._after] if add_special_tokens else token_ids
+
+    def encode_in_parts(self, text: str) -> Iterator[list[int]]:
+        """Yield the token ids of a text, part by part, so that a long one takes no more memory than a part; nothing is
+        added around it. Raises TokenizerError."""
+
+        def encoding(part: str) -> tokenizers.Encoding:
+            try:
+                with LibraryFaults("The tokenizer fails on this text"):
+                    return self._backend.encode(part, add_special_tokens=False)
+            except TokenizerError:
+                _check_is_text(part)
+                raise
+
+        return encoded_in_parts(encoding, text)
 
     def encode_within(self, text: str, most: int) -> list[int]:
         """As `encode`, of at most so many tokens: what is too much is cut off the text's end, and what the model

@@ -140,6 +140,42 @@ def test_a_template_that_runs_away_ends_its_body_alone(
     run(work, with_template(tmp_path, "{% if messages[0].content == 'boom' %}" + template + "{% endif %}x"))
 
 
+def test_a_body_that_is_too_complex_is_refused_for_what_it_lacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer's library ends the process where it gets no memory, long before its time is over."""
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+    async def memory(pool: PreprocessingPool) -> None:
+        error = await refusal(pool, chat("1234567890" * 40_000))
+        assert error.code == "body_too_complex"
+        assert "memory" in error.message and " s of computing" not in error.message
+
+    async def computing(pool: PreprocessingPool) -> None:
+        error = await refusal(pool, chat())
+        assert error.code == "body_too_complex"
+        assert "more than 0.5 s of computing" in error.message and "memory" not in error.message
+
+    run(memory)
+    monkeypatch.setattr(pool_module, "CPU_SECONDS", 0.5)
+    run(computing, with_template(tmp_path, endless))
+
+
+@pytest.mark.parametrize("text", ["1234567890" * 30_000, "Hello, world foo. " * 50_000], ids=["digits", "words"])
+def test_a_long_text_is_tokenized_whole(text: str) -> None:
+    """With the memory that one body may take, which the library's tokens of all of it would exceed."""
+
+    async def work(pool: PreprocessingPool) -> None:
+        body = json.dumps({"prompt": text, "return_token_strs": True}).encode()
+        prepared = await pool.prepare("tokenize", body)
+        assert isinstance(prepared, PreparedAnswer)
+        answer, tokenizer = json.loads(prepared.json), Tokenizer.load(BUILT_IN)
+        assert answer["tokens"] == tokenizer.encode(text) and answer["count"] == len(answer["token_strs"])
+        assert answer["token_strs"][-9:] == [tokenizer.id_to_token(one) for one in answer["tokens"][-9:]]
+
+    run(work)
+
+
 def test_a_process_that_is_killed_is_made_anew() -> None:
     async def work(pool: PreprocessingPool) -> None:
         await pool.prepare("chat", chat())

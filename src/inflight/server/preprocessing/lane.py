@@ -90,6 +90,14 @@ class Lane:
             self._idle.append(reader)
 
 
+class ProcessEnded(EOFError):
+    """A body ended the process that read it. seconds: after which that was."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+
 class _Reader:
     """One process after another."""
 
@@ -100,10 +108,11 @@ class _Reader:
         self._process: ReadingProcess | None = None
 
     async def outcome(self, job: ReadJob) -> bytes | Exception:
-        """Return an encoded outcome; or EOFError where the body ended its process, StalledError where processes stood
-        still twice, PreprocessingError where none can be started."""
+        """Return an encoded outcome; or ProcessEnded where the body ended its process, StalledError where processes
+        stood still twice, PreprocessingError where none can be started."""
         fault: Exception = StalledError()
         for _ in range(2):
+            began = time.monotonic()
             try:
                 return await self._read(job)
             except StalledError as error:
@@ -113,7 +122,7 @@ class _Reader:
                 return error
             except (OSError, EOFError):
                 self.drop()
-                fault = EOFError()
+                fault = ProcessEnded(time.monotonic() - began)
                 if not await self._was_orphaned():
                     break
         return fault

@@ -29,7 +29,7 @@ from inflight.server.preprocessing.child import (
     attested_pair,
     progressing,
 )
-from inflight.server.preprocessing.lane import Lane, PreprocessingError, WaitingBody
+from inflight.server.preprocessing.lane import Lane, PreprocessingError, ProcessEnded, WaitingBody
 from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
 from inflight.server.preprocessing.wire import (
     LONG,
@@ -43,6 +43,8 @@ from inflight.server.preprocessing.wire import (
     Setup,
     decode_outcome,
     encode,
+    memory_of_body,
+    out_of_memory,
     receive,
     send,
 )
@@ -103,8 +105,8 @@ class PreprocessingPool:
         self._lane(is_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))
         try:
             answer: Outcome = decode_outcome(await outcome)
-        except EOFError:
-            raise _gave_up() from None
+        except ProcessEnded as ended:
+            raise self._too_complex(ended, is_long) from None
         except StalledError:
             raise _not_read(
                 f"Two processes stood still for {STALLED_LOOKS * LOOK_SECONDS:g} s with this body"
@@ -137,6 +139,17 @@ class PreprocessingPool:
             )
             self._lanes = short, long
         return self._lanes[is_long]
+
+    def _too_complex(self, ended: ProcessEnded, is_long: bool) -> ApiError:
+        """Return why a process has ended itself: before it can have used its time it was for want of memory."""
+        assert self._setup is not None, "loaded before it is asked"
+        if ended.seconds < self._setup.cpu_seconds:
+            return out_of_memory(memory_of_body(self._limits, is_long))
+        return invalid(
+            f"Reading the body took more than {self._setup.cpu_seconds:g} s of computing; send less in one body, or a "
+            "shorter conversation.",
+            code="body_too_complex",
+        )
 
     def _spawn(self) -> None:
         self._control, theirs = socket.socketpair()
@@ -183,14 +196,6 @@ class PreprocessingPool:
                 forking.kill()
                 await asyncio.to_thread(forking.wait)  # from here on it is known to be gone
             raise
-
-
-def _gave_up() -> ApiError:
-    return invalid(
-        f"Reading the body took more than {CPU_SECONDS:g} s of computing, or more memory than one body may take; "
-        "send less in one body, or a shorter conversation.",
-        code="body_too_complex",
-    )
 
 
 def _not_read(why: str) -> ApiError:

@@ -32,6 +32,7 @@ from inflight.server.preprocessing.answer_forms import AnswerForms, form_field
 from inflight.server.preprocessing.bounds import check_logprobs, check_model, check_samples, max_tokens_of
 from inflight.server.preprocessing.prompts import Prompts
 from inflight.server.preprocessing.texts import TextReader
+from inflight.server.preprocessing.tokenize_answer import TokenizeAnswer
 from inflight.server.preprocessing.tools import specs_of, template_tools
 from inflight.server.preprocessing.truncation import fitting
 from inflight.server.preprocessing.wire import (
@@ -195,21 +196,14 @@ class Preprocessor:
         if (body.prompt is None) == (body.messages is None):
             raise invalid("Give either a prompt or messages.", "prompt")
         tokenizer = self._prompts.tokenizer
-        if body.messages is None:
-            added = True if body.add_special_tokens is None else body.add_special_tokens
-            tokens = clients_fault(lambda: tokenizer.encode(body.prompt or "", add_special_tokens=added), "prompt")
+        answer = TokenizeAnswer(tokenizer, bool(body.return_token_strs))
+        if body.prompt is None:
+            rendered = self._prompts.rendered(body, template_tools(specs_of(body.tools)))
+            answer.add(self._prompts.of_chat(body, rendered), "messages")
         else:
-            tokens = list(
-                self._prompts.of_chat(body, self._prompts.rendered(body, template_tools(specs_of(body.tools))))
-            )
-        answer: dict[str, Any] = {
-            "count": len(tokens),
-            "max_model_len": self._limits.max_model_len or 0,
-            "tokens": tokens,
-        }
-        if body.return_token_strs:
-            answer["token_strs"] = [tokenizer.id_to_token(token) or "" for token in tokens]
-        return PreparedAnswer(msgspec.json.encode(answer))
+            for part in self._prompts.in_parts(body.prompt, body.add_special_tokens is not False):
+                answer.add(part, "prompt")
+        return PreparedAnswer(answer.json(self._limits.max_model_len or 0))
 
     def _detokenized(self, body: DetokenizeBody) -> PreparedAnswer:
         check_model(body.model, self._limits.models)

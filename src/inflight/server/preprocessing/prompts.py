@@ -6,6 +6,7 @@ tokens, since megabytes would take seconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from inflight.frontend.prompts import PromptEncoder, PromptError
@@ -16,9 +17,10 @@ from inflight.server.errors import clients_fault, invalid
 from inflight.server.preprocessing.conversation import template_messages
 from inflight.server.preprocessing.wire import Limits, Prompt, packed
 from inflight.text import ChatTemplateError, Conversation, RenderedChat, TemplateVariableError, Tokenizer
+from inflight.text.in_parts import PART
 
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
-PART = 1 << 16  # characters of a text that are counted at once
+COUNTED = 1 << 16  # characters of a text that are counted at once
 CUT_TOKENS = 8  # more than a cut between two words can add
 _THINKING = ("enable_thinking", "thinking")  # variables by which templates are told whether the model is to think
 _NAMES: dict[type, str] = {str: "text", int: "a token id", list: "a list of token ids"}
@@ -79,6 +81,18 @@ class Prompts:
         if body.echo:
             text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
         return Prompt(packed(kept), text)
+
+    def in_parts(self, text: str, added: bool) -> Iterator[Sequence[int]]:
+        """Yield the tokens of a text, part by part where it is long. added: with what the model expects around it."""
+        if len(text) <= PART:
+            yield clients_fault(lambda: self.tokenizer.encode(text, add_special_tokens=added), "prompt")
+            return
+        before, after = self._around() if added else ((), ())
+        yield before
+        parts = self.tokenizer.encode_in_parts(text)
+        while (part := clients_fault(lambda: next(parts, None), "prompt")) is not None:
+            yield part
+        yield after
 
     def of_text(self, given: str | list[int], field: str, added: bool, most: int | None) -> tuple[int, ...]:
         """A whole text. added: with what the model expects around it; most: tokens, what is too much is cut off its
@@ -150,11 +164,15 @@ class Prompts:
         return {**ours, **(body.chat_template_kwargs or {})}
 
     def _surrounded(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """With the special tokens that the tokenizer puts around a text of its own."""
+        before, after = self._around()
+        return (*before, *tokens, *after)
+
+    def _around(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the special tokens that the tokenizer puts before and after a text of its own."""
         tokenizer = self.tokenizer
         alone, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
         begin = next(n for n in range(len(whole)) if whole[n : n + len(alone)] == alone)
-        return (*whole[:begin], *tokens, *whole[begin + len(alone) :])
+        return whole[:begin], whole[begin + len(alone) :]
 
     def _truncated(self, tokens: tuple[int, ...], most: int | None) -> tuple[int, ...]:
         """The last `most` tokens; -1: as many as the model takes."""
@@ -194,8 +212,8 @@ class Prompts:
         token of it."""
         tokens = start = 0
         while start < len(text):
-            end = text.find(" ", start + PART) if len(text) - start > 2 * PART else len(text)
-            end = len(text) if end < 0 or end > start + 2 * PART else end
+            end = text.find(" ", start + COUNTED) if len(text) - start > 2 * COUNTED else len(text)
+            end = len(text) if end < 0 or end > start + 2 * COUNTED else end
             tokens += len(clients_fault(lambda part=text[start:end]: tokenizer.encode(part, False), field))  # type: ignore[misc]
             start, tokens = end, tokens - CUT_TOKENS
             if tokens > length:

@@ -69,6 +69,20 @@ class Limits(Struct, frozen=True):
     unknown_fields: UnknownFieldPolicy = "warn"
 
 
+def memory_of_body(limits: Limits, is_long: bool) -> int:
+    """Return the bytes that a process may take for one body, beyond what it has."""
+    return limits.memory_bytes if is_long else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
+
+
+def out_of_memory(most_bytes: int) -> ApiError:
+    return ApiError(
+        400,
+        f"The body needs more memory to be read than the {most_bytes:,} bytes that one may take; send less in one "
+        "body, or a shorter conversation.",
+        code="body_too_complex",
+    )
+
+
 class Setup(Struct, frozen=True):
     """What a process is made from: the model's folder, and the seconds that it may compute for one body."""
 

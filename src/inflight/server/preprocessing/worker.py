@@ -29,20 +29,20 @@ from inflight.server.preprocessing.wire import (
     LONG,
     READY,
     RENEW,
-    SHORT_MEMORY_BYTES,
     Outcome,
     Refused,
     decode_limits,
     decode_setup,
     encode,
     job_of,
+    memory_of_body,
+    out_of_memory,
     receive,
     send,
 )
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 GROWN_BYTES = 4 << 20  # that a child may have kept of earlier bodies; then a new one takes its place
-NO_MEMORY = "The body needs more memory to be read than the {most:,} bytes that one may take; send less in one body."
 
 
 def main() -> int:
@@ -83,7 +83,7 @@ def _fork_for(control: socket.socket) -> None:
             _say_nothing()
             if role == LONG:
                 os.nice(10)  # long bodies take seconds; streams and short ones do not
-            most_bytes = limits.memory_bytes if role == LONG else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
+            most_bytes = memory_of_body(limits, role == LONG)
             jobs = socket.socket(fileno=descriptors[0])
             jobs.sendall(HELLO)
             serve(jobs, preprocessor, most_bytes, setup.cpu_seconds)
@@ -122,7 +122,7 @@ def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> O
     except ApiError as error:
         return Refused.of(error)
     except MemoryError:
-        return Refused(400, NO_MEMORY.format(most=most_bytes), "invalid_request_error", None, "body_too_complex")
+        return Refused.of(out_of_memory(most_bytes))
     except Exception as fault:
         told = f"The server made a mistake with this body ({type(fault).__name__}: {fault}); its operator can help."
         return Refused(500, told[:500], "server_error", None, "internal_error")
