@@ -52,6 +52,8 @@ def test_an_answer_that_the_context_cuts_says_so(server: Server) -> None:
     asked = {"prompt": [7] * 1000, "max_tokens": 100, "ignore_eos": True}
     answer = server.post("/v1/completions", asked)
     assert answer.headers["x-inflight-max-tokens"] == str(answer.json()["usage"]["completion_tokens"]) == "24"
+    forced = {"prompt": [7] * 1000, "max_tokens": None, "output_tokens": 100}
+    assert server.post("/v1/completions", forced).headers["x-inflight-max-tokens"] == "24"
     assert "x-inflight-max-tokens" not in server.post("/v1/completions", asked | {"max_tokens": 24}).headers
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from inflight.core.types.request import Request
 from inflight.counted import counted
 from inflight.server.bodies.unknown_fields import nearest
 from inflight.server.call import Call, EndpointName
@@ -42,6 +43,11 @@ def note_max_tokens(scope: Scope, call: Call, max_model_len: int) -> None:
     room = max_model_len - max((len(one.prompt_token_ids) for one in call.requests), default=0)
     if asked and max(asked) > room > 0:
         _note(scope, MAX_TOKENS, str(room))
+
+
+def _asked_tokens(request: Request) -> int:
+    params = request.params
+    return max(params.max_tokens or 0, params.min_tokens, request.forced_output_tokens or 0)
 
 
 def notice_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
