@@ -37,9 +37,7 @@ def note_ignored(scope: Scope, names: Sequence[str]) -> None:
 def note_max_tokens(scope: Scope, call: Call, max_model_len: int) -> None:
     """Have the answer say how many tokens it may have, where the context has no room for as many as were asked for.
     Of several prompts the longest counts."""
-    asked = [
-        one.params.max_tokens for one in call.requests if one.pooling is None and one.params.max_tokens is not None
-    ]
+    asked = [_asked_tokens(one) for one in call.requests if one.pooling is None]
     room = max_model_len - max((len(one.prompt_token_ids) for one in call.requests), default=0)
     if asked and max(asked) > room > 0:
         _note(scope, MAX_TOKENS, str(room))
