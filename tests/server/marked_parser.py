@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inflight.core.types.grammar import Grammar
+from inflight.core.types.request import ReasoningText
 from inflight.frontend.parsers.answer_parser import (
     AnswerDelta,
     ContentDelta,
@@ -48,6 +49,9 @@ class MarkedChoice:
     texts_in_calls = ("<c>",)
     reasoning_ends = ReasoningEnds("<r>", "</r>")
     calls_cover_reasoning = short_call_ids = False
+
+    def reasoning_text(self, is_open: bool) -> ReasoningText:
+        return ReasoningText(("<r>",), ("</r>",), is_open)
 
     def opens_in_prompt(self, prompt_text: str) -> bool:
         return prompt_text.endswith("<r>")

@@ -82,6 +82,23 @@ def test_reasoning_stands_beside_the_answer(client: openai.OpenAI) -> None:
     assert "reasoning_content" not in hidden.choices[0].message.model_dump()
 
 
+@pytest.mark.parametrize(("stop", "content"), [("Hm", "42"), ("\n\n", "42"), ("2", "4"), ("<", "42")])
+def test_stop_strings_end_the_answer_and_not_the_reasoning(scripted: Server, stop: str, content: str) -> None:
+    client, asked = scripted.client(), ask("think of it", stop=[stop])
+    choice = client.chat.completions.create(**asked).choices[0]
+    assert choice.message.model_dump().items() >= {"content": content, "reasoning_content": "Hm."}.items()
+    reason = choice.model_dump()["stop_reason"]
+    assert reason == (stop if content == "4" else None)
+    parts = [part.choices[0] for part in client.chat.completions.create(**asked, stream=True)]
+    assert "".join(part.delta.content or "" for part in parts) == content
+    assert parts[-1].model_dump()["stop_reason"] == reason
+    message = scripted.post("/v1/messages", {**ask("think of it"), "max_tokens": 50, "stop_sequences": [stop]}).json()
+    assert [block["text"] for block in message["content"] if block["type"] == "text"] == [content]
+    assert message["stop_sequence"] == reason
+    raw = scripted.post("/v1/completions", {"prompt": "think", "stop": stop, "max_tokens": 50}).json()
+    assert stop not in raw["choices"][0]["text"], "where no reasoning is parsed, all is the answer"
+
+
 def test_the_model_says_what_it_can_do(
     scripted: Server, server: Server, start: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -16,10 +16,11 @@ from typing import Any, SupportsIndex
 from inflight.core.stopping import StopText
 from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
-from inflight.core.types.request import SLO, Request
+from inflight.core.types.request import SLO, ReasoningText, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.counted import quoted, shortened
 from inflight.text import (
+    AnswerStart,
     ChatEncoder,
     ChatTemplate,
     ChatTemplateError,
@@ -148,6 +149,7 @@ class PromptEncoder:
         session: str = "",
         grammar: Grammar | None = None,
         shown_token_ids: tuple[int, ...] = (),
+        reasoning: ReasoningText | None = None,
         call_marks: tuple[tuple[int, ...], ...] = (),
         adapter: Adapter | None = None,
     ) -> Request:
@@ -171,6 +173,7 @@ class PromptEncoder:
             forced_output_tokens=forced_output_tokens,
             grammar=grammar,
             shown_token_ids=shown_token_ids,
+            reasoning=reasoning if params.stop else None,
             call_marks=call_marks,
             adapter=adapter,
         )
@@ -305,7 +308,7 @@ class StopStrings:
 
 def text_stream(tokenizer: Tokenizer, request: Request) -> TextStream:
     """The text of one sample of a request, as client and stop check both see it."""
-    params = request.params
+    params, marks = request.params, request.reasoning
     return TextStream(
         tokenizer,
         request.prompt_token_ids,
@@ -314,6 +317,7 @@ def text_stream(tokenizer: Tokenizer, request: Request) -> TextStream:
         skip_special_tokens=params.skip_special_tokens,
         stops_from=params.min_tokens,
         shown_token_ids=request.shown_token_ids,
+        answer_start=None if marks is None else AnswerStart(marks.begins, marks.ends, marks.is_open),
     )
 
 

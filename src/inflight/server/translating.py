@@ -17,7 +17,7 @@ from typing import TypedDict
 from msgspec import UNSET
 
 from inflight.core.types.adapter import Adapter
-from inflight.core.types.request import SLO, Request
+from inflight.core.types.request import SLO, ReasoningText, Request
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.answers import AnswerParsing
@@ -43,6 +43,14 @@ from inflight.server.tenants import Tenant
 Settings = CompletionSettings | ChatSettings
 MANY_TOKEN_BYTES = 1 << 17  # of prompts, from which on they become requests beside the event loop
 MANY_PROMPTS = 16
+
+
+class AnswerMarks(TypedDict, total=False):
+    """Of a call's answers, by the names that its requests have."""
+
+    shown_token_ids: tuple[int, ...]
+    reasoning: ReasoningText | None
+    call_marks: tuple[tuple[int, ...], ...]
 
 
 class Placement(TypedDict):
@@ -132,9 +140,12 @@ class RequestTranslator:
 
     def _chat(self, prepared: PreparedChat, tenant: Tenant, placement: Placement) -> Call:
         body = prepared.settings
-        marks = self.call_marks if prepared.tools else ()
-        params = self.params(prepared)
-        call = self._call(prepared.kind, prepared, params, tenant, placement, self.shown_token_ids, marks)
+        marks = AnswerMarks(
+            shown_token_ids=self.shown_token_ids,
+            reasoning=None if self.parsers is None else self.parsers.reasoning_text(prepared.in_reasoning),
+            call_marks=self.call_marks if prepared.tools else (),
+        )
+        call = self._call(prepared.kind, prepared, self.params(prepared), tenant, placement, marks)
         return replace(
             call,
             logprobs=_shown_logprobs(body),
@@ -202,8 +213,7 @@ class RequestTranslator:
         params: SamplingParams,
         tenant: Tenant,
         placement: Placement,
-        shown_token_ids: tuple[int, ...] = (),
-        call_marks: tuple[tuple[int, ...], ...] = (),
+        marks: AnswerMarks = AnswerMarks(),  # noqa: B008  (never changed)
     ) -> Call:
         body = prepared.settings
         options = body.stream_options
@@ -220,11 +230,10 @@ class RequestTranslator:
                     params,
                     arrival,
                     grammar=prepared.grammar,
-                    shown_token_ids=shown_token_ids,
-                    call_marks=call_marks,
                     adapter=adapter,
                     forced_output_tokens=body.output_tokens,
                     **placement,
+                    **marks,
                 )
 
             requests.append(clients_fault(make, "stop"))

@@ -6,6 +6,7 @@ weights. Importing it is cheap: `tokenizers` and `jinja2` are imported by the fi
 
 from __future__ import annotations
 
+from inflight.text.answer_start import AnswerStart
 from inflight.text.chat import ChatTemplate, Conversation
 from inflight.text.chat_encoder import ChatEncoder, EncodedChat, RenderedChat
 from inflight.text.detokenizer import IncrementalDetokenizer
@@ -14,6 +15,7 @@ from inflight.text.stream import StopStringFinder, TextStream
 from inflight.text.tokenizer import Tokenizer
 
 __all__ = [
+    "AnswerStart",
     "ChatEncoder",
     "ChatTemplate",
     "ChatTemplateError",

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from inflight.text.answer_start import AnswerStart
 from inflight.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class _Progress:
 class TextStream:
     """Tokens in, text out, until a stop string is complete or the output ends."""
 
-    __slots__ = ("_detokenizer", "_finder", "_parts", "_stops_from", "_tokens")
+    __slots__ = ("_answer_start", "_detokenizer", "_finder", "_parts", "_stops_from", "_tokens")
 
     def __init__(
         self,
@@ -138,6 +139,7 @@ class TextStream:
         skip_special_tokens: bool = True,
         stops_from: int = 0,
         shown_token_ids: Collection[int] = (),
+        answer_start: AnswerStart | None = None,
     ) -> None:
         """Begin after a prompt. Stop strings are looked for in the output alone.
 
@@ -150,12 +152,14 @@ class TextStream:
             stops_from: number of the first output token, counted from 1, that may complete a stop string; one that
                 an earlier token completes is text like any other.
             shown_token_ids: special tokens that are text all the same.
+            answer_start: where stop strings are looked for from; None: the output's first character.
 
         Raises:
             ValueError: a stop string is empty.
         """
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, skip_special_tokens, shown_token_ids)
         self._finder = StopStringFinder(stops, include_stop)
+        self._answer_start = answer_start
         self._parts: list[str] = []
         self._stops_from = stops_from
         self._tokens = 0
@@ -184,9 +188,17 @@ class TextStream:
     def finish(self) -> str:
         """End the output and give the rest: what was held back, and U+FFFD for half a character."""
         text = self._find(self._detokenizer.flush())
+        if self._answer_start is not None:
+            text += self._look_through(self._answer_start.flush())
         return self._keep(text + self._finder.flush())
 
     def _find(self, text: str) -> str:
+        if self._answer_start is None:
+            return self._look_through(text)
+        reasoning, text = self._answer_start.push(text)
+        return reasoning + self._look_through(text)
+
+    def _look_through(self, text: str) -> str:
         return self._finder.push(text, may_stop=self._tokens >= self._stops_from)[0]
 
     def _keep(self, text: str) -> str:

@@ -22,6 +22,15 @@ class SLO:
     itl: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningText:
+    """Texts that open and close an output's reasoning, any of each. is_open: the prompt has opened it."""
+
+    begins: tuple[str, ...]
+    ends: tuple[str, ...]
+    is_open: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request.
@@ -43,6 +52,7 @@ class Request:
     adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.
     grammar: what the output's text must be like.
     shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
+    reasoning: behind which stop strings are looked for; None: from the output's first token on.
     call_marks: runs of tokens of which an output that calls a tool has one, where tools are offered. Whoever called one
         comes back in a tool's time, else in a person's, if at all: what of the cache is evicted depends on it.
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
@@ -65,6 +75,7 @@ class Request:
     forced_output_tokens: int | None = None
     grammar: Grammar | None = None
     shown_token_ids: tuple[int, ...] = ()
+    reasoning: ReasoningText | None = None
     call_marks: tuple[tuple[int, ...], ...] = ()
     pooling: PoolingParams | None = None
     second_text_at: int | None = None

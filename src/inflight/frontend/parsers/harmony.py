@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from inflight.core.types.grammar import Grammar
+from inflight.core.types.request import ReasoningText
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, calls_of, content_of
 from inflight.frontend.parsers.lark import Lark, without
 from inflight.frontend.parsers.parser_choice import ReasoningEnds, Tool, ToolChoice
@@ -82,6 +83,7 @@ class HarmonyGrammars:
 _NEXT = f"<|end|>{_START}assistant"
 _TEXT = without(*_ENDS)
 _SYNTAX = CallSyntax(f"{_CHANNEL}commentary to=functions.{NAME} <|constrain|>json{_MESSAGE}", names=r"[^\s<]+")
+REASONING_TEXT = ReasoningText((_CHANNEL,), (f"{_CHANNEL}final",))  # a word may stand between it and the message
 REASONING_END = f"{_CHANNEL}final{_MESSAGE}"
 REASONING_ENDS = ReasoningEnds(_CHANNEL, REASONING_END)  # any channel is left by the final one
 HARMONY = ToolFormat(

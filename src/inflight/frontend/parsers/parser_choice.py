@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from inflight.core.types.grammar import Grammar
+from inflight.core.types.request import ReasoningText
 from inflight.frontend.parsers.answer_parser import AnswerParser
 
 
@@ -63,6 +64,10 @@ class ParserChoice(Protocol):
     @property
     def reasoning_ends(self) -> ReasoningEnds | None:
         """None where the model's answers have no reasoning."""
+
+    def reasoning_text(self, is_open: bool) -> ReasoningText | None:
+        """What opens and closes the reasoning of an answer, in its text; None where there is none. is_open: the prompt
+        has opened it."""
 
     @property
     def calls_cover_reasoning(self) -> bool:

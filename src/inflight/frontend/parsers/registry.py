@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from inflight.core.types.grammar import Grammar
+from inflight.core.types.request import ReasoningText
 from inflight.frontend.parsers import xml_calls
 from inflight.frontend.parsers.answer_parser import AnswerParser
 from inflight.frontend.parsers.content import ContentParser
 from inflight.frontend.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from inflight.frontend.parsers.gemma import FUNCTION_GEMMA, GEMMA4
-from inflight.frontend.parsers.harmony import HARMONY, REASONING_ENDS
+from inflight.frontend.parsers.harmony import HARMONY, REASONING_ENDS, REASONING_TEXT
 from inflight.frontend.parsers.hermes import HERMES
 from inflight.frontend.parsers.llama3_json import LLAMA3_JSON
 from inflight.frontend.parsers.mistral import MISTRAL, MISTRAL_LIST
@@ -106,6 +107,11 @@ class ChosenParsers:
         if self._reasons_itself:
             return REASONING_ENDS
         return None if self._marks is None else ReasoningEnds(self._marks.begins[0], self._marks.ends[0])
+
+    def reasoning_text(self, is_open: bool) -> ReasoningText | None:
+        if self._reasons_itself:
+            return REASONING_TEXT
+        return None if self._marks is None else ReasoningText(self._marks.begins, self._marks.ends, is_open)
 
     @property
     def calls_cover_reasoning(self) -> bool:
