@@ -46,7 +46,7 @@ MANY_PROMPTS = 16
 
 
 class AnswerMarks(TypedDict, total=False):
-    """Of a call's answers, by the names that its requests have."""
+    """Texts and tokens to be found in a call's answers, by the names that its requests have."""
 
     shown_token_ids: tuple[int, ...]
     reasoning: ReasoningText | None
@@ -54,7 +54,7 @@ class AnswerMarks(TypedDict, total=False):
 
 
 class Placement(TypedDict):
-    """Of a call's requests, by the names that these have: whose they are, and when they are to be served."""
+    """Settings of a call's requests, by the names that these have: whose they are, when they are to be served."""
 
     lane: str
     tenant: str

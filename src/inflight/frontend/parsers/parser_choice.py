@@ -66,8 +66,8 @@ class ParserChoice(Protocol):
         """None where the model's answers have no reasoning."""
 
     def reasoning_text(self, is_open: bool) -> ReasoningText | None:
-        """What opens and closes the reasoning of an answer, in its text; None where there is none. is_open: the prompt
-        has opened it."""
+        """Return the texts that open and close an answer's reasoning; None where it has none. is_open: the prompt has
+        opened it."""
 
     @property
     def calls_cover_reasoning(self) -> bool:
