@@ -34,15 +34,35 @@ INLINE void hold(Value* to, float x) {
   }
 }
 
+// Loops over a row that several kernels share. In a function of its own each is compiled once for a format, and what it
+// writes lies beside what it reads.
+template <class Value>
+__attribute__((noinline)) void hold_row(Value* __restrict to, const float* __restrict x, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; ++i) hold(to + i, x[i]);
+}
+
+// Normed: times the inverse of a norm and a weight.
+template <class Value>
+__attribute__((noinline)) void hold_normed(Value* __restrict to, const float* __restrict x, float inverse,
+                                           const float* __restrict weight, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; ++i) hold(to + i, x[i] * inverse * weight[i]);
+}
+
+// The first 2 · pairs turned, for one position.
+template <class Value>
+__attribute__((noinline)) void hold_turned(Value* __restrict to, const float* __restrict x, const float* __restrict cos,
+                                           const float* __restrict sin, std::int64_t pairs) {
+  for (std::int64_t i = 0; i < pairs; ++i) hold(to + i, x[i] * cos[i] - x[i + pairs] * sin[i]);
+  for (std::int64_t i = 0; i < pairs; ++i) hold(to + i + pairs, x[i + pairs] * cos[i] + x[i] * sin[i]);
+}
+
 template <class Value>
 void normalise(Pool& pool, const float* x, const float* weight, float eps, std::int64_t tokens, std::int64_t width,
                Value* out) {
   parallel_rows(pool, tokens, tokens * width * 4, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
       const float* row = x + t * width;
-      Value* to = out + t * width;
-      const float inverse = inverse_rms(row, width, eps);
-      for (std::int64_t i = 0; i < width; ++i) hold(to + i, row[i] * inverse * weight[i]);
+      hold_normed(out + t * width, row, inverse_rms(row, width, eps), weight, width);
     }
   });
 }
@@ -146,22 +166,31 @@ inline void add_rows(Pool& pool, const float* x, const float* weight, float eps,
   });
 }
 
-// to(i, of(x)) of each number of some rows, by vectors. A number's bits do not depend on where it stands.
+// y = of(x), number by number, by vectors. A number's bits do not depend on where it stands.
+template <class Of>
+INLINE void map_run(const float* x, std::int64_t count, float* y, Of&& of) {
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) store(y + i, of(load<vf>(x + i)));
+  for (; i < count; ++i) y[i] = of(all(x[i]))[0];
+}
+
+// of(x + i, count, y), then to(i, count, y), for runs of the numbers of some rows: from the i-th on so many.
 template <class Of, class To>
 void map_rows(Pool& pool, const float* x, std::int64_t tokens, std::int64_t width, Of&& of, To&& to) {
   parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
-    std::int64_t i = first * width;
-    for (; i + lanes <= last * width; i += lanes) {
-      const vf y = of(load<vf>(x + i));
-      for (int k = 0; k < lanes; ++k) to(i + k, y[k]);
+    constexpr std::int64_t run = 512;
+    float y[run];
+    for (std::int64_t i = first * width, end = last * width; i < end; i += run) {
+      const std::int64_t count = end - i < run ? end - i : run;
+      of(x + i, count, y);
+      to(i, count, y);
     }
-    for (; i < last * width; ++i) to(i, of(all(x[i]))[0]);
   });
 }
 
 // One token's keys (of one head) into its slot of a block.
 template <bool int8, class Value>
-INLINE void write_key(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const Value* key) {
+__attribute__((noinline)) void write_key(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const Value* key) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
   const std::int64_t width = layer.key_dim, block = layer.block_size;
   std::uint32_t* to = head + slot;
@@ -179,7 +208,7 @@ INLINE void write_key(const KVLayer& layer, std::uint32_t* head, std::int64_t sl
 
 // The same for its values.
 template <bool int8, class Value>
-INLINE void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const float* values) {
+__attribute__((noinline)) void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const float* values) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
   const std::int64_t width = layer.value_dim;
   std::uint32_t* to = head + layer.key_lanes + slot / per_step * layer.padded_dim;
@@ -189,7 +218,7 @@ INLINE void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t
   } else {
     Value held[most_head_dim];
     std::int8_t bytes[most_head_dim];
-    for (std::int64_t i = 0; i < width; ++i) hold(held + i, values[i]);
+    hold_row(held, values, width);
     const Scale scale = scale_of(largest_bits(held, width));
     quantize(held, width, scale, bytes);
     auto* at = reinterpret_cast<std::int8_t*>(to) + slot % per_step;
@@ -224,7 +253,7 @@ void rotate_and_write(Pool& pool, const Projection& qkv, const KVLayer& layer, c
         if (weight && !rope.norms_last) {
           if (over_all) weight += (is_query ? h : h - heads) * width;
           const float inverse = over_all ? (is_query ? q_inverse : k_inverse) : inverse_rms(x, width, rope.eps);
-          for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * weight[i];
+          hold_normed(normed, x, inverse, weight, width);
           x = normed;
         }
         if (is_query && rope.q_scale) {
@@ -233,24 +262,20 @@ void rotate_and_write(Pool& pool, const Projection& qkv, const KVLayer& layer, c
         }
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
         if (weight && rope.norms_last) {
-          for (std::int64_t i = 0; i < half; ++i) turned[i] = x[i] * cos[i] - x[i + half] * sin[i];
-          for (std::int64_t i = 0; i < half; ++i) turned[i + half] = x[i + half] * cos[i] + x[i] * sin[i];
-          for (std::int64_t i = 2 * half; i < width; ++i) turned[i] = x[i];
-          const float inverse = inverse_rms(turned, width, rope.eps);
-          for (std::int64_t i = 0; i < width; ++i) hold(to + i, turned[i] * inverse * weight[i]);
+          hold_turned(turned, x, cos, sin, half);
+          hold_row(turned + 2 * half, x + 2 * half, width - 2 * half);
+          hold_normed(to, turned, inverse_rms(turned, width, rope.eps), weight, width);
           if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
           continue;
         }
-        for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
-        for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
-        for (std::int64_t i = 2 * half; i < width; ++i) hold(to + i, x[i]);
+        hold_turned(to, x, cos, sin, half);
+        hold_row(to + 2 * half, x + 2 * half, width - 2 * half);
         if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
       }
       for (std::int64_t g = 0; g < kv_heads; ++g) {
         const float* x = row + (heads + (qkv.values ? kv_heads : 0) + g) * width;
         if (rope.v_norm) {
-          const float inverse = inverse_rms(x, width, rope.eps);
-          for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * rope.v_norm[i];
+          hold_normed(normed, x, inverse_rms(x, width, rope.eps), rope.v_norm, width);
           x = normed;
         }
         write_values<int8, Value>(layer, heads_of_block + g * layer.head_lanes, slot, x);

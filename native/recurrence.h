@@ -278,8 +278,12 @@ void run_delta_rule(Pool& pool, const StateView& view, const AttentionMetadata& 
 // x ← x · sigmoid(gate)
 template <class Value>
 void gate_rows(Pool& pool, const float* gate, std::int64_t tokens, std::int64_t width, Value* x) {
-  map_rows(pool, gate, tokens, width, [](vf v) { return all(1.0f) / (all(1.0f) + exp(-v)); },
-           [=](std::int64_t i, float y) { hold(x + i, read(x[i]) * y); });
+  const auto sigmoid = [](vf v) { return all(1.0f) / (all(1.0f) + exp(-v)); };
+  map_rows(pool, gate, tokens, width,
+           [&](const float* from, std::int64_t count, float* y) { map_run(from, count, y, sigmoid); },
+           [&](std::int64_t i, std::int64_t count, const float* y) {
+             for (std::int64_t k = 0; k < count; ++k) hold(x + i + k, read(x[i + k]) * y[k]);
+           });
 }
 
 }  // namespace inflight::INFLIGHT_ISA

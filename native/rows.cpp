@@ -98,34 +98,57 @@ void mean(Pool& pool, const float* x, const std::int32_t* starts, const std::int
 void to_act(Pool& pool, Format format, const float* x, std::int64_t tokens, std::int64_t width, void* out) {
   with(format, [&](auto value) {
     auto* at = static_cast<decltype(value)*>(out);
-    map_rows(pool, x, tokens, width, [](vf v) { return v; }, [=](std::int64_t i, float y) { hold(at + i, y); });
+    parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
+      hold_row(at + first * width, x + first * width, (last - first) * width);
+    });
   });
+}
+
+// y = the nonlinearity of x.
+using Curve = void (*)(const float* x, std::int64_t count, float* y, const float* parameters);
+
+// The parameters are xIELU's.
+Curve curve_of(Nonlinearity kind) {
+#define CURVE(of) [](const float* x, std::int64_t count, float* y, const float* p) { map_run(x, count, y, of); (void)p; }
+  switch (kind) {
+    case Nonlinearity::gelu: return CURVE([](vf v) { return gelu(v); });
+    case Nonlinearity::gelu_erf: return CURVE([](vf v) { return gelu_erf(v); });
+    case Nonlinearity::silu: return CURVE([](vf v) { return silu(v); });
+    case Nonlinearity::relu: return CURVE([](vf v) { return relu(v); });
+    case Nonlinearity::tanh: return CURVE([](vf v) { return tanh(v); });
+    case Nonlinearity::relu2: return CURVE([](vf v) { return v > all(0.0f) ? v * v : v != v ? v : vf{}; });
+    case Nonlinearity::xielu: break;
+  }
+  return CURVE(([above = p[0], below = p[1]](vf v) { return xielu(v, above, below); }));
+#undef CURVE
 }
 
 void activate(Pool& pool, Format format, Nonlinearity kind, const float* parameters, const float* x, const float* by,
               std::int64_t stride, std::int64_t tokens, std::int64_t width, void* out) {
+  const Curve curve = curve_of(kind);
+  const auto bend = [=](const float* from, std::int64_t count, float* y) { curve(from, count, y, parameters); };
   with(format, [&](auto value) {
     auto* at = static_cast<decltype(value)*>(out);
-    const auto to = [=](std::int64_t i, float y) { hold(at + i, by ? y * by[i / width * stride + i % width] : y); };
-    if (kind == Nonlinearity::gelu) return map_rows(pool, x, tokens, width, [](vf v) { return gelu(v); }, to);
-    if (kind == Nonlinearity::gelu_erf) return map_rows(pool, x, tokens, width, [](vf v) { return gelu_erf(v); }, to);
-    if (kind == Nonlinearity::silu) return map_rows(pool, x, tokens, width, [](vf v) { return silu(v); }, to);
-    if (kind == Nonlinearity::relu) return map_rows(pool, x, tokens, width, [](vf v) { return relu(v); }, to);
-    if (kind == Nonlinearity::tanh) return map_rows(pool, x, tokens, width, [](vf v) { return tanh(v); }, to);
-    if (kind == Nonlinearity::relu2)
-      return map_rows(pool, x, tokens, width, [](vf v) { return v > all(0.0f) ? v * v : v != v ? v : vf{}; }, to);
-    const float above = parameters[0], below = parameters[1];
-    map_rows(pool, x, tokens, width, [=](vf v) { return xielu(v, above, below); }, to);
+    map_rows(pool, x, tokens, width, bend, [=](std::int64_t i, std::int64_t count, const float* y) {
+      if (!by) return hold_row(at + i, y, count);
+      for (std::int64_t k = 0; k < count; ++k)
+        hold(at + i + k, y[k] * by[(i + k) / width * stride + (i + k) % width]);
+    });
   });
 }
 
 void scale(Pool& pool, float* x, float factor, std::int64_t tokens, std::int64_t width) {
-  map_rows(pool, x, tokens, width, [=](vf v) { return v * factor; }, [=](std::int64_t i, float y) { x[i] = y; });
+  parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first * width; i < last * width; ++i) x[i] *= factor;
+  });
 }
 
 void soft_cap(Pool& pool, float* x, float cap, std::int64_t tokens, std::int64_t width) {
-  map_rows(pool, x, tokens, width, [=](vf v) { return tanh(v / all(cap)) * all(cap); },
-           [=](std::int64_t i, float y) { x[i] = y; });
+  map_rows(pool, x, tokens, width,
+           [=](const float* from, std::int64_t count, float* y) {
+             map_run(from, count, y, [=](vf v) { return tanh(v / all(cap)) * all(cap); });
+           },
+           [=](std::int64_t i, std::int64_t count, const float* y) { hold_row(x + i, y, count); });
 }
 
 void rope_and_write(Pool& pool, Format format, const Projection& qkv, const KVLayer& layer,
