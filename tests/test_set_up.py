@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "venv"
 
@@ -14,8 +17,8 @@ PLAYED = """#!/usr/bin/env bash
 case "$*" in
   -c*) ;;
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  *"--no-deps "*" -e "*)
-    echo "$*" >>"$ASKED"
+  *" install "*" -e "*)
+    echo "${INFLIGHT_PUBLISHED:-$INFLIGHT_KERNELS}" >>"$ASKED"
     sleep 0.2
     echo "  [1/3] Building CXX object CMakeFiles/avx2_bf16.dir/bf16.cpp.o"
     echo "  [3/3] Linking CXX shared module _native.so"
@@ -25,7 +28,8 @@ case "$*" in
     echo "Installing collected packages: numpy, click"
     [ -z "$BROKEN" ] || { echo "ERROR: No matching distribution found for numpy"; exit 1; }
     echo "Successfully installed click-8 numpy-2" ;;
-  "- "*) exec "$REAL" "$@" ;;
+  *" download "*) [ -z "$PUBLISHED" ] || { mkdir -p "$VENV/published" && cp "$PUBLISHED" "$VENV/published"; } ;;
+  "- "* | *sources_hash.py) exec "$REAL" "$@" ;;
 esac
 """
 
@@ -36,7 +40,7 @@ def set_up(folder: Path, extras: str = "", broken: str = "", **settings: str) ->
     played.write_text(PLAYED)
     played.chmod(0o755)
     environment = {**os.environ, "PYTHON": str(played), "REAL": sys.executable, "BROKEN": broken, "CXX": "true"}
-    environment |= {"ASKED": str(folder / "asked"), **settings}
+    environment |= {"ASKED": str(folder / "asked"), "VENV": str(folder / "venv"), "PUBLISHED": ""} | settings
     return subprocess.run(
         [SCRIPT, folder / "venv", extras], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -71,8 +75,8 @@ def test_what_failed_is_told_with_the_place_of_the_log(tmp_path: Path) -> None:
 
 
 def compiled(folder: Path) -> list[str]:
-    """What each build so far was asked to compile."""
-    return re.findall(r"INFLIGHT_KERNELS=(\w+)", (folder / "asked").read_text())
+    """What each build so far was asked to compile, or to take as it is."""
+    return (folder / "asked").read_text().split()
 
 
 def test_another_machine_compiles_what_it_runs(tmp_path: Path) -> None:
@@ -96,3 +100,22 @@ def test_all_instruction_sets_are_compiled_for_the_check_and_from_when_they_are_
     (other / "venv" / "stamp").unlink()
     set_up(other)
     assert compiled(other) == ["native", "all", "all"]
+
+
+@pytest.mark.parametrize(("name", "sources", "is_taken"), [("", "", True), ("another", "", False), ("", "0", False)])
+def test_a_published_module_of_these_sources_is_not_compiled_again(
+    tmp_path: Path, name: str, sources: str, is_taken: bool
+) -> None:
+    """name, sources: of the wheel; empty: this checkout's."""
+    root = SCRIPT.parents[1]
+    own = subprocess.check_output([sys.executable, root / "native" / "sources_hash.py"], text=True).strip()
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    wheel, folder = tmp_path / "inflight.whl", "inflight/execution/backends"
+    with ZipFile(wheel, "w") as packed:
+        packed.writestr("x-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name or project['name']}\n")
+        packed.writestr(f"{folder}/_native.abi.so", "compiled")
+        packed.writestr(f"{folder}/_native.sources", (sources or own) + "\n")
+    assert set_up(tmp_path, PUBLISHED=str(wheel)).returncode == 0
+    taken = tmp_path / "venv" / "published" / folder / "_native.abi.so"
+    assert compiled(tmp_path) == [str(taken) if is_taken else "native"]
+    assert not is_taken or taken.read_text() == "compiled"
