@@ -67,7 +67,7 @@ _decode = msgspec.msgpack.Decoder(Setup, dec_hook=typed).decode
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     import inflight.build  # noqa: F401  numpy and the kernels, while nobody waits for them

@@ -154,7 +154,7 @@ def _serve_here(
 
     live = make_live(service, lambda: None if loaded is None else loaded.shown, record)
     app = make_app(service, tenants, page, __version__, observe, jobs, spans=tracer, live=live)
-    return Process(service, load_here, begin, end).run(app, bound, tls)
+    return Process(service, tenants, load_here, begin, end).run(app, bound, tls)
 
 
 def tell_ready_at(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:

@@ -66,6 +66,6 @@ def serve_pool(
 
     members = MembersSource(page, metrics.label, f"{metrics.label.removesuffix('_name')}s", shown)
     live = make_live(service, lambda: None if metrics.pool is None else members)
-    process = Process(service, load_here, begin, end)
+    process = Process(service, tenants, load_here, begin, end)
     app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)
     return process.run(app, bound, tls)

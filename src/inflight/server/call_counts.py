@@ -13,8 +13,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 
+from inflight.server.tenants import KeysError
+
 _CELL_BYTES = 4
 _HEAD_CELLS = 1  # before the others: 1 once all processes are ready
+SPARE_TENANTS = 64  # that may come while the server runs
 _NOBODY = 2**31 - 1  # connections of a process that is not there
 
 
@@ -56,16 +59,36 @@ class SharedCallCounts(CallCounts):
     """Whoever enters counts himself first and looks then: of two that come at once, neither overlooks the other."""
 
     def __init__(self, table: int, names: Sequence[str], places: int, place: int | None = None):
-        """table: its descriptor, see `shared_table`. names: all tenants'. place: this process's; None: it only looks
-        on."""
+        """table: its descriptor, see `shared_table`; the first process makes its size. names: all tenants', in the
+        order in which all processes have them. place: this process's; None: it only looks on."""
         super().__init__()
-        size = (_HEAD_CELLS + (len(names) + 1) * places) * _CELL_BYTES
-        os.ftruncate(table, size)
+        if not os.fstat(table).st_size:
+            os.ftruncate(table, (_HEAD_CELLS + (len(names) + SPARE_TENANTS + 1) * places) * _CELL_BYTES)
+        size = os.fstat(table).st_size
+        self._width = (size // _CELL_BYTES - _HEAD_CELLS) // places - 1
         table_cells = memoryview(mmap.mmap(table, size)).cast("i")
         self._head, table_cells = table_cells[:_HEAD_CELLS], table_cells[_HEAD_CELLS:]
         self._cells, self._connections = table_cells[places:], table_cells[:places]
-        self._columns = {name: column for column, name in enumerate(names)}
+        self._columns: dict[str, int] = {}
+        self.add(names)
         self._place = place
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tenants that have been counted, in the order of their cells."""
+        return tuple(self._columns)
+
+    def add(self, names: Sequence[str]) -> None:
+        """Count tenants that are new, too. Raises KeysError where there are too many."""
+        new = [name for name in names if name not in self._columns]
+        if len(self._columns) + len(new) > self._width:
+            most = self._width - len(self._columns)
+            raise KeysError(
+                f"{len(new)} tenants are new, and with --api-processes {most} more have room until the next start; "
+                "restart the server."
+            )
+        for name in new:
+            self._columns[name] = len(self._columns)
 
     @property
     def all_ready(self) -> bool:
@@ -80,7 +103,7 @@ class SharedCallCounts(CallCounts):
         return sum(self._cells)
 
     def of(self, tenant: str) -> int:
-        return sum(self._cells[self._columns[tenant] :: len(self._columns)])
+        return sum(self._cells[self._columns[tenant] :: self._width])
 
     def enter(self, tenant: str) -> None:
         super().enter(tenant)
@@ -98,7 +121,7 @@ class SharedCallCounts(CallCounts):
 
     def clear(self, place: int) -> int:
         """The process that was there is gone. How many calls it had."""
-        width = len(self._columns)
+        width = self._width
         cells = self._cells[place * width : (place + 1) * width]
         left = sum(cells)
         self._connections[place] = _NOBODY
@@ -108,7 +131,7 @@ class SharedCallCounts(CallCounts):
 
     def _write(self, tenant: str) -> None:
         assert self._place is not None, "an onlooker has no calls"
-        self._cells[self._place * len(self._columns) + self._columns[tenant]] = self._mine[tenant]
+        self._cells[self._place * self._width + self._columns[tenant]] = self._mine[tenant]
 
 
 def shared_table() -> int:

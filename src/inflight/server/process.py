@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from types import FrameType
@@ -31,9 +32,11 @@ from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
 from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.offload import in_own_thread
+from inflight.server.reloading import can_reload, reload_certificate, reload_keys
 from inflight.server.served import ServedModels
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
 
 Load = Callable[[Callable[[str], None]], ServedModels]  # given a function to say what it is doing; runs in a thread
 
@@ -98,6 +101,7 @@ class Process:
     def __init__(
         self,
         service: Service,
+        tenants: Tenants,
         load: Load,
         begin: Callable[[], Awaitable[None]],
         end: Callable[[], Awaitable[None]],
@@ -106,7 +110,7 @@ class Process:
         early: bool = True,
         gives_way: Callable[[int], bool] = lambda connections: False,
     ):
-        self._service = service
+        self._service, self._tenants = service, tenants
         self._load = load
         self._begin, self._end = begin, end
         self._hears_signals, self._early, self._gives_way = hears_signals, early, gives_way
@@ -145,6 +149,8 @@ class Process:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self.loop = asyncio.get_running_loop()
+        if self._hears_signals and threading.current_thread() is threading.main_thread():
+            self._hear_hangup()
         opening = self._start(self._open())
         if not self._early:
             await opening
@@ -204,6 +210,23 @@ class Process:
             self.loop.call_soon_threadsafe(lambda: self._start(self._drain(signal.Signals(number).name)))
         else:
             self.loop.call_soon_threadsafe(self._service.hurry)
+
+    def _hear_hangup(self) -> None:
+        """SIGHUP has files read again; where no option names one, it ends the server as SIGTERM does, unless whoever
+        started the server has it ignored (nohup)."""
+        if can_reload(self._service.settings, self._tenants):
+            self.loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            self.loop.add_signal_handler(signal.SIGHUP, self.on_signal, signal.SIGHUP)
+
+    async def _reload(self) -> None:
+        await reload_keys(self._tenants, self._service.settings)
+        self.use(await reload_certificate(self._service.settings))
+
+    def use(self, tls: ssl.SSLContext | None) -> None:
+        """Open new connections with another certificate; None: there is none."""
+        if tls is not None and self._server is not None:
+            self._server.use(tls)
 
     async def _drain(self, name: str) -> None:
         left = self._service.under_way
@@ -272,6 +295,11 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._connections.end()
         await super().shutdown(sockets)
+
+    def use(self, tls: ssl.SSLContext) -> None:
+        """Open new connections with another certificate."""
+        for listener in cast(list[Listener], self.servers):
+            listener.use(tls)
 
     def end(self) -> None:
         """From anywhere in this thread, a signal's handler too."""

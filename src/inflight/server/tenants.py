@@ -80,9 +80,15 @@ ANYONE = Tenant(operator=True)
 class Tenants:
     """Keys → tenants. Without any key everyone is let in, as nobody."""
 
-    def __init__(self, keys: Iterable[tuple[bytes, Tenant]] = ()):
-        """keys: SHA-256 digest of each key, and whose it is. Several keys may name the same tenant."""
-        self._keys = tuple(keys)
+    def __init__(
+        self,
+        keys: Iterable[tuple[bytes, Tenant]] = (),
+        file: Path | None = None,
+        given: tuple[tuple[bytes, Tenant], ...] = (),
+    ):
+        """keys: SHA-256 digest of each key, and whose it is. Several keys may name the same tenant. file: that the keys
+        are from which can be read again. given: the others, of the command line."""
+        self._keys, self.file, self._given = tuple(keys), file, given
 
     @property
     def required(self) -> bool:
@@ -92,6 +98,15 @@ class Tenants:
     def keys(self) -> tuple[tuple[bytes, Tenant], ...]:
         """Digests, and whose they are."""
         return self._keys
+
+    def reread(self) -> Tenants:
+        """Return the same tenants with the keys that the file has now. Raises KeysError."""
+        assert self.file is not None, "checked"
+        return _tenants(self._given, self.file)
+
+    def take(self, other: Tenants) -> None:
+        """Have the keys of another one from now on."""
+        self._keys = other.keys
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,20 +148,24 @@ def digest(key: str) -> bytes:
 
 def load_tenants(api_keys: Iterable[str] = (), keys_file: Path | None = None) -> Tenants:
     """Keys of the command line (the first is the tenant "default", the next "default-2", …) and of a file."""
-    keys = []
+    given = []
     for number, key in enumerate(api_keys, 1):
         if not key.strip():
             raise KeysError("--api-key is empty; give a key, or leave it out to let everyone in.")
         name = "default" if number == 1 else f"default-{number}"
-        keys.append((digest(key.strip()), Tenant(name=name, operator=True)))
-    if keys_file is not None:
-        keys += _from_file(keys_file)
+        given.append((digest(key.strip()), Tenant(name=name, operator=True)))
+    return _tenants(tuple(given), keys_file)
+
+
+def _tenants(given: tuple[tuple[bytes, Tenant], ...], file: Path | None) -> Tenants:
+    """given: keys of the command line. Raises KeysError."""
+    keys = [*given, *(() if file is None else _from_file(file))]
     seen: dict[bytes, str] = {}
     for known, tenant in keys:
         if known in seen and seen[known] != tenant.name:
             raise KeysError(f"The tenants {seen[known]!r} and {tenant.name!r} have the same key; give each its own.")
         seen[known] = tenant.name
-    return Tenants(keys)
+    return Tenants(keys, file, given)
 
 
 def _from_file(path: Path) -> list[tuple[bytes, Tenant]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -44,6 +45,29 @@ def test_it_speaks_tls(start: Callable[..., Server], tmp_path: Path) -> None:
         with client.stream("POST", url + "/v1/completions", json={**body, "stream": True}) as stream:
             assert list(stream.iter_lines())[-2] == "data: [DONE]"
     assert server.stop() == 0
+
+
+def test_a_new_certificate_is_taken_on_sighup(start: Callable[..., Server], tmp_path: Path) -> None:
+    certificate, key = made(tmp_path, "own")
+    server = start("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), ready=False)
+    assert server.settled(lambda: any("Ready at https://" in line for line in server.log), 60)
+    port = int(next(line for line in server.log if "Ready at" in line).split("127.0.0.1:")[1].split(" ")[0])
+
+    def shown() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", port)).strip()
+
+    def hang_up(said: str) -> None:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.settled(lambda: said in "".join(server.log)), server.log
+
+    first = shown()
+    made(tmp_path, "own")
+    hang_up("is in force as it is now, for new connections")
+    second = shown()
+    assert second == certificate.read_text(encoding="ascii").strip() != first
+    key.write_text("no key", encoding="ascii")
+    hang_up("The certificate in force stays.")
+    assert shown() == second and server.stop() == 0
 
 
 def test_a_handshake_must_come_in_time_and_few_may_be_under_way(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -239,7 +239,8 @@ def _why(ended: int) -> str:
 
 def main() -> int:
     """Serve an engine until it closes its socket. The first frame is the pickled vocabulary; orders follow."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the engine's process
+    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's are for the engine's process
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICE)
     with contextlib.suppress(OSError):

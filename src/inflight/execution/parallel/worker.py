@@ -49,7 +49,7 @@ _TICK = 0.001  # seconds between two looks at transfers under way
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     pipe = Connection(int(sys.argv[1]))
     setup: Setup = pipe.recv()

@@ -48,6 +48,10 @@ class Listener:
         bound.setblocking(False)
         self._loop.add_reader(bound, self._accept)
 
+    def use(self, tls: ssl.SSLContext) -> None:
+        """Open new connections with another certificate."""
+        self._tls = tls
+
     def close(self) -> None:
         if self._pause is not None:
             self._pause.cancel()

@@ -49,7 +49,8 @@ def main() -> int:
     """Until the server closes the socket. The first frame is a Setup, the second the Limits; then come sockets."""
     # One thread, so that a fork is whole and no thread's stack counts as memory.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which closes the socket
+    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's are for the server, which closes the socket
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control, contextlib.suppress(EOFError, OSError):
         _fork_for(control)  # the server's end, early or late, is this one's too
     return 0

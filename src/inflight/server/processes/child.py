@@ -12,6 +12,7 @@ import logging
 import queue
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -25,7 +26,7 @@ from inflight.server.batch.checking import DatabaseError
 from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
-from inflight.server.ingress.tls import tls_context
+from inflight.server.ingress.tls import TlsError, tls_context
 from inflight.server.live.members import MembersSource
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
@@ -50,6 +51,7 @@ from inflight.server.processes.messages import (
     NotAsked,
     Page,
     Ready,
+    Reload,
     Setup,
     ShownFrames,
     Signal,
@@ -61,6 +63,7 @@ from inflight.server.processes.owner import Owner
 from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.served import OneModel
 from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.opening import close_tracer, open_tracer
 
@@ -71,7 +74,7 @@ log = logging.getLogger("inflight.server")
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     preprocessing = PreprocessingPool()  # loads its modules meanwhile
@@ -98,8 +101,7 @@ class _Child:
         self._control = Control(control, decode_to_child)
         self._tell = self._control.tell
         self._tenants = Tenants(setup.keys)
-        names = self._tenants.names
-        counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
+        self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
         self._tracer = open_tracer(setup.settings, setup.version)
         self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
@@ -108,6 +110,7 @@ class _Child:
         self._is_hopeless = False
         self._process = Process(
             self._service,
+            self._tenants,
             self._load,
             self._begin,
             self._end,
@@ -240,6 +243,10 @@ class _Child:
                 self._service.doing = message.doing
         elif isinstance(message, Signal):
             self._process.on_signal(message.number)
+        elif isinstance(message, Reload):
+            self._counts.add(message.tenants)
+            self._tenants.take(Tenants(message.keys))
+            self._process.use(_certificate(self._setup.settings))
         elif isinstance(message, Page):
             self._pages.came(message.question, _shown(message))
         elif isinstance(message, ShownFrames):
@@ -263,6 +270,15 @@ class _Counts(BatchCounts):
 
     def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
         self._tell(LinesAnswered(outcome, count))
+
+
+def _certificate(settings: ServerSettings) -> ssl.SSLContext | None:
+    """As the engine's process has just read it; None: there is none, or it has changed since and cannot be used."""
+    try:
+        return tls_context(settings)
+    except TlsError as error:
+        log.error(f"{error} The certificate in force stays.")
+        return None
 
 
 def _shown(page: Page) -> tuple[bytes, str] | RuntimeError:

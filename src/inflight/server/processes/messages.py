@@ -18,7 +18,8 @@ from inflight.server.tenants import Tenant
 
 
 class Setup(Struct, frozen=True, tag=True):
-    """The first message. keys: digests, and whose they are. place: which of the processes it is; serial: no other one,
+    """The first message. keys: digests, and whose they are. tenants: names in the order in which
+    the table has them. place: which of the processes it is; serial: no other one,
     before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
     descriptors of the socket that all listen on and of the table of calls under way. jobs: of the one by which others
     reach whoever has files and batch jobs, who is told alone. folder: of the sockets between
@@ -26,6 +27,7 @@ class Setup(Struct, frozen=True, tag=True):
 
     settings: ServerSettings
     keys: tuple[tuple[bytes, Tenant], ...]
+    tenants: tuple[str, ...]
     place: int
     serial: int
     early: bool
@@ -61,6 +63,13 @@ class Signal(Struct, frozen=True, tag=True):
     """The engine's process was sent it: the first asks what runs to finish, the second does not wait for it."""
 
     number: int
+
+
+class Reload(Struct, frozen=True, tag=True):
+    """Keys that are in force from now on, as `Setup` has them; the certificate is to be read again."""
+
+    keys: tuple[tuple[bytes, Tenant], ...]
+    tenants: tuple[str, ...]
 
 
 class Page(Struct, frozen=True, tag=True):
@@ -128,7 +137,7 @@ class AskFrames(Struct, frozen=True, tag=True):
     name: str = ""
 
 
-ToChild = Setup | Loading | Model | Ready | Signal | Page | ShownFrames
+ToChild = Setup | Loading | Model | Ready | Signal | Reload | Page | ShownFrames
 FromChild = Up | Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered | AskPage | AskFrames
 
 NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either

@@ -47,6 +47,7 @@ from inflight.server.processes.messages import (
     NotAsked,
     Page,
     Ready,
+    Reload,
     Setup,
     ShownFrames,
     Signal,
@@ -54,6 +55,7 @@ from inflight.server.processes.messages import (
     Up,
     decode_from_child,
 )
+from inflight.server.reloading import can_reload, reload_certificate, reload_keys
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
@@ -131,6 +133,10 @@ class Supervisor:
         self._all_ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._on_signal, number)
+        if can_reload(self._settings, self._tenants):
+            self._loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            self._loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
         if self._settings.data_dir is not None:
             self._jobs = socket.socket(socket.AF_UNIX)
             self._listeners.append(self._jobs)
@@ -212,6 +218,7 @@ class Supervisor:
             Setup(
                 self._settings,
                 self._tenants.keys,
+                self._counts.names,
                 place,
                 child.serial,
                 self._engine is None,
@@ -289,6 +296,13 @@ class Supervisor:
             calls = counted(left, "call is", "calls are")
             log.info(f"{name}: taking no new work; {calls} under way." if left else f"{name}: stopping.")
         self._end(number, self._settings.drain_timeout if self._engine is not None else 0.0)
+
+    async def _reload(self) -> None:
+        """Keys and certificate are checked here, once for all processes."""
+        has_keys = await reload_keys(self._tenants, self._settings, self._counts.add)
+        if has_keys | (await reload_certificate(self._settings) is not None):
+            for child in self._children.values():
+                child.tell(Reload(self._tenants.keys, self._counts.names))
 
     def _fail(self) -> None:
         self._code = 1

@@ -1,0 +1,67 @@
+"""Keys and certificates that are read again while the server runs, on SIGHUP. Calls and streams in flight go on.
+
+A file that cannot be used changes nothing: what was in force stays, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+
+from inflight.server.ingress.tls import TlsError, tls_context
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import KeysError, Tenants
+
+log = logging.getLogger("inflight.server")
+
+
+def can_reload(settings: ServerSettings, tenants: Tenants) -> bool:
+    """Return whether any option names a file that can be read again."""
+    return tenants.file is not None or settings.ssl_certfile is not None
+
+
+async def reload_keys(
+    tenants: Tenants, settings: ServerSettings, prepare: Callable[[Sequence[str]], None] = lambda names: None
+) -> bool:
+    """Read the keys file again, if there is one, and put its tenants in force.
+
+    Args:
+        prepare: Called with the new tenants' names before they are in force; raises KeysError where they cannot be.
+
+    Returns:
+        Whether other keys are in force.
+    """
+    if tenants.file is None:
+        return False
+    before, weights = set(tenants.names), tenants.weights
+    try:
+        reread = await asyncio.to_thread(tenants.reread)
+        prepare(reread.names)
+    except KeysError as error:
+        log.error(f"{error} The keys in force stay as they are.")
+        return False
+    tenants.take(reread)
+    after = set(tenants.names)
+    changed = (("new", after - before), ("gone", before - after))
+    changes = "".join(f"; {what}: {', '.join(sorted(names))}" for what, names in changed if names)
+    log.info(f"--api-keys-file {tenants.file} is in force as it is now{changes}.")
+    if tenants.weights != weights:
+        log.warning("Weights of tenants take effect at the next start of the server.")
+    if len(after) > 1 and not settings.isolate_tenants:
+        log.warning("The tenants share cached prefixes until the next start; --isolate-tenants ends that.")
+    return True
+
+
+async def reload_certificate(settings: ServerSettings) -> ssl.SSLContext | None:
+    """Read the certificate and its key again, for connections that come from now on; None: there is no new one."""
+    if settings.ssl_certfile is None:
+        return None
+    try:
+        context = await asyncio.to_thread(tls_context, settings)
+    except TlsError as error:
+        log.error(f"{error} The certificate in force stays.")
+        return None
+    log.info(f"--ssl-certfile {settings.ssl_certfile} is in force as it is now, for new connections.")
+    return context
