@@ -173,3 +173,9 @@ def test_the_unit_waits_longer_than_the_server_drains() -> None:
     drain = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
     assert drain and int(service["TimeoutStopSec"]) > int(drain[1])
     assert service["DynamicUser"] == service["NoNewPrivileges"] == "yes"
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+
+
+def test_the_unit_shows_a_gpu() -> None:
+    lines = (DEPLOY / "systemd/inflight.service").read_text(encoding="utf-8").splitlines()
+    assert "DeviceAllow=char-nvidia* rw" in lines and "PrivateDevices=yes" not in lines

@@ -61,11 +61,11 @@ def test_without_files_to_read_the_server_drains(start: Callable[..., Server]) -
 def test_what_cannot_be_in_force_yet_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.toml"
     file.write_text('[acme]\nkey = "a"\n', encoding="utf-8")
-    tenants = load_tenants(["given"], file)
+    tenants = load_tenants(keys_file=file)
     file.write_text('[acme]\nkey = "b"\nweight = 2\n[other]\nkey = "c"\n', encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(reload_keys(tenants, ServerSettings(isolate_tenants=False)))
-    assert tenants.of("Bearer given").name == "default" and tenants.of("Bearer b").name == "acme"
+    assert tenants.of("Bearer b").name == "acme" and tenants.of("Bearer c").name == "other"
     assert ["Weights" in caplog.messages[0], "share cached prefixes" in caplog.messages[1]] == [True, True]
 
 

@@ -67,6 +67,7 @@ def load_engine(
     journal = None if kv_events is None else CacheJournal()
     engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, cache_journal=journal, peers=peers)
     engine.prompts.check_chat()
+    tell_device(engine_settings.device, engine.settings["device"])
     if verbose:
         for name, entry in engine.settings.items():
             tell(f"{name}: {entry.value} ({entry.reason})")
@@ -102,6 +103,15 @@ def load_engine(
     bridge = AsyncBridge(engine.loop)
     shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
     return engine, LoadedEngine(bridge, metrics, described, shown)
+
+
+def tell_device(asked: str, device: Resolved) -> None:
+    """Log what computes; warn where a GPU's driver is there and the CPU is taken without having been asked for."""
+    from inflight.execution.backends.torch.device import has_driver
+
+    missed = asked == "auto" and device.value == "cpu" and has_driver()
+    level = logging.WARNING if missed else logging.INFO
+    logging.getLogger("inflight.server").log(level, f"Computes on {device.value}: {device.reason}.")
 
 
 def _shown(engine: Engine, bridge: AsyncBridge, name: str, has_record: bool) -> EngineSource:

@@ -49,8 +49,8 @@ async def reload_keys(
     log.info(f"--api-keys-file {tenants.file} is in force as it is now{changes}.")
     if tenants.weights != weights:
         log.warning("Weights of tenants take effect at the next start of the server.")
-    if len(after) > 1 and not settings.isolate_tenants:
-        log.warning("The tenants share cached prefixes until the next start; --isolate-tenants ends that.")
+    if len(after) > 1 == len(before) and not settings.isolate_tenants:
+        log.warning("The server began with one tenant: all share cached prefixes until the next start.")
     return True
 
 

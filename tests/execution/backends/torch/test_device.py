@@ -56,6 +56,20 @@ def test_kernels_that_are_named_are_the_cpus(driven: Path, two_gpus: None, monke
     assert choose("auto", driven).name == "cpu" and choose("cuda", driven).name == "cuda:0"
 
 
+def test_devices_that_are_hidden_are_told(tmp_path: Path, two_gpus: None) -> None:
+    """As a systemd unit with PrivateDevices=yes has them."""
+    loaded = tmp_path / "proc/driver/nvidia/version"
+    loaded.parent.mkdir(parents=True)
+    loaded.touch()
+    name, reason = choose("auto", tmp_path)
+    assert name == "cpu" and "/dev/nvidiactl is not there" in reason and "PrivateDevices=no" in reason
+    with pytest.raises(DeviceError, match="/dev/nvidiactl is not there"):
+        choose("cuda", tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    assert choose("auto", tmp_path).name == "cuda:0"
+
+
 def test_a_number_that_no_gpu_has_is_told(driven: Path, two_gpus: None) -> None:
     with pytest.raises(DeviceError, match="--device cuda:2 is not there: PyTorch sees 2 GPUs, numbered from 0"):
         choose("cuda:2", driven)

@@ -19,7 +19,8 @@ from inflight.extras import pip_install
 if TYPE_CHECKING:
     import torch
 
-_DRIVERS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/kfd")  # the last one is AMD's
+_LOADED = "proc/driver/nvidia/version"
+_DRIVERS = (_LOADED, "dev/nvidiactl", "dev/dxg", "dev/kfd")  # the last one is AMD's
 INSTALL = f"install it: {pip_install('gpu')}"
 
 
@@ -45,11 +46,13 @@ def choose(asked: str, root: Path = Path("/")) -> Chosen:
         if not has_driver(root):
             return Chosen("cpu", "this machine has no driver of an NVIDIA or AMD GPU")
         try:
+            _check_shown(root)
             return Chosen(*_gpu("cuda", "a GPU is there"))
         except DeviceError as error:
             return Chosen("cpu", f"{str(error).rstrip('.')}; --device cpu does not look for one")
     if not re.fullmatch(r"cuda(:\d+)?", asked):
         raise DeviceError(f"--device is {asked!r}; known are auto, cpu, cuda and cuda:N, N the number of a GPU.")
+    _check_shown(root)
     return _gpu(asked, "as set")
 
 
@@ -87,6 +90,15 @@ def gpu_name(device: str) -> str:
 
 def has_driver(root: Path = Path("/")) -> bool:
     return any((root / path).exists() for path in _DRIVERS)
+
+
+def _check_shown(root: Path) -> None:
+    """Raise DeviceError where NVIDIA's driver is loaded and its devices are hidden from this process."""
+    if (root / _LOADED).exists() and not any((root / path).exists() for path in _DRIVERS if path != _LOADED):
+        raise DeviceError(
+            "NVIDIA's driver is loaded, but /dev/nvidiactl is not there: what runs this process hides it; a systemd "
+            "unit needs PrivateDevices=no and DeviceAllow=char-nvidia* rw, a container --gpus all."
+        )
 
 
 def gpu_memory(device: torch.device) -> DeviceMemory:
