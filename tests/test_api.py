@@ -332,7 +332,7 @@ def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
         ({"threads": 100_000}, "this process may use"),
         ({"seed": -1}, "--seed is -1"),
         ({"dtype": "float64"}, "auto, bfloat16 and float32"),
-        ({"load_format": "gguf"}, "auto and dummy"),
+        ({"load_format": "gguf"}, "auto, dequantize and dummy"),
         ({"quantization": "fp4"}, "--quantization is 'fp4'; known are none, int8, int8-all, int4, int4-all and fp8"),
         (
             {"quantization": "fp8"},

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from inflight.build.limits import graph_limits
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.checkpoint import resolve_model
-from inflight.execution.computing import ComputedModel, KernelModel
+from inflight.execution.checkpoints.packaged.catalogue import is_dequantized
+from inflight.execution.computing import ComputedModel, KernelModel, LoadFormat
 from inflight.execution.graph_limits import NO_GRAPHS
 from inflight.extras import pip_install
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.pooler import by_next_token, with_pooling
 from inflight.models.registry import family_at, read_folder
+from inflight.models.spec import ModelSpec
 from inflight.text import Tokenizer
 
 BUILT_IN = Path(__file__).parents[1] / "builtin_model"
@@ -24,6 +28,11 @@ BUILT_IN = Path(__file__).parents[1] / "builtin_model"
 
 def model_folder(settings: EngineSettings) -> Path:
     return BUILT_IN if settings.model is None else resolve_model(settings.model, settings.revision)
+
+
+def load_format_of(settings: EngineSettings) -> LoadFormat:
+    """Return how the model's files are read: as set, or as the catalogue has it for a model that is named there."""
+    return "dequantize" if settings.load_format == "auto" and is_dequantized(settings.model) else settings.load_format
 
 
 def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: str) -> ComputedModel:
@@ -34,12 +43,14 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             spec = with_pooling(spec, settings.pooling)
         if settings.score_tokens is not None:
             spec = by_next_token(spec, settings.score_tokens, _token_ids(files, settings.score_tokens))
+        load_format = load_format_of(settings)
+        spec = _dequantized(spec) if load_format == "dequantize" else spec
         group = settings.quantization_group_size
         graphs = NO_GRAPHS if device == "cpu" else graph_limits(settings, spec)
         return KernelModel(
             spec,
             files,
-            settings.load_format,
+            load_format,
             settings.quantization,
             group,
             settings.seed,
@@ -61,6 +72,15 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             f"{pip_install('transformers')}."
         ) from None
     return load(files, settings.dtype, settings.load_format, settings.seed)
+
+
+def _dequantized(spec: ModelSpec) -> ModelSpec:
+    """Return the shape of the same model without a quantization. Raises SettingsError where it has none."""
+    if spec.weight_format is None:
+        raise SettingsError(
+            "--load-format dequantize is for quantized matrices, and those of this one are plain; leave it out."
+        )
+    return replace(spec, weight_format=None)
 
 
 def _token_ids(files: Path | GGUFModel, answers: tuple[str, str]) -> tuple[int, int]:

@@ -78,9 +78,10 @@ def command(
         threads=threads,
     )
     from inflight.build import model_folder
+    from inflight.execution.checkpoints.dequantized import held_spec
     from inflight.models.registry import read_folder
 
-    config = read_folder(model_folder(settings), to_run=True)
+    config = held_spec(read_folder(model_folder(settings), to_run=True), model)
     if not as_json:
         print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
     machine, report = _machine(settings)

@@ -258,7 +258,12 @@ engine_options = grouped(
     ),
     click.option("--max-loras", type=int, help="Adapters in memory at a time; 8 where --lora is given."),
     click.option("--max-lora-rank", type=int, help="Rank that memory is set aside for; 16, or the largest of --lora."),
-    click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
+    click.option(
+        "--load-format",
+        default="auto",
+        show_default=True,
+        help="auto; dequantize: a quantized model's matrices as plain numbers, slower and nearer; dummy: random.",
+    ),
     click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),
     click.option("--max-model-len", type=int, help="Most tokens of prompt and answer together."),

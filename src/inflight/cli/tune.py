@@ -48,7 +48,7 @@ VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
     ),
     click.option("--verify-seconds", type=float, help=f"Of arrivals in each such run; {VERIFY_SECONDS:g} unless set."),
     click.option("--verify-repeats", type=int, help=f"Such runs of each, in turns; {VERIFY_REPEATS} unless set."),
-    click.option("--load-format", help="Of the real engine: auto, or dummy; auto unless set."),
+    click.option("--load-format", help="Of the real engine: auto, dequantize or dummy; auto unless set."),
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the configuration (TOML) here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

@@ -20,7 +20,7 @@ from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import described
 
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
-LoadFormat = Literal["auto", "dummy"]
+LoadFormat = Literal["auto", "dequantize", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp8"]
 GROUP_SIZES = (32, 64, 128)
 MOST_LORAS = 1024
@@ -42,6 +42,8 @@ class EngineSettings:
     is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
     attention_backend: on a GPU, attention by a library that is installed, in the place of our kernels.
     tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
+    load_format: "dequantize" holds a quantized checkpoint's matrices as plain numbers, so that no activation is rounded
+    to 8 bits; "dummy" makes random weights; "auto" is as the files are, or as a model that has a name needs it.
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
     (and a tied table) too; "fp8", on GPUs, the layers' alone. quantization_group_size: inputs that share a scale in
     int4.
@@ -137,8 +139,8 @@ class EngineSettings:
             )
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
-        if self.load_format not in ("auto", "dummy"):
-            raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
+        if self.load_format not in get_args(LoadFormat):
+            raise SettingsError(f"--load-format is {self.load_format!r}; known are auto, dequantize and dummy.")
         if self.quantization not in get_args(QuantizationChoice):
             raise SettingsError(
                 f"--quantization is {self.quantization!r}; known are none, int8, int8-all, int4, int4-all and fp8."
@@ -256,6 +258,10 @@ class EngineSettings:
                     f"{option(name)} is for models that are computed by our own kernels, not with --backend "
                     "transformers; leave one of them out."
                 )
+        if self.load_format == "dequantize":
+            raise SettingsError(
+                "--load-format dequantize is for our own kernels, not --backend transformers; leave it out."
+            )
         if self.device not in ("auto", "cpu"):
             raise SettingsError(
                 f"--device is {self.device}, but --backend transformers computes on the CPU; leave one of them out."

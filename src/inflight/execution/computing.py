@@ -16,6 +16,7 @@ from inflight.execution.attention_backends import AttentionBackend
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
 from inflight.execution.checkpoints.checkpoint import open_checkpoint
+from inflight.execution.checkpoints.dequantized import Dequantized
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.checkpoints.module_tensors import ModuleTensors
 from inflight.execution.decoder import Decoder
@@ -31,7 +32,7 @@ from inflight.models.spec import ModelSpec
 if TYPE_CHECKING:
     from inflight.execution.parallel.ranks import Ranks
 
-LoadFormat = Literal["auto", "dummy"]
+LoadFormat = Literal["auto", "dequantize", "dummy"]
 
 
 class ComputedModel(Protocol):
@@ -106,6 +107,8 @@ class KernelModel:
             if dummy
             else open_checkpoint(self.files, backend.packs_fp8)
         )
+        if self.load_format == "dequantize":
+            source = Dequantized(source)
         if not dummy and isinstance(self.files, Path):
             source = ModuleTensors(source, self.files)
         weights = self._weights(source, backend, max_positions, progress)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.execution.backends.protocol import Quantization
+from inflight.execution.checkpoints.dequantized import held_spec
 from inflight.execution.roofline import Machine, decode_ceiling
 from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
 from inflight.models.arithmetic import active_parameters, parameters
@@ -56,7 +57,8 @@ def model_card(
         spec = read_folder(file or path, to_run=True)
     except ModelError as error:
         refusal, spec = str(error), read_model(str(file or path))
-    speeds = {} if refusal is not None else _speeds(spec, measured(), quantization)
+    held = held_spec(spec, name)
+    speeds = {} if refusal is not None else _speeds(held, measured(), quantization)
     return ModelCard(
         name=name,
         family=spec.family,
@@ -65,7 +67,7 @@ def model_card(
         active_parameters=active_parameters(spec),
         max_model_len=spec.default_model_len,
         file_bytes=sum(one.stat().st_size for one in _weight_files(path, file)),
-        weight_bytes=weight_bytes(spec, "bfloat16", quantization),
+        weight_bytes=weight_bytes(held, "bfloat16", quantization),
         kv_bytes_per_token=kv_bytes_per_token(spec, "bfloat16"),
         tokens_per_s=speeds,
         refusal=refusal,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import transformers
@@ -28,6 +28,9 @@ from inflight.execution.transformers.decoder import TransformersDecoder
 from inflight.execution.transformers.trial import try_out
 from inflight.models.errors import ModelError
 from inflight.models.spec import Attention, Dense, Head, LayerSpec, ModelSpec, Norm
+
+if TYPE_CHECKING:
+    from inflight.execution.computing import LoadFormat
 
 _KINDS = ("full_attention", "sliding_attention")
 # Which the library does not type.
@@ -65,9 +68,7 @@ class TransformersModel:
         return TransformersDecoder(self.modules, max_tokens, max_logit_rows)
 
 
-def load(
-    folder: Path, dtype: DType | Literal["auto"], load_format: Literal["auto", "dummy"], seed: int
-) -> TransformersModel:
+def load(folder: Path, dtype: DType | Literal["auto"], load_format: LoadFormat, seed: int) -> TransformersModel:
     """Raises ModelError for a folder that `transformers` cannot load, and for a model whose layers keep more than keys
     and values."""
     AttentionInterface.register(NAME, paged_attention)

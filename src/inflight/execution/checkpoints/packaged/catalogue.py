@@ -28,6 +28,8 @@ class PackagedModel:
         sha256: of the model's file.
         download_bytes: size of all wheels.
         model_bytes: size of the model's files, unpacked.
+        dequantized: whether its matrices are held as plain numbers, since rounding its activations to 8 bits changes
+            what it answers.
     """
 
     name: str
@@ -39,6 +41,7 @@ class PackagedModel:
     sha256: str
     download_bytes: int
     model_bytes: int
+    dequantized: bool = False
 
     @property
     def is_folder(self) -> bool:
@@ -58,6 +61,7 @@ CATALOGUE = {
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             92_871_040,
             98_362_432,
+            dequantized=True,  # as int4 its logits are 16 % off, and it does not know the capital of France
         ),
         PackagedModel(
             "gemma3-270m",
@@ -69,6 +73,7 @@ CATALOGUE = {
             "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
             238_175_024,
             253_113_024,
+            dequantized=True,
         ),
         PackagedModel(
             "all-minilm-l6-v2",
@@ -83,6 +88,11 @@ CATALOGUE = {
         ),
     )
 }
+
+
+def is_dequantized(name: str | None) -> bool:
+    """Return whether a model of this name is in the catalogue as one that is held as plain numbers."""
+    return name in CATALOGUE and CATALOGUE[name].dequantized
 
 
 def near_name(name: str, names: Iterable[str] = tuple(CATALOGUE)) -> str | None:
