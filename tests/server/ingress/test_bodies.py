@@ -177,6 +177,20 @@ def test_bodies_of_one_owner_do_not_wait_for_each_other_half_read() -> None:
     asyncio.run(scenario())
 
 
+def test_a_body_that_holds_a_part_of_the_share_goes_before_those_that_hold_nothing() -> None:
+    async def scenario() -> None:
+        budget = BodyBudget(100, share=40, longest=40, patience=60, small=0)
+        growing, whole = budget.lease("a"), budget.lease("a")
+        await growing.grow(30)
+        waiting = asyncio.ensure_future(whole.reserve(40))
+        await asyncio.sleep(0)
+        await growing.grow(10)  # or both would wait for each other
+        growing.release()
+        await waiting
+
+    asyncio.run(scenario())
+
+
 def test_so_many_bodies_wait_for_memory_and_no_more() -> None:
     async def scenario() -> None:
         budget = BodyBudget(100, share=40, longest=40, small=0)

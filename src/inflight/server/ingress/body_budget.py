@@ -16,6 +16,7 @@ from inflight.counted import counted
 from inflight.server.errors import ApiError
 
 SMALL_BYTES = 1 << 16  # of a body that does not wait for large ones
+UNKNOWN_BYTES = 1 << 20  # reserved for a body of unknown length once it is not small; beyond, as it grows
 SMALL_ROOM_BYTES = 4 << 20  # for all of those, beyond the budget
 _PATIENCE = 2.0  # seconds that a body which holds bytes waits while no other body is released
 _MAX_WAITING = 256  # bodies; each has one piece in memory that does not count yet
@@ -38,7 +39,7 @@ class BodyLease:
         """Wait until the owner's share has room for the whole body. A small body needs none.
 
         Args:
-            size: Bytes of the body. None: unknown; room for the longest is reserved.
+            size: Bytes of the body. None: unknown, and not small.
 
         Raises:
             ApiError: 503, where too many bodies of the owner wait already.
@@ -68,6 +69,11 @@ class _Waiting:
     size: int
     reserves: bool
     granted: asyncio.Future[None]
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the body has its turn behind others of its owner: it holds nothing of the share yet."""
+        return self.reserves and not self.lease.reserved
 
 
 class BodyBudget:
@@ -101,7 +107,7 @@ class BodyBudget:
         return BodyLease(self, owner)
 
     async def reserve(self, lease: BodyLease, size: int | None) -> None:
-        whole = self._longest if size is None else size
+        whole = min(self._longest, UNKNOWN_BYTES) if size is None else size
         if whole <= max(self._small, lease.reserved):
             return
         # One that holds a part of the share must not wait without end for another part.
@@ -131,7 +137,7 @@ class BodyBudget:
 
     async def _claim(self, lease: BodyLease, size: int, *, reserves: bool, patience: float | None) -> None:
         claim = _Waiting(lease, size, reserves, asyncio.get_running_loop().create_future())
-        behind = reserves and any(one.reserves and one.lease.owner == lease.owner for one in self._waiting)
+        behind = claim.is_first and any(one.is_first and one.lease.owner == lease.owner for one in self._waiting)
         if not behind and self._fits(claim):
             return self._grant(claim)
         of_one = sum(one.lease.owner == lease.owner for one in self._waiting)
@@ -153,12 +159,12 @@ class BodyBudget:
         behind: set[str] = set()
         for claim in tuple(self._waiting):
             owner = claim.lease.owner
-            if claim.reserves and owner in behind:
+            if claim.is_first and owner in behind:
                 continue
             if self._fits(claim):
                 self._waiting.remove(claim)
                 self._grant(claim)
-            elif claim.reserves:
+            elif claim.is_first:
                 behind.add(owner)
 
     def _fits(self, claim: _Waiting) -> bool:
