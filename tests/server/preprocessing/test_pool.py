@@ -219,7 +219,10 @@ def test_a_first_process_that_stands_still_is_started_anew(monkeypatch: pytest.M
     monkeypatch.setattr(child_module, "LOOK_SECONDS", 0.2)
 
     async def work(pool: PreprocessingPool) -> None:
-        os.kill(stopped := pool._process.pid, signal.SIGSTOP)
+        await pool.prepare("chat", chat())
+        stopped = pool._process.pid
+        for process in (*children_of(pool), stopped):
+            os.kill(process, signal.SIGSTOP)
         prepared = await pool.prepare("chat", chat())
         assert isinstance(prepared, PreparedChat)
         assert pool._process.pid != stopped

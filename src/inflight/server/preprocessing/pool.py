@@ -176,6 +176,12 @@ class PreprocessingPool:
 
     async def _child(self, role: bytes) -> ReadingProcess:
         """Return a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError."""
+        try:
+            return await self._forked(role)
+        except StalledError:  # of the process that forks, which is started anew: no fault of a body
+            return await self._forked(role)
+
+    async def _forked(self, role: bytes) -> ReadingProcess:
         async with self._reviving:
             if self._process.poll() is not None:  # it was killed from outside: by itself it does nothing but fork
                 log.warning("The process that reads requests is gone; it is started anew.")
