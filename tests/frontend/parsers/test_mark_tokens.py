@@ -77,7 +77,10 @@ class Model:
 
     def drawn(self, grammar: Grammar, chance: random.Random, begin: str = "", most: int = 250) -> list[int] | None:
         """An output, without its end; None where none comes within so many tokens."""
-        matcher, output = compiled(self.view, grammar_source(grammar, self.vocabulary)), self.tokenizer.encode(begin)
+        matcher, output = (
+            compiled(self.view, grammar_source(grammar, self.vocabulary).text),
+            self.tokenizer.encode(begin),
+        )
         assert matcher.consume_tokens(output), begin
         bits, text = llguidance.numpy.allocate_token_bitmask(1, self.view.vocab_size), begin
         while len(output) < most:
@@ -164,5 +167,5 @@ def test_a_strict_call_cannot_begin_at_a_mark_that_is_spelled(name: str) -> None
     grammar = model.parsers.grammar_of_calls(STRICT, CHOICES["strict"], None)
     assert grammar is not None
     spelled = [model.tokenizer.encode(character)[0] for character in f"a{trigger}"]
-    matcher = compiled(model.view, grammar_source(grammar, model.vocabulary))
+    matcher = compiled(model.view, grammar_source(grammar, model.vocabulary).text)
     assert matcher.validate_tokens(spelled) < len(spelled)
