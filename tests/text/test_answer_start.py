@@ -9,8 +9,9 @@ import pytest
 
 from inflight.frontend.parsers.answer_parser import ContentDelta
 from inflight.frontend.parsers.content import ContentParser
+from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.reasoning import ReasoningParser
-from inflight.frontend.parsers.registry import REASONING
+from inflight.frontend.parsers.registry import HARMONY_REASONING, REASONING, ChosenParsers
 from inflight.text import AnswerStart, TextStream, Tokenizer
 
 from .builders import byte_level
@@ -38,6 +39,16 @@ def test_the_answer_is_what_the_parser_of_reasoning_leaves(name: str, is_open: b
         parser = ReasoningParser(REASONING[name], ContentParser(), is_open)
         deltas = [*parser.push(text), *parser.finish()]
         assert "".join(one.text for one in deltas if isinstance(one, ContentDelta)) == answer, text
+
+
+@pytest.mark.parametrize("header", ["final<|message|>", "final <|constrain|>json<|message|>"])
+def test_stop_strings_of_messages_with_channels_are_of_the_final_one(header: str) -> None:
+    marks = ChosenParsers(ParserNames("openai", HARMONY_REASONING)).reasoning_text(is_open=False)
+    assert marks is not None
+    for text in ("<|channel|>analysis<|message|>x a<|end|><|start|>assistant<|channel|>", "<|channel|>"):
+        start = AnswerStart(marks.begins, marks.ends, marks.is_open)
+        before, answer = start.push(f"{text}{header}y a")
+        assert before.rstrip().endswith("final") and answer.endswith("y a")
 
 
 @pytest.mark.parametrize(
