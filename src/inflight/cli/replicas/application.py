@@ -10,6 +10,7 @@ connections and of logs are Ray's here. Knows the parts; Ray starts and ends the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -95,6 +96,8 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
     assert isinstance(asked.replicas, Replicas), "given"
     tenants = load_tenants(asked.api_keys, asked.keys_file)
     server = asked.server.for_tenants(len(tenants.names))
+    if "host" not in arguments:  # the address is Ray's own, and others may reach it
+        server = replace(server, host="0.0.0.0")
     setup = ReplicaSetup(server, asked.engine, with_weights(asked.scheduling, tenants), asked.verbose)
     http = serve.deployment(
         serve.ingress(current_app)(HttpReplica),

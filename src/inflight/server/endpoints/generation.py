@@ -14,7 +14,7 @@ from inflight.server.endpoints.registry import GENERATION
 from inflight.server.generating import Keep
 from inflight.server.json import add_endpoint, body_bytes
 from inflight.server.notices import note_ignored, note_max_tokens
-from inflight.server.preprocessing.pool import SHORT_BYTES
+from inflight.server.preprocessing.pool import is_long
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.responses.kept import NOT_STORED, KeptResponses
 from inflight.server.responses.stored_conversations import StoredConversations
@@ -56,7 +56,7 @@ def generation_routes(
         is there that would cost more than reading it."""
         body, hints = await body_bytes(request), hints_of(request.scope["headers"])
         passed(request.scope, "receive_body")
-        if len(body) <= SHORT_BYTES and service.models.residency is None:
+        if not is_long(body) and service.models.residency is None:
             return await lent_call_of(request, name, body, tenant, hints)
         return await until_gone(request.receive, lent_call_of(request, name, body, tenant, hints), asyncio.Event())
 

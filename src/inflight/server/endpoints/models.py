@@ -18,7 +18,7 @@ from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documen
 from inflight.server.model_status import ModelStatus
 from inflight.server.notices import note_ignored
 from inflight.server.preprocessing.bounds import check_model
-from inflight.server.preprocessing.pool import SHORT_BYTES
+from inflight.server.preprocessing.pool import is_long
 from inflight.server.preprocessing.wire import PreparedAnswer, PreparedTexts
 from inflight.server.rendered_requests import rendered_json
 from inflight.server.sending import ClientGone, PreparedResponse, until_gone
@@ -72,10 +72,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         borrowed = await lent(request, service.borrow(read_as, body))
         try:
             reading = borrowed.served.preprocessing.prepare(read_as, body, owner)
-            if len(body) > SHORT_BYTES:  # which may wait for others' long bodies
-                prepared = await until_gone(request.receive, reading, asyncio.Event())
-            else:
-                prepared = await reading
+            prepared = await (until_gone(request.receive, reading, asyncio.Event()) if is_long(body) else reading)
             request.state.body_lease.release()
             note_ignored(request.scope, prepared.ignored)
             if isinstance(prepared, PreparedAnswer):

@@ -101,12 +101,12 @@ class PreprocessingPool:
                 self._ignored.note(endpoint, ignored)
                 return self._in_place.completion(completion, ignored)
         outcome = asyncio.get_running_loop().create_future()
-        is_long = len(body) + len(history) > SHORT_BYTES
-        self._lane(is_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))
+        takes_long = is_long(body, history)
+        self._lane(takes_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))
         try:
             answer: Outcome = decode_outcome(await outcome)
         except ProcessEnded as ended:
-            raise self._too_complex(ended, is_long) from None
+            raise self._too_complex(ended, takes_long) from None
         except StalledError:
             raise _not_read(
                 f"Two processes stood still for {STALLED_LOOKS * LOOK_SECONDS:g} s with this body"
@@ -131,20 +131,20 @@ class PreprocessingPool:
             await asyncio.to_thread(self._process.wait, 2.0)
         self._process.kill()
 
-    def _lane(self, is_long: bool) -> Lane:
+    def _lane(self, takes_long: bool) -> Lane:
         if self._lanes is None:
             short, long = (
                 Lane(partial(self._child, role), self._is_gone, processes)
                 for role, processes in ((SHORT, 1), (LONG, self._long_processes))
             )
             self._lanes = short, long
-        return self._lanes[is_long]
+        return self._lanes[takes_long]
 
-    def _too_complex(self, ended: ProcessEnded, is_long: bool) -> ApiError:
+    def _too_complex(self, ended: ProcessEnded, takes_long: bool) -> ApiError:
         """Return why a process has ended itself: before it can have used its time it was for want of memory."""
         assert self._setup is not None, "loaded before it is asked"
         if ended.seconds < self._setup.cpu_seconds:
-            return out_of_memory(memory_of_body(self._limits, is_long))
+            return out_of_memory(memory_of_body(self._limits, takes_long))
         return invalid(
             f"Reading the body took more than {self._setup.cpu_seconds:g} s of computing; send less in one body, or a "
             "shorter conversation.",
@@ -202,6 +202,11 @@ class PreprocessingPool:
                 forking.kill()
                 await asyncio.to_thread(forking.wait)  # from here on it is known to be gone
             raise
+
+
+def is_long(body: bytes, history: bytes = b"") -> bool:
+    """Return whether a body may wait behind others' long ones; then it is dropped when its client leaves."""
+    return len(body) + len(history) > SHORT_BYTES
 
 
 def _not_read(why: str) -> ApiError:
