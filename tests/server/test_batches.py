@@ -68,7 +68,7 @@ def test_a_job_is_answered_line_by_line(jobs: Server) -> None:
 
 def test_lines_that_cannot_be_served_stand_in_the_error_file(jobs: Server) -> None:
     client = jobs.client()
-    content = lines_of(2) + b"not json\n" + lines_of(1, temperature=9).replace(b"line-0", b"hot")
+    content = lines_of(2) + b"not json\n" + lines_of(1, temperature=-9).replace(b"line-0", b"hot")
     content += lines_of(1, model="gpt-99").replace(b"line-0", b"other") + lines_of(1).replace(b"line-0", b"last")
     job = ended(jobs, client, hand_in(client, content).id)
     assert job.status == "completed"

@@ -164,7 +164,7 @@ def test_a_batch_job_may_name_it(client: openai.OpenAI, server: Server) -> None:
         body = {"messages": [QUESTION], "max_tokens": 4, **fields}
         return json.dumps({"custom_id": name, "method": "POST", "url": "/v1/messages", "body": body}) + "\n"
 
-    file = client.files.create(file=("lines.jsonl", (line("good") + line("bad", colour=1)).encode()), purpose="batch")
+    file = client.files.create(file=("lines.jsonl", (line("good") + line("bad", n=2)).encode()), purpose="batch")
     job = client.batches.create(input_file_id=file.id, endpoint="/v1/messages", completion_window="24h")  # type: ignore[arg-type]
     assert server.settled(lambda: client.batches.retrieve(job.id).status == "completed")
     done = client.batches.retrieve(job.id)

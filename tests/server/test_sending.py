@@ -52,6 +52,7 @@ class Bench:
             preprocessing=SimpleNamespace(prepare=prepare),
             translator=SimpleNamespace(call_offloaded=_stream),
             tokenizer=None,
+            max_model_len=64,
         )
         self.service.ready(OneModel(cast(Any, served)))
         if opening is not None:
@@ -96,7 +97,7 @@ class Bench:
 
 
 async def _stream(*_: Any, hints: Any) -> Any:
-    return SimpleNamespace(stream=True, has_grammar=False)
+    return SimpleNamespace(stream=True, has_grammar=False, requests=())
 
 
 def _into(sent: list[Message]) -> Callable[[Message], Awaitable[None]]:
@@ -117,7 +118,8 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.parametrize("size", [30_000, 1_000_000])
 def test_a_body_is_gone_when_its_call_is_opened(size: int, no_collector: None) -> None:
     async def prepare(*_: Any) -> Any:
-        return SimpleNamespace(settings=SimpleNamespace(bad_words=None, allowed_token_ids=None), prompts=())
+        settings = SimpleNamespace(bad_words=None, allowed_token_ids=None)
+        return SimpleNamespace(settings=settings, prompts=(), ignored=())
 
     async def opening(call: Any, borrowed: Any, **_: Any) -> Any:
         kept.append(bench.mark is not None and bench.mark())
