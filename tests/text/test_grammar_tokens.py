@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from inflight.text import Tokenizer
 
-from .builders import byte_level, gemma, llama2
+from .builders import BYTE_TOKENS, byte_level, gemma, llama2
 
 llguidance = pytest.importorskip("llguidance")
 PLAIN = ("<tool_call>", "<｜sep▁it｜>", "<a b>", "two  words", "\n\n\n\n")
@@ -47,6 +47,20 @@ def test_a_token_that_strips_what_stands_around_it_is_none_of_a_text() -> None:
     backend.add_tokens([AddedToken("==", rstrip=True, lstrip=True, normalized=False)])
     view = viewed(Tokenizer(backend))
     assert view.decode_str(view.tokenize_str("a  ==  b")) == "a  ==  b"
+
+
+def test_a_vocabulary_that_is_a_list_is_left_as_the_library_has_it() -> None:
+    words = [("<unk>", 0.0), *((one, -1.0) for one in BYTE_TOKENS), ("▁", -1.0), ("▁a", -1.0)]
+    backend = Backend(models.Unigram(words, 0, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.add_special_tokens(["<|stop|>"])
+    backend.add_tokens(["<tool_call>"])
+    tokenizer = Tokenizer(backend)
+    view, known = viewed(tokenizer), tokenizer.for_grammars()
+    assert view.decode_str(view.tokenize_str(" a")) == " a" and known.plain == {}
+    assert known.special == {one: tokenizer.token_to_id(one) for one in ("<|stop|>", "<tool_call>")}
+    assert all(map(view.is_special_token, known.special.values()))
 
 
 def test_ids_without_a_token_below_an_added_one_move_no_id() -> None:

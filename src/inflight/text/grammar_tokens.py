@@ -45,12 +45,12 @@ def grammar_tokens(backend: tokenizers.Tokenizer, pieces: TokenPieces) -> Gramma
     begin = source.index(_ADDED) + len(_ADDED)
     added, end = json.JSONDecoder().raw_decode(source, begin)
     words_at = source.find(_WORDS, source.index(_MODEL, end))
-    if words_at < 0:  # a model whose vocabulary is a list; the library refuses these
-        return GrammarTokens(source, count, {}, {})
+    if words_at < 0:  # a list, whose words are numbered by their places: these tokens stay as the library has them
+        return GrammarTokens(source, count, {}, {one["content"]: one["id"] for one in added if _is_special(one)})
     kept, words, plain, special = list[dict[str, Any]](), dict[str, int](), dict[str, int](), dict[str, int]()
     for token in added:
         content, token_id = token["content"], token["id"]
-        if not token["special"] and not _looks_special(content) and not token["lstrip"] and not token["rstrip"]:
+        if not _is_special(token) and not token["lstrip"] and not token["rstrip"]:
             kept.append(token)
             words[content] = token_id
         elif not token["special"] and (word := _as_word(backend, pieces, token)) is not None:
@@ -89,9 +89,9 @@ def _character_of_byte() -> Mapping[int, str]:
     return {byte: character for character, byte in byte_level_alphabet().items()}
 
 
-def _looks_special(content: str) -> bool:
+def _is_special(token: Mapping[str, Any]) -> bool:
     """As the library has it."""
-    return content.startswith("<") and content.endswith(">")
+    return bool(token["special"] or (token["content"].startswith("<") and token["content"].endswith(">")))
 
 
 def _missing(backend: tokenizers.Tokenizer, added: list[dict[str, Any]], count: int) -> list[int]:
