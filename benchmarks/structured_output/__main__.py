@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.decoding import blocks, context
 from benchmarks.engines import Model
 from benchmarks.results import write_section
 from benchmarks.shapes import QWEN25_05B
-from benchmarks.structured_output import arrivals, costs, steps
+from benchmarks.structured_output import arrivals, costs, real_schemas, steps
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 
@@ -19,12 +20,16 @@ TITLES = {
     "steps": "Structured output: steps whose rows follow a schema",
     "arrivals": "Structured output: schemas that nobody has seen before",
     "costs": "Structured output: vocabularies, compiling and masks",
+    "schemas": "Structured output: schemas of real projects, and their instances",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
-    body = costs.report(asked.repeats) if asked.part == "costs" else _on_models(asked)
+    if asked.part == "schemas":
+        body = _of_schemas(asked)
+    else:
+        body = costs.report(asked.repeats) if asked.part == "costs" else _on_models(asked)
     print(body)
     if asked.write:
         given = [one for one in (sys.argv[1:] if arguments is None else arguments) if one != "--write"]
@@ -39,8 +44,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--legs", type=int, default=40, help="of steps and arrivals: turns of 16 steps (default 40)")
     parser.add_argument("--repeats", type=int, default=5, help="of costs (default 5)")
+    parser.add_argument("--schemas", type=Path, default=Path("../shared/cases/schemas.jsonl"), help="of schemas")
+    parser.add_argument("--vocabulary", type=int, default=costs.VOCABULARIES[-1], help="of schemas: tokens")
+    parser.add_argument("--no-masks", action="store_true", help="of schemas: do not time masks")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     return parser
+
+
+def _of_schemas(asked: argparse.Namespace) -> str:
+    vocabulary = costs.vocabulary(asked.vocabulary)
+    compiled = CompiledGrammars(lambda: vocabulary)
+    told = real_schemas.report(asked.schemas, compiled, asked.vocabulary, not asked.no_masks)
+    compiled.close()
+    return told
 
 
 def _on_models(asked: argparse.Namespace) -> str:

@@ -25,6 +25,7 @@ from text.builders import byte_level
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import RequestRefused
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.json_schema.dialect import FORMATS as ENFORCED
 from inflight.text import Tokenizer
 
 from .vocabularies import vocabulary_of
@@ -49,6 +50,9 @@ class Known:
 FORMATS = "optional/format/"
 BOTH = (
     Known("optional/ecmascript-regex.json", "zero-width whitespace", "U+FEFF is none of Rust's spaces"),
+    Known("optional/ecmascript-regex.json", "Line tabulation", "control characters are written where one is named"),
+    Known("optional/ecmascript-regex.json", "whitespace control", "control characters are written where one is named"),
+    Known("optional/unknownKeyword.json", "type matches", "an $id counts wherever a schema may stand"),
     Known(f"{FORMATS}date.json", "leap year", "29 February is there in any year"),
     Known(f"{FORMATS}date.json", "29 days in February (normal)", "29 February is there in any year"),
     Known(f"{FORMATS}date-time.json", "leap second on a wrong", "a leap second may come in any minute"),
@@ -59,6 +63,7 @@ BOTH = (
 KNOWN = {
     "draft2020-12": (
         *BOTH,
+        Known("vocabulary.json", "no validation", "a metaschema of its own is not read"),
         Known("format.json", "only an annotation by default", "a format that is named is kept to, which it may be"),
         Known(f"{FORMATS}email.json", "quoted string with a", "names in quotation marks are never written"),
         Known(f"{FORMATS}email.json", "IPv6-address-literal", "addresses in place of a domain are never written"),
@@ -70,7 +75,7 @@ KNOWN = {
         Known("ref.json", "$ref resolves to /definitions/base_foo", "an $id beside a $ref counts, as later drafts say"),
     ),
 }
-CLAIMED = {"draft2020-12": 0.45, "draft7": 0.6}  # of the schemas, at least
+CLAIMED = {"draft2020-12": 0.9, "draft7": 0.92}  # of the schemas, at least
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +113,8 @@ def test_what_is_claimed_of_the_suite_is_followed(suite: Path, compiled: Compile
                 continue
             claimed += 1
             name = path.relative_to(suite / draft).as_posix()
+            if name.startswith(FORMATS) and path.stem not in ENFORCED:
+                continue  # an annotation
             otherwise += [
                 (name, test["description"])
                 for test in group["tests"]
@@ -130,8 +137,9 @@ def is_refused(compiled: CompiledGrammars, grammar: Grammar) -> bool:
 
 
 def takes(compiled: CompiledGrammars, grammar: Grammar, text: str) -> bool:
-    matcher = compiled.new_matcher(grammar)
-    return matcher.consume_tokens(TOKENIZER.encode(text)) and matcher.is_accepting()
+    matcher, checks = compiled.new_matcher(grammar), compiled.checks(grammar)
+    is_whole = matcher.consume_tokens(TOKENIZER.encode(text)) and matcher.is_accepting()
+    return is_whole and (checks is None or checks.fault("", text.encode()) is None)
 
 
 def is_known(entry: Known, file: str, description: str) -> bool:

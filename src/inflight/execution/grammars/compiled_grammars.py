@@ -159,6 +159,11 @@ class CompiledGrammars:
         assert self._tokenizer is not None, "a grammar was compiled"
         return self._tokenizer.decode_bytes(token_ids)
 
+    def tokens(self, text: str) -> list[int]:
+        """Return tokens that spell a text."""
+        assert self._tokenizer is not None, "a grammar was compiled"
+        return self._tokenizer.tokenize_str(text)
+
     def _outcome(self, grammar: Grammar) -> _Compiled:
         """Return what is kept; its matcher is not to move. Raises GrammarError."""
         with self._lock:

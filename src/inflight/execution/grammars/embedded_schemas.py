@@ -17,8 +17,6 @@ from inflight.execution.grammars.json_schema.lowering import lower
 _PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json(?![\w])|%lark(?![\w])')
 _SPACE = re.compile(r"\s*")
 _OPTIONS = "x-guidance"
-# With \\u a declared name could be spelled otherwise than it is declared, and so have any value.
-JSON_ESCAPES = 'nrbtf\\"'
 
 
 def with_lowered_schemas(lark: str, is_wide: bool) -> tuple[str, dict[str, str]]:
@@ -76,8 +74,8 @@ def _schema(lark: str, at: int) -> tuple[Any, int]:
 def _lowered(schema: Any, is_wide: bool) -> tuple[str, str | None]:
     options = schema.get(_OPTIONS, {}) if isinstance(schema, dict) else {}
     try:
-        text, check = lower(schema, is_wide)
+        text, check, escapes = lower(schema, is_wide)
     except GrammarError as error:
         raise GrammarError(f"has a JSON schema that {error}") from None
-    options = {"json_allowed_escapes": JSON_ESCAPES} | options if isinstance(options, dict) else options
+    options = {"json_allowed_escapes": escapes} | options if isinstance(options, dict) else options
     return json.dumps({**json.loads(text), _OPTIONS: options}), check

@@ -15,7 +15,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from inflight.core.types.grammar import JSON_WHITESPACE, MOST_SOURCE_CHARACTERS, Grammar
 from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
-from inflight.execution.grammars.embedded_schemas import JSON_ESCAPES, with_lowered_schemas
+from inflight.execution.grammars.embedded_schemas import with_lowered_schemas
 from inflight.execution.grammars.errors import GrammarError, told
 from inflight.execution.grammars.json_schema.lowering import lower
 from inflight.execution.grammars.vocabulary import Vocabulary
@@ -93,7 +93,7 @@ def _of_schema(schema: Any, is_wide: bool) -> GrammarSource:
     lowered = lower(schema, is_wide)
     try:
         text = LLMatcher.grammar_from_json_schema(
-            lowered.text, overrides={"whitespace_pattern": JSON_WHITESPACE, "json_allowed_escapes": JSON_ESCAPES}
+            lowered.text, overrides={"whitespace_pattern": JSON_WHITESPACE, "json_allowed_escapes": lowered.escapes}
         )
     except ValueError as error:
         raise GrammarError(str(error)) from None

@@ -85,24 +85,27 @@ class _Dialect:
             raise GrammarError(f"is nested more than {MAX_DEPTH} deep at {place[:200]}; make it flatter")
         reference = next((name for name in _REFERENCES if isinstance(schema.get(name), str)), None)
         if reference is not None and self._draft <= 7:  # what stands beside it does not count
-            return {"$ref": self._reference(schema[reference], schema, place)}
+            return self._referring(reference, schema, place)
         read: dict[str, Any] = {}
         for name, value in schema.items():
             if name in _REFERENCES:
                 if not isinstance(value, str):
                     raise _wrong(name, value, place, "a text")
-                read["$ref"] = self._reference(value, schema, place)
+                read |= self._referring(name, schema, place)
             elif self._draft >= _SINCE.get(name, 0):
                 self._keyword(read, name, value, f"{place}/{escaped(name)}", depth + 1)
         return _settled(read)
 
-    def _reference(self, reference: str, within: dict[str, Any], place: str) -> str:
-        found = self._references.resolve(reference, within, place)
+    def _referring(self, keyword: str, within: dict[str, Any], place: str) -> dict[str, Any]:
+        reference: str = within[keyword]
+        found = self._references.resolve(keyword, reference, within, place)
+        if isinstance(found, bool):
+            return {} if found else {"enum": []}
         name = self._names.get(id(found))
         if name is None:
             name = self._names[id(found)] = f"d{len(self._names)}"
             self._left.append((name, found, reference if reference.startswith("#/") else f"#({reference})"))
-        return f"#/$defs/{name}"
+        return {"$ref": f"#/$defs/{name}"}
 
     def _keyword(self, read: dict[str, Any], name: str, value: Any, place: str, depth: int) -> None:
         def schema(one: Any, at: str = "") -> Schema:

@@ -7,6 +7,7 @@ alone; its result is two texts.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from inflight.execution.grammars.errors import ALLOWS_NOTHING, GrammarError
@@ -15,6 +16,10 @@ from inflight.execution.grammars.json_schema.dialect import Schema, in_one_diale
 from inflight.execution.grammars.json_schema.facts import types_of
 from inflight.execution.grammars.json_schema.values import possible
 
+# With `\\u` a declared name could be spelled otherwise than it is declared, and so have any value: it is left out, and
+# control characters with it, where a schema names none.
+_SHORT_ESCAPES, _ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
+_CONTROLS = re.compile(r"\\u00[01]|\\u007f|\\\\(?:c[A-Za-z]|x[01][0-9a-fA-F]|u00[01]|0)")
 _OF_TYPES = {
     **dict.fromkeys(arrays.KEYWORDS, "array"),
     **dict.fromkeys(objects.KEYWORDS, "object"),
@@ -27,10 +32,12 @@ class Lowered(NamedTuple):
     Attributes:
         text: the schema for the library, as JSON.
         check: the schema that a whole answer must be valid under, as JSON; None where the library's is as strict.
+        escapes: that texts may be written with (`json_allowed_escapes`).
     """
 
     text: str
     check: str | None
+    escapes: str
 
 
 def lower(schema: Any, is_wide: bool = False) -> Lowered:
@@ -45,7 +52,9 @@ def lower(schema: Any, is_wide: bool = False) -> Lowered:
         whole = in_one_dialect(schema)
         lowering = _Lowering(whole.get("$defs", {}), is_wide)
         text = json.dumps(lowering.whole(whole), allow_nan=False)
-        return Lowered(text, json.dumps(whole, allow_nan=False) if lowering.left else None)
+        has_controls = _CONTROLS.search(text) is not None
+        check = json.dumps(whole, allow_nan=False) if lowering.left or has_controls else None
+        return Lowered(text, check, _ALL_ESCAPES if has_controls else _SHORT_ESCAPES)
     except RecursionError:
         raise GrammarError("is nested too deep to be read; make it flatter") from None
     except ValueError as error:
@@ -60,6 +69,7 @@ class _Lowering:
     def __init__(self, definitions: dict[str, Schema], is_wide: bool) -> None:
         self.left: set[str] = set()
         self._definitions = definitions
+        self._impossible: set[str] = set()  # definitions, as references
         self._is_wide = is_wide
         self._splits = conditions.MAX_SPLITS
 
@@ -69,6 +79,10 @@ class _Lowering:
             raise GrammarError(f"cannot be used: {ALLOWS_NOTHING}")
         lowered = {} if lowered is True else lowered
         definitions = {name: self._apart(one) for name, one in self._definitions.items()}
+        impossible = {f"#/$defs/{name}" for name, one in definitions.items() if one is False}
+        if impossible > self._impossible:  # the library refuses a schema that refers to one, wherever
+            self._impossible = impossible
+            return self.whole(root)
         return {**lowered, "$defs": definitions} if definitions else lowered
 
     def _apart(self, schema: Schema) -> Schema:
@@ -86,7 +100,7 @@ class _Lowering:
             self.left.update(left)
             return {"enum": values} if values else False
         types = types_of(schema)
-        if not types:
+        if not types or schema.get("$ref") in self._impossible:
             return False
         schema = {name: one for name, one in schema.items() if _OF_TYPES.get(name, "") in {"", *types}}
         given = conditions.resolved(schema, self._definitions, self._splits)

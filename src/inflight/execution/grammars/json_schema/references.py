@@ -5,6 +5,7 @@ Nothing is fetched: a reference to another document is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -29,24 +30,35 @@ class References:
         self._resources: dict[str, Any] = {"": document}
         self._anchors: dict[tuple[str, str], Any] = {}
         self._bases: dict[int, str] = {}  # by the identity of an object
+        self._dynamic: Counter[str] = Counter()  # how often a name is a dynamic anchor; "" of the whole
         self._index()
 
-    def resolve(self, reference: str, within: Any, place: str) -> Any:
+    def resolve(self, keyword: str, reference: str, within: Any, place: str) -> Any:
         """Return the part that `reference`, read at the object `within`, names. Raises GrammarError."""
+        found = self._found(keyword, reference, within, place)
+        name = found.get("$dynamicAnchor", "") if isinstance(found, dict) else None
+        if keyword != "$ref" and name is not None and self._dynamic[name] > 1:
+            raise GrammarError(
+                f"has {keyword} {reference[:100]!r} at {place}, which names another part by the way it is reached; "
+                "give $ref"
+            )
+        return found
+
+    def _found(self, keyword: str, reference: str, within: Any, place: str) -> Any:
         base = self._bases.get(id(within), "")
         address = base + reference if reference.startswith("#") else urljoin(base, reference)
         url, fragment = urldefrag(address)
         if url not in self._resources:
             raise GrammarError(
-                f"refers to {reference[:100]!r} ($ref at {place}), and schemas are not fetched; put it into $defs and "
-                "refer to it as #/$defs/…"
+                f"refers to {reference[:100]!r} ({keyword} at {place}), and schemas are not fetched; put it into "
+                "$defs and refer to it as #/$defs/…"
             )
         fragment = unquote(fragment)
         found = self._at_pointer(self._resources[url], fragment) if _is_pointer(fragment) else None
         if found is None:
             found = self._anchors.get((url, fragment))
         if found is None:
-            raise GrammarError(f"refers to {reference[:100]!r} ($ref at {place}), which is not in it; define it")
+            raise GrammarError(f"refers to {reference[:100]!r} ({keyword} at {place}), which is not in it; define it")
         return found
 
     def _at_pointer(self, value: Any, pointer: str) -> Any:
@@ -79,6 +91,9 @@ class References:
             elif isinstance(own, str) and own:
                 base = urldefrag(urljoin(base, own))[0]
                 self._resources.setdefault(base, schema)
+        dynamic = "" if schema.get("$recursiveAnchor") is True else schema.get("$dynamicAnchor")
+        if isinstance(dynamic, str):
+            self._dynamic[dynamic] += 1
         for name in _ANCHORS:
             if isinstance(own := schema.get(name), str):
                 self._anchors.setdefault((base, own), schema)

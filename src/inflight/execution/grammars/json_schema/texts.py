@@ -16,6 +16,7 @@ from llguidance import LLMatcher
 
 _KEYWORDS = ("pattern", "format", "minLength", "maxLength")
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<=|<!)")
+_CONTROL = re.compile(r"\\c([A-Za-z])")  # of ECMA's patterns
 _COUNTED = re.compile(r"\{\d*,?\d+\}")
 _LENGTHS = ("minLength", "maxLength")
 _IN_CLASS = re.compile(r"([\\\]\[^&~\-])")
@@ -67,11 +68,14 @@ def _is_followed(schema: str) -> bool:
 
 
 def without_look_around(pattern: str) -> str:
-    """Return a pattern that matches more: each assertion about what stands before or behind left out."""
+    """Return a pattern that matches more: without assertions about the text before or behind, and with control
+    characters as the library reads them."""
     kept, at = "", 0
     while at < len(pattern):
         if pattern[at] == "\\":
-            kept, at = kept + pattern[at : at + 2], at + 2
+            control = _CONTROL.match(pattern, at)
+            escape = f"\\x{ord(control[1]) % 32:02x}" if control else pattern[at : at + 2]
+            kept, at = kept + escape, at + len(control[0] if control else escape)
         elif pattern[at] == "[":
             end = _end_of_class(pattern, at)
             kept, at = kept + pattern[at:end], end
