@@ -284,6 +284,23 @@ def test_a_grammar_and_settings_that_leave_nothing_end_their_own_request(llm: LL
     assert len(free.outputs[0].token_ids) == 5
 
 
+def test_an_answer_that_is_whole_and_not_valid_is_an_error_that_names_the_keyword(llm: LLM) -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    params = [
+        SamplingParams(temperature=1.5, max_tokens=200, seed=n, structured_outputs=StructuredOutputsParams(json=schema))
+        for n in range(24)
+    ]
+    reasons = set()
+    for output in llm.generate(["x"] * len(params), params):
+        (sample,) = output.outputs
+        reasons.add(sample.finish_reason)
+        if sample.finish_reason == "stop":
+            assert json.loads(sample.text) in ([True, False], [False, True])
+        else:
+            assert sample.finish_reason == "error" and "uniqueItems" in str(sample.detail)
+    assert reasons == {"stop", "error"}
+
+
 def test_logit_bias_chooses_among_what_may_come(llm: LLM) -> None:
     (plain,) = llm.generate(
         "x", SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(regex="[ab]"))

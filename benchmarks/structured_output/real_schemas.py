@@ -1,7 +1,7 @@
-"""What becomes of schemas of real projects and of their instances: a file of JSON lines, each with `schema` and `tests`,
+"""Schemas of real projects and their instances: a file of JSON lines, each with `schema` and `tests`,
 as MaskBench has them (`data`, `valid`).
 
-A schema is compiled as a request's is, in the limited process too. An instance counts as let through where the masks let
+A schema is compiled as one of a request, in the limited process too. An instance counts as let through where masks let
 its text be written, properties in the schema's order, and the check at its end lets it end.
 """
 

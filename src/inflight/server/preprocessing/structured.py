@@ -58,14 +58,17 @@ def schema_text(schema: dict[str, Any] | str, place: str) -> str:
 
 
 def _check_schema(schema: Any, place: str) -> None:
-    """Depth, and that it refers to itself alone: nothing is fetched."""
+    """Bound the depth, and refuse references to other documents, since nothing is fetched. Whether a reference by `$id`
+    names a part of this one is known where schemas are compiled."""
     left: list[tuple[Any, str, int]] = [(schema, place, 1)]
+    has_addresses = False
+    remote: tuple[str, str] | None = None
     while left:
         value, where, depth = left.pop()
         if depth > DEEPEST_SCHEMA:
             raise invalid(
                 f"{place} is nested {depth} deep at {shortened(where)}, and a schema may be {DEEPEST_SCHEMA}; make it "
-                "flatter, with $defs.",
+                "flatter.",
                 place,
             )
         if isinstance(value, list):
@@ -73,12 +76,16 @@ def _check_schema(schema: Any, place: str) -> None:
         elif isinstance(value, dict):
             reference = value.get("$ref")
             if isinstance(reference, str) and not reference.startswith("#"):
-                raise invalid(
-                    f"{place} refers to {shortened(reference)!r} ($ref at {shortened(where)}), and schemas are not "
-                    "fetched; put it into $defs and refer to it as #/$defs/….",
-                    place,
-                )
+                remote = remote or (reference, where)
+            has_addresses |= any(isinstance(value.get(name), str) for name in ("$id", "id"))
             left += [(one, f"{where}.{name}", depth + 1) for name, one in value.items()]
+    if remote is not None and not has_addresses:
+        reference, where = remote
+        raise invalid(
+            f"{place} refers to {shortened(reference)!r} ($ref at {shortened(where)}), and schemas are not fetched; "
+            "put it into $defs and refer to it as #/$defs/….",
+            place,
+        )
 
 
 def _check_length(source: str, place: str, most: int = MOST_SOURCE_CHARACTERS) -> None:
