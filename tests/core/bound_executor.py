@@ -57,6 +57,9 @@ class BoundExecutor(FaultyExecutor):
         self.told: dict[int, tuple[Sampled, ...]] = {}  # what steps have drawn, and what alone may follow
 
     def submit(self, plan: BatchPlan) -> Done:
+        for new in plan.new_rows:
+            if new.grammar is not None:
+                compiled().check(new.grammar)  # as an engine does when its request comes
         self._grammars.start(plan.freed_rows, plan.new_rows)
         done: Done = super().submit(plan)
         self._flights.append((plan, done.result().sampled))

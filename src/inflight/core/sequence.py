@@ -72,6 +72,8 @@ class Sequence:
         "sample_index",
         "scored",
         "session",
+        "sits_out",
+        "slow_to_draw",
         "started",
         "state",
         "table_size",
@@ -120,6 +122,8 @@ class Sequence:
         self.protected = False  # its lane is owed this: it is not preempted, and has its tokens before others (`floor`)
         self.preempt_pending = False  # its blocks are wanted: no new chunks until nothing of it is in flight
         self.recomputes = False  # a step lost what it was to compute: plans in flight count for nothing, then it leaves
+        self.sits_out = False  # a draw waits for its mask: plans in flight count for nothing, then it is drawn again
+        self.slow_to_draw = False  # it has sat out: it has no drafts, whose masks would take longer still
         self.recompute_until = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of
         self.predicted = 0.0  # output tokens expected in all
@@ -156,6 +160,11 @@ class Sequence:
             self.num_drafts = self.num_pending = 0
         else:
             self.num_pending -= samples
+
+    def draw_again(self) -> None:
+        """Nothing is in flight, and the last draw has not come: its position is computed once more."""
+        self.sits_out = False
+        self.num_computed = self.num_tokens - 1
 
     @property
     def num_uncomputed(self) -> int:

@@ -127,6 +127,8 @@ class Recorder:
             record["error"] = result.error
             if result.out_of_memory:
                 record["out_of_memory"] = True
+        if waits := [[one.sequence_id, one.waits_for] for one in result.sampled if one.waits_for]:
+            record["waits"] = waits
         yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
         faults = [{"sequence": one.sequence_id, "error": one.error} for one in yielded if one.error is not None]
         if faults:
@@ -309,7 +311,8 @@ def _accepted(plan: BatchPlan, result: StepResult) -> list[list[int]]:
     drafted = {chunk.sequence_id for chunk in plan.chunks if chunk.num_drafts} - {*result.undrafted}
     if not drafted:
         return []
-    return [[one.sequence_id, max(0, len(one.token_ids) - 1)] for one in result.sampled if one.sequence_id in drafted]
+    sampled = [one for one in result.sampled if one.sequence_id in drafted and not one.waits_for]
+    return [[one.sequence_id, max(0, len(one.token_ids) - 1)] for one in sampled]
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:

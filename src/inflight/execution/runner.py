@@ -140,17 +140,19 @@ class ModelRunner:
             self._drafting.discard(rows)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        if self._adapters is None:
+        filled = None if self._grammars is None else self._grammars.poll()
+        if self._adapters is None and filled is None:
             return self._transfers.poll(seconds)
         last = time.monotonic() + seconds
         while True:
-            copied, loaded = self._transfers.poll(), self._adapters.poll()
-            if copied is None and loaded is None:
+            copied, loaded = self._transfers.poll(), None if self._adapters is None else self._adapters.poll()
+            if copied is None and loaded is None and filled is None:
                 return None
-            ended = (*(copied or ()), *(loaded or ()))
+            ended = (*(copied or ()), *(loaded or ()), *map(Transferred, filled or ()))
             if ended or time.monotonic() >= last:
                 return ended
             time.sleep(_TICK)
+            filled = None if self._grammars is None else self._grammars.poll()
 
     def close(self) -> None:
         """Nothing but threads outlives the runner's own references."""

@@ -25,6 +25,7 @@ Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Slots = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Windows = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1, max_length=64)]
+Ticket = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 Pair = Annotated[list[Count], msgspec.Meta(min_length=2, max_length=2)]
 
 
@@ -93,9 +94,10 @@ class FaultRecord(TypedDict):
 
 
 class TransferredRecord(TypedDict):
-    """Of a transfer, or an adapter's load, that goes on beside the steps. Tickets count those of plans, from 1."""
+    """Of a transfer, or an adapter's load, that goes on beside the steps. Tickets count those of plans, from 1, and
+    those of masks that draws wait for, from -1 down."""
 
-    ticket: Positive
+    ticket: Ticket
     error: NotRequired[str]  # where it failed
 
 
@@ -143,6 +145,7 @@ class StepRecord(TypedDict):
     before_commit: NotRequired[Count]  # first step committed after it was planned; records of older versions lack it
     held_back: NotRequired[list[Count]]  # sequences left out of it, to be drafted for behind the step in flight
     draft_seconds: NotRequired[Seconds]  # of them, what making drafts took
+    waits: NotRequired[list[tuple[Count, Ticket]]]  # sequence, and what its draw waits for; it is drawn again
     accepted: NotRequired[list[Pair]]  # sequence, and how many of its drafts were right; of each that had some made
     error: NotRequired[str]
     out_of_memory: NotRequired[bool]

@@ -13,7 +13,7 @@ look.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -142,9 +142,9 @@ class Replay:
     def _exchange_service(self, told: ServiceRecord) -> None:
         self._scheduler.exchange_service(told["elsewhere"])
 
-    def _transferred(self, records: Sequence[TransferredRecord]) -> tuple[Transferred, ...]:
-        """Raises RecordError for what is not under way here."""
-        out = set(self._scheduler.transfers_out)
+    def _transferred(self, records: Sequence[TransferredRecord], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
+        """begun: tickets of the step itself. Raises RecordError for what is not in flight here."""
+        out = {*self._scheduler.transfers_out, *begun}
         for one in records:
             if one["ticket"] not in out:
                 raise RecordError(
@@ -159,8 +159,13 @@ class Replay:
         faults = {fault["sequence"]: fault["error"] for fault in record.get("faults", ())}
         chunks = () if "error" in record else plan.chunks
         accepted = {number: count for number, count in record.get("accepted", ())}
+        waits = {number: ticket for number, ticket in record.get("waits", ())}
         sampled = tuple(
-            self._sampled(chunk, faults, accepted.get(chunk.sequence_id, 0)) for chunk in chunks if chunk.sample
+            Sampled(chunk.sequence_id, (), waits_for=waits[chunk.sequence_id])
+            if chunk.sequence_id in waits
+            else self._sampled(chunk, faults, accepted.get(chunk.sequence_id, 0))
+            for chunk in chunks
+            if chunk.sample
         )
         faulty = [(chunk, faults[chunk.sequence_id]) for chunk in chunks if chunk.sequence_id in faults]
         scored = tuple(Scored(chunk.sequence_id, 0, (), fault) for chunk, fault in faulty if chunk.score)
@@ -171,7 +176,7 @@ class Replay:
             record["seconds"],
             record.get("error"),
             scored,
-            self._transferred(record.get("transferred", ())),
+            self._transferred(record.get("transferred", ()), waits.values()),
             pooled,
             draft_seconds=record.get("draft_seconds", 0.0),
             out_of_memory=record.get("out_of_memory", False),

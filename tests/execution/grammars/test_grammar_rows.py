@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -16,9 +18,12 @@ from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
+from inflight.execution.grammars import grammar_row
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.grammar_row import GrammarRow
 from inflight.execution.grammars.grammar_rows import GrammarRows
+from inflight.execution.grammars.slow_masks import MaskThread
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer
 
@@ -46,6 +51,8 @@ class Row:
     def __init__(self, compiled: CompiledGrammars, grammar: Grammar, output: tuple[int, ...] = ()) -> None:
         self.rows, self.known = GrammarRows(compiled, SIZE), len(PROMPT) + len(output)
         params = SamplingParams()
+        with suppress(RequestRefused):
+            compiled.check(grammar)
         new = NewRow(4, PROMPT + output, len(PROMPT), params, seed=0, sample_index=0, grammar=grammar)
         self.rows.start((), [new])
 
@@ -248,6 +255,7 @@ def test_what_a_step_drew_late_is_not_taken_for_its_rows_next_owners(compiled: C
     row.allowed()
     late = BatchPlan(0, (row._chunk(()),))
     grammar = Grammar("regex", "[xy]{3}")
+    compiled.check(grammar)
     row.rows.start((), [NewRow(4, PROMPT, len(PROMPT), SamplingParams(), seed=0, sample_index=0, grammar=grammar)])
     row.rows.sampled(late, [Sampled(9, (65,))])
     masks = row.rows.fill([Chunk(10, 4, len(PROMPT) - 1, 1, (), 1)])
@@ -258,10 +266,10 @@ def test_what_a_step_drew_late_is_not_taken_for_its_rows_next_owners(compiled: C
 
 def test_masks_of_a_pass_stand_where_its_draws_do(compiled: CompiledGrammars) -> None:
     rows = GrammarRows(compiled, SIZE)
-    bound = [
-        NewRow(row, PROMPT, 3, SamplingParams(), 0, 0, grammar=Grammar("choice", json.dumps([text])))
-        for row, text in ((1, "a"), (3, "b"))
-    ]
+    choices = [(1, Grammar("choice", '["a"]')), (3, Grammar("choice", '["b"]'))]
+    for _, grammar in choices:
+        compiled.check(grammar)
+    bound = [NewRow(row, PROMPT, 3, SamplingParams(), 0, 0, grammar=grammar) for row, grammar in choices]
     rows.start((), [*bound, NewRow(2, PROMPT, 3, SamplingParams(), 0, 0)])
     masks = rows.fill(
         [Chunk(7, 3, 0, 3, (), 1), Chunk(8, 2, 0, 3, (), 1), Chunk(9, 1, 0, 2, (), 0), Chunk(6, 1, 0, 3, (), 1)]
@@ -357,3 +365,71 @@ def test_a_model_without_a_tokenizer_says_so_at_the_first_grammar_and_not_before
     with pytest.raises(RequestRefused, match="no tokenizer"):
         grammars.check(Grammar("regex", "a"))
     grammars.close()
+
+
+AMBIGUOUS = Grammar("lark", 'start: s\ns: s s s | s s | "a" | "b" | ""')
+
+
+def waits(row: Row) -> int:
+    """Its draw sits out; the ticket that it waits for."""
+    assert row.allowed() == [[]]
+    (told,) = row.rows.sampled(BatchPlan(0, (row._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
+    assert (told.token_ids, told.error) == ((), None) and told.waits_for < 0
+    return told.waits_for
+
+
+def ended(rows: GrammarRows) -> list[int]:
+    while not (tickets := rows.poll()):
+        assert tickets is not None, "a draw waits"
+        time.sleep(0.001)
+    return tickets
+
+
+@pytest.mark.parametrize("slow", ["when it was filled", "while it is filled", "not compiled any more"])
+def test_a_row_whose_mask_takes_long_sits_out_and_has_it_later(
+    compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    row = Row(compiled, Grammar("regex", "[ab]{30}"))
+    (expected,) = row.allowed()
+    row.drawn(64)
+    if slow == "when it was filled":
+        monkeypatch.setattr(grammar_row, "SLOW_SECONDS", 0.0)
+        assert row.allowed() == [expected]  # from the next one on
+        row.drawn(64)
+    elif slow == "while it is filled":
+        release = threading.Event()
+        monkeypatch.setattr(GrammarRow, "took", lambda *_: release.wait())
+        monkeypatch.setattr(MaskThread, "is_overdue", True)
+    else:
+        row = Row(compiled, Grammar("regex", "[ab]{40}"))
+        compiled._entries.clear()
+    ticket = waits(row)
+    if slow == "while it is filled":
+        assert row.rows.poll() == []
+        release.set()
+    assert ended(row.rows) == [ticket] and row.rows.poll() is None
+    assert row.allowed() == [expected] and row.fault() == "nothing to draw"
+
+
+def test_a_preempted_row_goes_on_with_the_mask_that_it_waited_for(
+    compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Row(compiled, Grammar("regex", "[ab]{30}"))
+    (expected,) = row.allowed()
+    monkeypatch.setattr(grammar_row, "SLOW_SECONDS", 0.0)
+    row.allowed()
+    waits(row)
+    ended(row.rows)
+    new = NewRow(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))
+    row.rows.start((4,), [new])
+    assert row.allowed() == [expected]
+
+
+def test_an_output_whose_masks_take_too_long_ends_alone(
+    compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_row, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(grammar_row, "MAX_SLOW_SECONDS", 0.0)
+    row = Row(compiled, AMBIGUOUS)
+    assert row.allowed() == [[]]
+    assert "make it less ambiguous" in (row.fault() or "")

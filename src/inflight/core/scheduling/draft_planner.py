@@ -97,9 +97,9 @@ class DraftPlanner:
 
     def _room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
         """Those that its blocks hold, and others that are not reserved, with a token behind them that it may have;
-        none, where its blocks are wanted, or its lane has no drafts."""
+        none, where its blocks are wanted, its lane has no drafts, or its draws wait for their masks."""
         left = reserved.get(sequence.request.lane)
-        if left is None or sequence.preempt_pending:
+        if left is None or sequence.preempt_pending or sequence.slow_to_draw:
             return 0
         pool, next_ones = self._memory.pool, len(sequence.block_tables)  # a block of each group
         spare = max(pool.free - left, min(next_ones, pool.available - left))

@@ -25,6 +25,7 @@ class Running:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.sequences: list[Sequence] = []
+        self.masks_out: set[int] = set()  # tickets that draws wait for
         self.preemptions = 0
         self.swap_preemptions = 0  # of these, the ones whose blocks were to be kept on the host
         self._memory = memory
@@ -131,11 +132,21 @@ class Running:
 
     def send_lost_back(self, sequence: Sequence, now: float) -> None:
         """What was computed of it is lost, and nothing of it is in flight any more: it comes again from the start."""
-        sequence.recomputes = False
+        sequence.recomputes = sequence.sits_out = False
         self._send_back(sequence, False, now)
+
+    def sit_out(self, sequence: Sequence, ticket: int) -> None:
+        """Its last draw waits for this ticket, with which the next plan that names it comes. Where what was computed
+        cannot be taken back by a token, it comes again from the start."""
+        self.masks_out.add(ticket)
+        sequence.sits_out = sequence.slow_to_draw = True
+        sequence.recomputes = self._memory.has_windows or self._memory.has_state
+        if not sequence.recomputes:
+            sequence.waiting_for_kv.add(ticket)
 
     def transferred(self, ticket: int, done: bool, now: float) -> None:
         """Whoever waits for it goes on; or, where it failed, back to its queue, to find what there is without it."""
+        self.masks_out.discard(ticket)
         for sequence in tuple(self.sequences):
             if ticket in sequence.waiting_for_kv:
                 sequence.waiting_for_kv.remove(ticket)

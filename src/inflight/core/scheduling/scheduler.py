@@ -37,7 +37,7 @@ from inflight.core.scheduling.sample_maker import SampleMaker
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.scheduling.step_outputs import StepOutputs
-from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.sessions.session_table import SessionTable
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
@@ -149,7 +149,7 @@ class Scheduler:
             self._predictions,
         )
         how = (self._memory, self._lanes, self._drafts, self._admission, self._predictor)
-        self._outputs = StepOutputs(self._requests, *how)
+        self._outputs = StepOutputs(self._requests, self._running, *how)
         self._lost_steps = LostSteps(self._requests, self._memory, self._lanes, self._running)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
@@ -225,7 +225,7 @@ class Scheduler:
         for chunk in plan.chunks:
             self._planned[chunk.sequence_id].in_flight -= 1
         together = self._step_builder.run_to_completion
-        events = self.transferred(result.transferred, now)
+        events = self.transferred([one for one in result.transferred if one.ticket > 0], now)
         if result.error is None:
             if plan.chunks:
                 self._learn(plan, result, now)
@@ -240,6 +240,7 @@ class Scheduler:
             events += self._outputs.take_prompt(self._planned[yielded.sequence_id], yielded, now)
         for sampled in result.sampled:
             events += self._take_tokens(self._planned[sampled.sequence_id], sampled, now)
+        self.transferred([one for one in result.transferred if one.ticket < 0], now)  # of this step's draws, too
         for chunk in plan.chunks:
             events += self._settle(chunk, now)
         if result.error is None:
@@ -255,7 +256,11 @@ class Scheduler:
         sequence = self._planned[chunk.sequence_id]
         events: list[Event] = []
         if sequence.recomputes:
-            sequence.lose(chunk.sample, chunk.score)
+            sequence.lose(chunk.sample, NO_POSITIONS if sequence.sits_out else chunk.score)
+        elif sequence.sits_out:
+            sequence.lose(chunk.sample, NO_POSITIONS)
+            if not sequence.in_flight:
+                sequence.draw_again()
         elif not sequence.generates and sequence.finish is None:
             events = self._outputs.take_prompt_end(sequence, chunk, now)
         if not sequence.in_flight:
@@ -275,6 +280,8 @@ class Scheduler:
         for one in ended:
             if one.ticket in self._adapters.out:
                 events += self._adapter_ended(one, now)
+            elif one.ticket < 0:
+                self._running.transferred(one.ticket, True, now)
             else:
                 self._memory.transfers.end(one.ticket, one.error is None)
                 self._running.transferred(one.ticket, one.error is None, now)
@@ -282,8 +289,8 @@ class Scheduler:
 
     @property
     def transfers_out(self) -> tuple[int, ...]:
-        """Their tickets, and those of adapters' loads."""
-        return (*self._memory.transfers.out, *self._adapters.out)
+        """Their tickets, those of adapters' loads, and those that draws wait for."""
+        return (*self._memory.transfers.out, *self._adapters.out, *self._running.masks_out)
 
     def recover(self, error: str, now: float) -> list[Event]:
         """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,

@@ -114,7 +114,9 @@ class StepBuilder:
         for one in self.running.sequences:
             if one.preempt_pending and not one.in_flight:
                 one.preempt_pending = False
-            if one.recomputes or one.num_computed == one.num_tokens + one.num_pending or one.waiting_for_kv:
+            if one.recomputes or one.sits_out or one.waiting_for_kv:
+                continue
+            if one.num_computed == one.num_tokens + one.num_pending:
                 continue
             if held and one.in_flight and one.number in held:
                 continue

@@ -11,6 +11,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.living_requests import LivingRequests
+from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.types.events import Event, Finish, PooledEvent, PromptScoredEvent, TokensEvent
@@ -22,6 +23,7 @@ class StepOutputs:
     def __init__(
         self,
         requests: LivingRequests,
+        running: Running,
         memory: KVCacheManager,
         lanes: Lanes,
         drafts: ForcedDrafts | None,
@@ -29,6 +31,7 @@ class StepOutputs:
         predictor: Predictor,
     ):
         self._requests = requests
+        self._running = running
         self._memory = memory
         self._most_tokens = memory.layout.most_tokens
         self._lanes = lanes
@@ -68,7 +71,10 @@ class StepOutputs:
 
     def take_tokens(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         """New tokens of one sequence."""
-        if sequence.finish is not None or sequence.recomputes:
+        if sequence.finish is not None or sequence.recomputes or sequence.sits_out:
+            return []
+        if sampled.waits_for:
+            self._running.sit_out(sequence, sampled.waits_for)
             return []
         request = sequence.request
         if sampled.error is not None:

@@ -194,6 +194,8 @@ class Sampled(NamedTuple):
     error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
     by_request: it is what the request asks (a grammar, bans) that lets nothing be drawn.
     forced_token_ids: what the sequence's grammar lets follow alone, as far as the executor knows it.
+    waits_for: nothing was drawn, since what may be drawn is not known yet; `Executor.poll` returns this ticket, which
+    is negative, when it is. 0: it waits for nothing.
     """
 
     sequence_id: int
@@ -202,6 +204,7 @@ class Sampled(NamedTuple):
     error: str | None = None
     by_request: bool = False
     forced_token_ids: tuple[int, ...] = ()
+    waits_for: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,25 @@ class CompiledGrammars:
         finally:
             self._lose_interest(entry)
 
+    def has(self, grammar: Grammar) -> bool:
+        """Return whether it was compiled, or refused, and is still there."""
+        with self._lock:
+            entry = self._found(grammar)
+            return entry is not None and entry.outcome.done()
+
+    def consume(self, matcher: LLMatcher, token_ids: Sequence[int], is_slow: bool) -> None:
+        """Move a matcher on. is_slow: other threads compute Python meanwhile, which the library lets them where it
+        moves several matchers at once; so it is given one more, which stays where it is."""
+        if not is_slow:
+            matcher.consume_tokens(list(token_ids))
+            return
+        from llguidance import LLExecutor, LLMatcher
+
+        assert self._tokenizer is not None, "the matcher was made with it"
+        executor, another = LLExecutor(1), LLMatcher(self._tokenizer, "", log_level=0)
+        for token_id in token_ids:
+            executor.consume_token_par([(matcher, token_id), (another, token_id)])
+
     def stats(self) -> GrammarStats:
         return self.tally.stats(self._cached_bytes)
 

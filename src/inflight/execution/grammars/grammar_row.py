@@ -17,6 +17,7 @@ from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError, told
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.prelude import Prelude
+from inflight.execution.grammars.slow_masks import MAX_SLOW_SECONDS, SLOW_SECONDS, SlowMask
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -30,9 +31,15 @@ class Demand(NamedTuple):
     drafts: list[int]
 
 
+TOO_SLOW = (
+    f"The grammar took {MAX_SLOW_SECONDS:g} s of processor time within {{tokens}} tokens, at {SLOW_SECONDS * 1e3:g} ms "
+    "or more each; make it less ambiguous."
+)
+
+
 class GrammarRow:
     """fault: why nothing can follow, in words, once that is known. sequence_id: whose output it is, from its first
-    draw on."""
+    draw on. is_slow: its masks take long. mask: that it waits, or waited, for. sits_out: its last draw waits for it."""
 
     def __init__(
         self,
@@ -45,6 +52,10 @@ class GrammarRow:
         self.num_tokens = len(token_ids)
         self.fault: str | None = None
         self.sequence_id: int | None = None
+        self.is_slow = False
+        self.mask: SlowMask | None = None
+        self.sits_out = False
+        self._slow_seconds = 0.0
         self._grammar, self._compiled = grammar, compiled
         self._prelude = Prelude(grammar)
         self._matcher: LLMatcher | None = None
@@ -64,6 +75,20 @@ class GrammarRow:
         forced, self._forced = self._forced, []
         drawn = len(token_ids)
         return tuple(forced[drawn:]) if forced[:drawn] == list(token_ids) else ()
+
+    @property
+    def lacks_grammar(self) -> bool:
+        """Whether the grammar has to be compiled again."""
+        unbound = self._matcher is not None or self.fault is not None or self._grammar.kind == "none"
+        return not unbound and not self._compiled.has(self._grammar)
+
+    def took(self, seconds: float) -> None:
+        """Its masks took so much processor time."""
+        self.is_slow = seconds > SLOW_SECONDS
+        if self.is_slow:
+            self._slow_seconds += seconds
+        if self._slow_seconds > MAX_SLOW_SECONDS:
+            self.fault = TOO_SLOW.format(tokens=self.num_tokens)
 
     def demand(self, lines: Array, first: int, drafts: Sequence[int]) -> Demand | None:
         """What is left to be filled of the lines from `first` on, once those before the grammar's beginning are. lines
@@ -162,7 +187,7 @@ class GrammarRow:
         end = next((place for place in range(before, len(token_ids)) if token_ids[place] in ends), None)
         self._has_ended = end is not None
         if matcher := self._matched():
-            matcher.consume_tokens(token_ids[before:end])
+            self._compiled.consume(matcher, token_ids[before:end], self.is_slow)
             if self._checks is not None:
                 self._taken += token_ids[before:end]
 

@@ -1,0 +1,198 @@
+"""Draws that wait for their masks: the row sits out, and has the same tokens as one that never waited."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from core.harness import Setup
+from core.test_state_machine import SETUPS, fitted, requests
+from hypothesis import given
+from simulate.setups import pool
+
+from inflight.config.assembly import scheduler_for
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
+from inflight.core.types.request import SLO, Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import Done, NullExecutor
+from inflight.engine.recorder import Recorder, open_record
+from inflight.records.schema import of_kind, read_records
+from inflight.simulate.replay import replay
+from inflight.simulate.simulation import in_force
+
+
+class Waiting(NullExecutor):
+    """Draws wait now and then, for some polls; what is drawn behind one that waits counts for nothing."""
+
+    def __init__(self, *given: Any, chance: float, seed: int = 0, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.waited = 0
+        self._chance, self._random = chance, random.Random(seed)
+        self._known: dict[int, tuple[int, int]] = {}  # sequence → tokens before a draw that waits, and its ticket
+        self._reported: set[int] = set()
+        self._polls: dict[int, int] = {}  # ticket → polls that are in vain
+
+    def submit(self, plan: BatchPlan) -> Done:
+        result = super().submit(plan).result()
+        chunks = {chunk.sequence_id: chunk for chunk in plan.chunks}
+        sampled = tuple(self._drawn(chunks[one.sequence_id], one) for one in result.sampled)
+        return Asked(replace(result, sampled=sampled), self)
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        others = super().poll(seconds)
+        if others is None and not self._polls:
+            return None
+        ended = [ticket for ticket, polls in self._polls.items() if not polls]
+        self._polls = {ticket: polls - 1 for ticket, polls in self._polls.items() if polls}
+        return (*(others or ()), *map(Transferred, ended))
+
+    def report(self, ticket: int) -> None:
+        """The draw that waits is known."""
+        if ticket not in self._reported:
+            self._reported.add(ticket)
+            self._polls[ticket] = self._random.randrange(3)
+
+    def _write(self, row: Any, chunk: Chunk) -> None:
+        if chunk.sample:  # what followed a draw that waited is gone
+            del row.tokens[known_before(chunk) :]
+        super()._write(row, chunk)
+
+    def _drawn(self, chunk: Chunk, drawn: Sampled) -> Sampled:
+        number, known = chunk.sequence_id, known_before(chunk)
+        before, ticket = self._known.get(number, (known, 0))
+        if ticket and known > before:
+            return Sampled(number, (), waits_for=ticket)
+        self._known.pop(number, None)
+        if self._random.random() >= self._chance:
+            return drawn
+        self.waited += 1
+        ticket = -self.waited
+        self._known[number] = known, ticket
+        return Sampled(number, (), waits_for=ticket)
+
+
+class Asked(Done):
+    """Tickets are polled when the result was asked for that has them."""
+
+    def __init__(self, result: StepResult, executor: Waiting) -> None:
+        super().__init__(result)
+        self._executor = executor
+
+    def result(self) -> StepResult:
+        result = super().result()
+        for one in result.sampled:
+            if one.waits_for:
+                self._executor.report(one.waits_for)
+        return result
+
+
+def known_before(chunk: Chunk) -> int:
+    return chunk.start + chunk.length - len(chunk.draft_token_ids)
+
+
+Said = dict[str, tuple[list[tuple[int, ...]], int, Any]]
+
+
+def said(events: Iterable[Event]) -> Said:
+    """Of each request: the tokens of its samples, how many scores came, and how it ended."""
+    tokens: dict[tuple[str, int], tuple[int, ...]] = {}
+    scores: dict[str, int] = {}
+    found: Said = {}
+    for event in events:
+        name = event.request_id
+        if isinstance(event, TokensEvent):
+            tokens[name, event.sample_index] = tokens.get((name, event.sample_index), ()) + event.token_ids
+        elif isinstance(event, PromptScoredEvent):
+            assert (name, 0) not in tokens, "scores come before tokens"
+            scores[name] = scores.get(name, 0) + len(event.logprobs)
+        elif isinstance(event, FinishedEvent):
+            samples = [tokens.get((name, index), ()) for index in range(len(event.finishes))]
+            found[name] = samples, scores.get(name, 0), [finish.reason for finish in event.finishes]
+    return found
+
+
+@given(
+    setup=SETUPS,
+    asked=st.lists(requests(max_prompt=8), min_size=1, max_size=5),
+    chance=st.sampled_from([0.2, 0.6]),
+    seed=st.integers(0, 99),
+)
+def test_tokens_do_not_depend_on_who_sat_out(setup: Setup, asked: list[Request], chance: float, seed: int) -> None:
+    setup = replace(
+        setup, tier=None, peers=False, adapter_slots=0, transfer_polls=(), host_is_tier=False, drafting="planned",
+        num_blocks=max(setup.num_blocks, -(-24 // setup.block_size) * len(setup.windows)), max_model_len=24,
+    )  # fmt: skip
+    fit = [
+        replace(
+            fitted(one, setup, request_id=f"r{index}", arrival=0.0),
+            adapter=None, handover=None, slo=SLO(),
+        )
+        for index, one in enumerate(asked)
+    ]  # fmt: skip
+    outcomes = []
+    for executor in (NullExecutor(setup.capacity), Waiting(setup.capacity, chance=chance, seed=seed)):
+        loop = EngineLoop(setup.scheduler(), executor, VirtualClock(), depth=setup.depth)
+        for request in fit:
+            with contextlib.suppress(RequestRefused):  # its lane is full
+                loop.add(request)
+        outcomes.append(said(loop.run()))
+    assert outcomes[1] == outcomes[0]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_others_draw_while_one_sits_out(depth: int) -> None:
+    capacity = Capacity(num_blocks=64, block_size=4, max_rows=4, max_model_len=60, vocab_size=100)
+
+    class OneWaits(Waiting):
+        def _drawn(self, chunk: Chunk, drawn: Sampled) -> Sampled:
+            return super()._drawn(chunk, drawn) if chunk.sequence_id == 0 else drawn
+
+        def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+            return () if self._polls and seconds == 0.0 else super().poll(seconds)  # not while others compute
+
+    loop = EngineLoop(
+        Scheduler(capacity, Chunked(64), Fcfs()), OneWaits(capacity, chance=1.0), VirtualClock(), depth=depth
+    )
+    for name in "ab":
+        params = SamplingParams(max_tokens=20, ignore_eos=True)
+        loop.add(Request(request_id=name, prompt_token_ids=(1, 2, 3), params=params))
+    events: list[Event] = []
+    while not any(isinstance(event, FinishedEvent) for event in events):
+        found = loop.advance()
+        assert isinstance(found, list)
+        events += found
+    assert {event.request_id for event in events} == {"b"}
+    loop.abort("a")
+    assert loop.idle
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("speculation", ["off", "suffix"])
+def test_its_record_replays(tmp_path: Path, depth: int, speculation: str) -> None:
+    of = pool(SchedulingSettings(speculation=speculation), num_blocks=30, depth=depth)
+    executor = Waiting(of.capacity, chance=0.3)
+    recorder = Recorder(open_record(tmp_path / "record.jsonl"), in_force(of), of.capacity)
+    scheduler = scheduler_for(of.capacity, of.settings, of.scheduling)
+    loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth, observers=[recorder])
+    for number in range(12):
+        params = SamplingParams(max_tokens=30, ignore_eos=True, n=1 + number % 2)
+        loop.add(Request(request_id=f"r{number}", prompt_token_ids=(1, 2, 3) * (1 + number), params=params))
+    loop.run()
+    loop.close()
+    records = list(read_records(tmp_path / "record.jsonl"))
+    assert executor.waited > 50 and any("waits" in step for step in of_kind(records, "step"))
+    _, outcome = replay(records)
+    assert outcome.difference is None
