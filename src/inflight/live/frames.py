@@ -7,10 +7,10 @@ arrays. Times are seconds on the engine's clock.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from inflight.records.computed import Work
 
@@ -25,7 +25,7 @@ class Run(Struct, frozen=True, array_like=True):
 
     row: int
     sequence: int
-    work: int
+    work: Annotated[int, Meta(ge=0, le=4)]
     start: float
     end: float
     tokens: int
@@ -39,7 +39,7 @@ class StepPoint(Struct, frozen=True, array_like=True):
     end: float
     seconds: float
     predicted: float
-    steps: int
+    steps: Annotated[int, Meta(ge=1)]
     prompt: int
     decode: int
     recomputed: int

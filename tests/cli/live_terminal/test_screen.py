@@ -16,6 +16,7 @@ from inflight.live.frames import (
     BlocksPart,
     Ended,
     Frame,
+    FrameError,
     Hello,
     LanePart,
     Latencies,
@@ -26,6 +27,8 @@ from inflight.live.frames import (
     Run,
     StepPoint,
     TierPart,
+    decode,
+    encode,
 )
 
 HELLO = Hello("live", "tiny [red]model[/red]", server="a", num_blocks=100, block_size=16, max_rows=4, sees_all=True)
@@ -162,3 +165,17 @@ def test_names_that_a_server_tells_do_not_steer_the_terminal() -> None:
 def test_a_line_that_does_not_end_is_not_kept() -> None:
     with endless_server(begin=b"data: ") as url, pytest.raises(FeedError, match="has more than 8,388,608 bytes"):
         list(FeedReader(url, None).messages(wait=False))
+
+
+def test_figures_that_cannot_be_are_drawn_within_the_screen_or_refused() -> None:
+    seen = Seen()
+    seen.take(HELLO)
+    wild = BlocksPart(held=2**60, shared=5, evictable=1 - 2**60, free=0)
+    seen.take(replace(frame(0, []), blocks=wild, members=[Member("m", "[/nothing]")]))
+    assert len(shown(seen)) < 4000 and "[/nothing]" in shown(seen)
+    for message in (
+        frame(0, [Run(0, 1, 7, 0, 1, 9)]),
+        replace(frame(0, []), steps=[StepPoint(0, 1, 1, 1, 0, 0, 0, 0, 0, 0)]),
+    ):
+        with pytest.raises(FrameError):
+            decode(encode(message))

@@ -238,7 +238,7 @@ def _memory(blocks: BlocksPart | None, width: int) -> Text:
     all_blocks, cells = max(1, sum(count for _, count, _ in parts)), max(10, width - 5)
     text = Text("  KV ", "dim")
     for name, count, style in parts:
-        text.append(("·" if name == "free" else "■") * round(cells * count / all_blocks), style)
+        text.append(("·" if name == "free" else "■") * max(0, min(cells, round(cells * count / all_blocks))), style)
     told = (f"{name} {count:,}" for name, count, _ in parts if count or name != "moving")
     text.append("\n     " + " · ".join(told), "dim")
     for name, tier in (("on the host", blocks.host), ("in the folder", blocks.disk)):
@@ -271,5 +271,5 @@ def _members(frame: Frame) -> Table:
     for one in frame.members:
         held = f"{one.held_blocks / one.blocks:.0%}" if one.blocks else "–"
         rate = f"{one.output_tokens_per_s:,.0f}"
-        table.add_row(Text(one.name), one.state, f"{one.running:,}", f"{one.waiting:,}", held, rate)
+        table.add_row(Text(one.name), Text(one.state), f"{one.running:,}", f"{one.waiting:,}", held, rate)
     return table
