@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -119,3 +120,10 @@ def test_a_published_module_of_these_sources_is_not_compiled_again(
     taken = tmp_path / "venv" / "published" / folder / "_native.abi.so"
     assert compiled(tmp_path) == [str(taken) if is_taken else "native"]
     assert not is_taken or taken.read_text() == "compiled"
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit sets the limit")
+def test_a_stack_that_is_too_small_for_python_is_told() -> None:
+    limited = ["prlimit", "--stack=65536:65536", str(SCRIPT.parents[1] / "inflight"), "--version"]
+    ended = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and "a stack of 64 kB, and Python needs 512; raise it" in ended.stderr

@@ -27,7 +27,7 @@ from inflight.server.heap import give_back, settled
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connection import Connection
 from inflight.server.ingress.connections import ConnectionLimits, Connections
-from inflight.server.ingress.descriptors import RESERVED, raise_descriptor_limit
+from inflight.server.ingress.descriptors import possible_connections, raise_descriptor_limit
 from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
 from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
@@ -54,7 +54,9 @@ class AddressError(ValueError):
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Before anything is loaded, so that a port that is taken is told at once. Raises AddressError."""
+    """Listen before anything is loaded, so that a port that is taken is told at once. Raises AddressError,
+    DescriptorsError."""
+    raise_descriptor_limit()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,9 +81,13 @@ def url(settings: ServerSettings, bound: socket.socket) -> str:
 
 def _limits(settings: ServerSettings) -> ConnectionLimits:
     """Fewer connections than asked for, where the system gives fewer descriptors."""
-    connections = max(1, min(settings.max_connections, raise_descriptor_limit() - RESERVED))
+    descriptors = raise_descriptor_limit()
+    connections = min(settings.max_connections, possible_connections(descriptors))
     if connections < settings.max_connections:
-        log.warning(f"The system lets this process have {connections} connections, fewer than --max-connections.")
+        log.warning(
+            f"The system lets a process have {descriptors:,} open files: this one takes {connections:,} connections, "
+            f"fewer than --max-connections {settings.max_connections:,}; raise it (ulimit -n), or lower the option."
+        )
     return ConnectionLimits(
         head_seconds=settings.header_timeout,
         connections=connections,

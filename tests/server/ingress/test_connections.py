@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from inflight.server.ingress import connections
+from inflight.server.ingress.connections import ConnectionLimits, Connections
+from inflight.server.ingress.descriptors import possible_connections
+from inflight.server.ingress.refusals import Refusals
 
 from ..conftest import Server
 from .raw import GENERATE, Answer, Raw, head, request
@@ -79,8 +89,13 @@ def test_one_address_has_its_share_of_connections(start: Callable[..., Server]) 
     assert server.get("/health").status_code == 200, "another address is not concerned"
     assert not any(one.is_closed for one in slow)
     idle = [Raw(server, "127.0.0.3") for _ in range(30)]
-    assert server.settled(lambda: sum(one.is_closed for one in idle) == 20), "its own idle ones make room"
-    assert all(one.is_closed for one in idle[:20])
+    assert server.settled(lambda: sum(one.is_closed for one in idle) == 20)
+
+    def has_come() -> bool:
+        with Raw(server, "127.0.0.3") as raw:
+            return raw.send(head("GET", "/health", "Connection: close")).answer().status == 200
+
+    assert server.settled(has_come), "its own idle ones make room, when they have not asked for a while"
     told = [line for line in server.log if "connections" in line and "their address" in line]
     assert len(told) == 1, "the log has the first, and then one line a minute"
 
@@ -88,8 +103,13 @@ def test_one_address_has_its_share_of_connections(start: Callable[..., Server]) 
 def test_idle_and_slow_connections_make_room_for_new_ones(start: Callable[..., Server]) -> None:
     server = start("--max-connections", "20", "--max-connections-per-address", "10")
     idle = [Raw(server, "127.0.0.2") for _ in range(8)]
-    slow = [Raw(server, f"127.0.0.{3 + number % 2}").send(b"GET") for number in range(20)]
-    assert server.settled(lambda: all(one.is_closed for one in idle)), "those who ask nothing go first"
+    slow: list[Raw] = []
+
+    def pressed() -> bool:
+        slow.append(Raw(server, f"127.0.0.{3 + len(slow) % 2}").send(b"GET"))
+        return all(one.is_closed for one in idle)
+
+    assert server.settled(pressed), "those who ask nothing go first"
     for _ in range(20):
         assert server.post(COMPLETIONS, GENERATE).status_code == 200
     assert sum(one.is_closed for one in slow) >= 1
@@ -174,6 +194,49 @@ def test_behind_a_trusted_proxy_addresses_are_told_apart(start: Callable[..., Se
     third = Raw(server, "127.0.0.8").send(request(endless, "X-Forwarded-For: 10.0.1.3"))
     assert third.answer().status == 503, "who is no proxy is counted as what it is"
     refused.socket.close()
+
+
+class Silent:
+    closed = False
+
+    def give_way(self) -> None:
+        self.closed = True
+
+
+def test_of_many_that_come_at_once_some_are_refused_and_none_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def test() -> None:
+        nonlocal now
+        limits = ConnectionLimits(head_seconds=5, connections=4, per_address=3)
+        every = Connections(limits, Refusals())
+        members = [Silent() for _ in range(9)]
+        refused = [every.admit(one, f"10.0.0.{number % 2}") for number, one in enumerate(members[:6])]
+        assert [one is None for one in refused] == [True] * 4 + [False] * 2
+        assert every.admit(members[6], "10.0.0.9") is not None and not any(one.closed for one in members)
+        every.at_work(members[1])
+        every.idle(members[1])  # it was answered
+        assert every.admit(members[7], "10.0.0.9") is None
+        assert [one.closed for one in members[:4]] == [False, True, False, False]
+        now += connections.NEW_SECONDS
+        assert every.admit(members[8], "10.0.0.9") is None and members[0].closed
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("descriptors", "possible"), [(64, 32), (200, 100), (1024, 896)])
+def test_a_system_with_few_descriptors_takes_fewer_connections(descriptors: int, possible: int) -> None:
+    assert possible_connections(descriptors) == possible
+
+
+def test_a_limit_that_no_server_can_live_with_is_told() -> None:
+    limited = ["prlimit", "--nofile=40:40", sys.executable, "-m", "inflight.cli", "serve", "--port", "0"]
+    if shutil.which(limited[0]) is None:
+        pytest.skip("prlimit sets the limit")
+    ended = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and "have 40 open files, and a server needs 64; raise" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_system_with_few_descriptors_gives_fewer_connections() -> None:

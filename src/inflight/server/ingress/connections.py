@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from inflight.server.ingress.addresses import Networks, address_key
 from inflight.server.ingress.refusals import Refusals
 
+NEW_SECONDS = 0.1  # in which the request of a new connection comes, if the client is there to ask
 _THROWN_AWAY = 64 << 20  # bytes a second, of all refused clients
+_LOOKED_AT = 64  # idle ones, for one to close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,7 @@ class Connections:
         self._addresses: dict[str, _Address] = {}
         self._whose: dict[Member, str] = {}
         self._idle: dict[Member, None] = {}  # the longest idle first
+        self._new: dict[Member, float] = {}  # those of them that have not been used yet, and since when
         self._reading: dict[Member, int] = {}  # bytes that are kept of what has come; the oldest first
         self._reading_bytes = 0
         self._ended = False
@@ -73,10 +77,11 @@ class Connections:
         address = self._addresses.get(key) or _Address()
         limits = self.limits
         if address.count >= limits.per_address and host not in limits.trusted:
-            if not address.idle:
+            victim = self._spare(address.idle)
+            if victim is None:
                 self.refusals.count("connections refused: their address has as many as it may have")
                 return f"Your address has {address.count} connections, the most that it may have"
-            self._close(next(iter(address.idle)))
+            self._close(victim)
         if len(self._whose) >= limits.connections:
             victim = self._least_needed()
             if victim is None:
@@ -87,6 +92,7 @@ class Connections:
         address.count += 1
         self._whose[member] = key
         self.idle(member)
+        self._new[member] = time.monotonic()
         return None
 
     def end(self) -> None:
@@ -148,6 +154,7 @@ class Connections:
         return address
 
     def _leave_state(self, member: Member, address: _Address) -> None:
+        self._new.pop(member, None)
         if member in self._idle:
             del self._idle[member], address.idle[member]
         elif member in self._reading:
@@ -156,10 +163,16 @@ class Connections:
 
     # -- making room ----------------------------------------------------------------------------------------------
 
+    def _spare(self, idle: dict[Member, None]) -> Member | None:
+        """The longest idle of them, but none that is so new that its request may be coming: of many clients that come
+        at once, some are refused then, where each would be cut off for the next."""
+        latest = time.monotonic() - NEW_SECONDS
+        return next((one for one in islice(idle, _LOOKED_AT) if self._new.get(one, latest) <= latest), None)
+
     def _least_needed(self) -> Member | None:
         """The longest idle; else the oldest half-sent request of the address that has most of them."""
         if self._idle:
-            return next(iter(self._idle))
+            return self._spare(self._idle)
         if self._reading:
             return next(iter(max(self._addresses.values(), key=lambda one: len(one.reading)).reading))
         return None
