@@ -71,7 +71,7 @@ from .terminal import Caller, write_lines
         ("--watermark 1", "--watermark is 1.0"),
         ("--seed -1", "--seed is -1"),
         ("--raw --input -", "PROMPT and --input both say what to answer"),
-        ("surplus", "unexpected extra argument"),
+        ("surplus", "run takes one PROMPT, and 2 are given: put it into quotes"),
         ("--nonsense", "No such option"),
     ],
 )

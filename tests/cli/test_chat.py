@@ -19,6 +19,15 @@ def test_turns_follow_each_other(tiny: Path) -> None:
     assert other.out != told.out
 
 
+def test_the_model_is_an_argument_as_of_serve(tiny: Path) -> None:
+    named = finished(spawn("chat", tiny, *SHORT), b"hello\n")
+    assert (named.code, named.err) == (0, "") and named.out == finished(
+        spawn("chat", "--model", tiny, *SHORT), b"hello\n"
+    ).out
+    both = finished(spawn("chat", tiny, "--model", "smollm2"), b"")
+    assert both.sentence() == f"MODEL {str(tiny)!r} and --model 'smollm2' both name a model; give one."
+
+
 def test_commands(tiny: Path) -> None:
     told = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n/reset\n/help\nhello\n")
     once = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n")

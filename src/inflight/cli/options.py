@@ -376,6 +376,13 @@ sampling_options = grouped(
 )
 
 
+def name_model(name: str | None, values: dict[str, Any]) -> None:
+    """Take a verb's argument MODEL for its option --model. Raises click.UsageError where both are given."""
+    if name is not None and values["model"] is not None:
+        raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both name a model; give one.")
+    values["model"] = name if name is not None else values["model"]
+
+
 def engine_settings(values: dict[str, Any]) -> EngineSettings:
     """Takes the engine's options out of a verb's arguments."""
     return EngineSettings(**{item.name: values.pop(item.name) for item in fields(EngineSettings)})

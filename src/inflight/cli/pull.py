@@ -36,5 +36,6 @@ def _list() -> None:
     for model in CATALOGUE.values():
         here = ", is here" if cached(model) else ""
         print(f"{model.name:<18}{megabytes(model.download_bytes):>6}{here}")
-        print(f"  {model.description}; licence: {model.license}")
+        print(f"  {model.description}")
+        print(f"  licence: {model.license}")
     print(f"\n`inflight pull NAME` keeps one in {cache_folder()}; `inflight serve NAME` does, too.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,8 +32,17 @@ from inflight.text import Conversation
 QUESTION = "What is continuous batching?"
 
 
+def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> str | None:
+    if len(words) > 1:
+        raise click.UsageError(
+            f"run takes one PROMPT, and {len(words)} are given: put it into quotes, and name a model by --model, "
+            'as in inflight run --model smollm2 "What is gravity?".'
+        )
+    return words[0] if words else None
+
+
 @click.command("run", cls=Verb)
-@click.argument("prompt", required=False)
+@click.argument("prompt", nargs=-1, metavar="[PROMPT]", callback=_one_prompt)
 @engine_options
 @scheduling_options
 @sampling_options

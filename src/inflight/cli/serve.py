@@ -13,6 +13,7 @@ from inflight.cli.options import (
     complete_model,
     engine_options,
     engine_settings,
+    name_model,
     record_option,
     scheduling_options,
     scheduling_settings,
@@ -109,9 +110,7 @@ class Asked:
 
 def settings_of(name: str | None, values: dict[str, Any]) -> Asked:
     """Takes them out of the verb's arguments; what is left is the log's. Raises click.UsageError, SettingsError."""
-    if name is not None and values["model"] is not None:
-        raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both say what to serve; give one.")
-    values["model"] = name if name is not None else values["model"]
+    name_model(name, values)
     values.pop("models", None)
     replicas = replicas_of(values)
     record, verbose = values.pop("record"), values.pop("verbose")
