@@ -47,7 +47,7 @@ def report(path: Path, compiled: CompiledGrammars, size: int, has_masks: bool) -
     found = Found()
     for line in path.read_text(encoding="utf-8").splitlines():
         _look_at(json.loads(line), compiled, size if has_masks else 0, found)
-    return "\n\n".join(_told(found, size))
+    return "\n\n".join(_tables(found, size))
 
 
 def _look_at(one: dict[str, Any], compiled: CompiledGrammars, size: int, found: Found) -> None:
@@ -95,7 +95,7 @@ def _mask_seconds(compiled: CompiledGrammars, grammar: Grammar, text: str, size:
             return
 
 
-def _told(found: Found, size: int) -> Iterator[str]:
+def _tables(found: Found, size: int) -> Iterator[str]:
     accepted = found.schemas - found.refused.total()
     valid, invalid = found.taken[True], [not one for one in found.taken[False]]
     yield table(

@@ -185,6 +185,47 @@ def test_what_makes_no_sense_is_refused_by_keyword_and_place(schema: Any, said: 
     assert said in str(refusal.value)
 
 
+_WORDS = (
+    *(
+        "type",
+        "properties",
+        "required",
+        "items",
+        "prefixItems",
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+    ),
+    *("then", "else", "$ref", "$defs", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$schema"),
+    *("minLength", "maxItems", "pattern", "format", "minimum", "exclusiveMaximum", "multipleOf", "dependencies"),
+    *("dependentRequired", "patternProperties", "propertyNames", "contains", "minContains", "uniqueItems", "a"),
+    *("unevaluatedProperties", "minProperties", "additionalProperties"),
+)
+_JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, -1, 2.5, 1e300, 10**30])
+    | st.sampled_from(
+        ["string", "object", "number", "#", "#/$defs/a", "http://[", "", "^a$", "(", "[a", "\ud800", r"\c"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@examples(300)
+@given(schema=st.dictionaries(st.sampled_from(_WORDS), _JUNK, max_size=5))
+def test_whatever_a_schema_says_is_a_grammar_or_a_sentence(schema: dict[str, Any]) -> None:
+    try:
+        Compiled(schema)
+    except GrammarError as error:
+        assert len(str(error)) > 10
+
+
 def test_depth_and_size_come_to_a_sentence() -> None:
     deep: Any = {}
     for _ in range(150):

@@ -74,18 +74,18 @@ class _Lowering:
         self._splits = conditions.MAX_SPLITS
 
     def whole(self, root: dict[str, Any]) -> Schema:
-        lowered = self._apart({name: one for name, one in root.items() if name != "$defs"})
+        lowered = self._separately({name: one for name, one in root.items() if name != "$defs"})
         if lowered is False:
             raise GrammarError(f"cannot be used: {ALLOWS_NOTHING}")
         lowered = {} if lowered is True else lowered
-        definitions = {name: self._apart(one) for name, one in self._definitions.items()}
+        definitions = {name: self._separately(one) for name, one in self._definitions.items()}
         impossible = {f"#/$defs/{name}" for name, one in definitions.items() if one is False}
         if impossible > self._impossible:  # the library refuses a schema that refers to one, wherever
             self._impossible = impossible
             return self.whole(root)
         return {**lowered, "$defs": definitions} if definitions else lowered
 
-    def _apart(self, schema: Schema) -> Schema:
+    def _separately(self, schema: Schema) -> Schema:
         """Lower the schema of a value of its own: a property, an item."""
         before, self._splits = self._splits, conditions.MAX_SPLITS
         lowered = self._lowered(schema)
@@ -132,11 +132,11 @@ class _Lowering:
         lowered: dict[str, Any] = {}
         for name, value in schema.items():
             if name in ("properties", "patternProperties"):
-                lowered[name] = {key: self._apart(one) for key, one in value.items()}
+                lowered[name] = {key: self._separately(one) for key, one in value.items()}
             elif name in ("additionalProperties", "items"):
-                lowered[name] = self._apart(value)
+                lowered[name] = self._separately(value)
             elif name == "prefixItems":
-                lowered[name] = [self._apart(one) for one in value]
+                lowered[name] = [self._separately(one) for one in value]
             elif name == "anyOf":
                 ways = [self._lowered(one) for one in value]
                 if True not in ways:

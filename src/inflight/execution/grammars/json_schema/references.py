@@ -37,7 +37,7 @@ class References:
         """Return the part that `reference`, read at the object `within`, names. Raises GrammarError."""
         found = self._found(keyword, reference, within, place)
         name = found.get("$dynamicAnchor", "") if isinstance(found, dict) else None
-        if keyword != "$ref" and name is not None and self._dynamic[name] > 1:
+        if keyword != "$ref" and isinstance(name, str) and self._dynamic[name] > 1:
             raise GrammarError(
                 f"has {keyword} {reference[:100]!r} at {place}, which names another part by the way it is reached; "
                 "give $ref"
@@ -46,8 +46,7 @@ class References:
 
     def _found(self, keyword: str, reference: str, within: Any, place: str) -> Any:
         base = self._bases.get(id(within), "")
-        address = base + reference if reference.startswith("#") else urljoin(base, reference)
-        url, fragment = urldefrag(address)
+        url, fragment = urldefrag(base + reference if reference.startswith("#") else _joined(base, reference))
         if url not in self._resources:
             raise GrammarError(
                 f"refers to {reference[:100]!r} ({keyword} at {place}), and schemas are not fetched; put it into "
@@ -89,7 +88,7 @@ class References:
             if isinstance(own, str) and own.startswith("#"):
                 self._anchors.setdefault((base, own[1:]), schema)
             elif isinstance(own, str) and own:
-                base = urldefrag(urljoin(base, own))[0]
+                base = urldefrag(_joined(base, own))[0]
                 self._resources.setdefault(base, schema)
         dynamic = "" if schema.get("$recursiveAnchor") is True else schema.get("$dynamicAnchor")
         if isinstance(dynamic, str):
@@ -98,6 +97,13 @@ class References:
             if isinstance(own := schema.get(name), str):
                 self._anchors.setdefault((base, own), schema)
         return base
+
+
+def _joined(base: str, address: str) -> str:
+    try:
+        return urljoin(base, address)
+    except ValueError:  # it is no address
+        return address
 
 
 def _is_pointer(fragment: str) -> bool:
