@@ -138,6 +138,9 @@ CLIENTS: list[tuple[Any, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     (CHAT, {"random_seed": 4, "safe_prompt": False, "tool_choice": "any"}, {"seed": 4}, ("safe_prompt",)),
     (COMPLETION, {"max_completion_tokens": 4, "typical_p": 1.0}, {"max_tokens": 4}, ("typical_p",)),
     (COMPLETION, {"grammar": "root ::= x", "n_predict": -1}, {"guided_grammar": "root ::= x", "max_tokens": None}, ()),
+    (CHAT, {"grammar": "", "json_schema": {}, "regex": "", "options": None, "think": None}, {"guided_regex": None}, ()),
+    (CHAT, {"thinking": "low", "ebnf": "x"}, {"reasoning_effort": "low", "guided_grammar": "x"}, ()),
+    (RESPONSES, {"think": "high"}, {"enable_thinking": None}, ("think",)),
     (RESPONSES, {"think": True, "n_predict": 3}, {"enable_thinking": True, "max_output_tokens": 3}, ()),
     (MESSAGES, {"repeat_penalty": 1.5, "top_a": 1}, {"repetition_penalty": 1.5}, ("top_a",)),
 ]

@@ -5,7 +5,7 @@ Knows which field a name stands for, and in which form its value comes; what a f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Any, Literal
 
 import msgspec
@@ -35,12 +35,11 @@ _RENAMED: dict[str, tuple[str, ...]] = {  # to the first of these that the body 
 }
 # A number below zero means "without a bound" there, which is null here.
 _UNBOUNDED_BELOW_ZERO = ("n_predict", "num_predict", "thinking_budget", "reasoning_budget", "random_seed")
+_FORMS = ("grammar", "ebnf", "regex", "json_schema")  # empty: none
 _SAME_IN_OPTIONS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty"),
     *("repeat_penalty", "num_predict"),
 )
-_STRUCTURED = {"options": "temperature", "think": "enable_thinking"}  # with a field that shows that the body has more
-_STRUCTURED |= {"thinking": "enable_thinking", "reasoning": "enable_thinking"}
 _NULL = Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 
@@ -62,18 +61,21 @@ class _Reasoning(Struct, forbid_unknown_fields=True):
 
 
 _OPTIONS = msgspec.json.Decoder(dict[str, Raw])
-_THINK = msgspec.json.Decoder(bool | ReasoningEffort | None)
-_THINKING = msgspec.json.Decoder(bool | _Thinking | None)
-_REASONING = msgspec.json.Decoder(bool | _Reasoning | None)
+_SWITCHES: dict[str, msgspec.json.Decoder[Any]] = {
+    "think": msgspec.json.Decoder(bool | ReasoningEffort),
+    "thinking": msgspec.json.Decoder(bool | ReasoningEffort | _Thinking),
+    "reasoning": msgspec.json.Decoder(bool | ReasoningEffort | _Reasoning),
+}
 
 
-def aliases_for(known: Collection[str]) -> frozenset[str]:
+def aliases_for(known: Set[str]) -> frozenset[str]:
     """Return the names that stand for fields of a body. known: the fields that it has."""
     renamed = {name for name in _RENAMED if _target(name, known) != name}
-    return frozenset(renamed | {name for name, target in _STRUCTURED.items() if target in known})
+    switches = _SWITCHES.keys() if "enable_thinking" in known else set()
+    return frozenset(renamed | switches | ({"options"} if "temperature" in known else set()))
 
 
-def translated(name: str, raw: Raw, known: Collection[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
+def translated(name: str, raw: Raw, known: Set[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
     """Return the fields that an alias stands for, each with the place that its value comes from.
 
     Args:
@@ -84,52 +86,55 @@ def translated(name: str, raw: Raw, known: Collection[str], unknown: UnknownFiel
         ApiError: 400, where the value has not the form that the name is used with.
     """
     if name in _RENAMED:
-        return {_target(name, known): (name, _bounded(name, raw))}
+        return {_target(name, known): (name, _adapted(name, raw))}
     if name == "options":
         return _of_options(raw, known, unknown)
-    if name == "think":
-        asked = read_value(name, _THINK, raw, unknown)
-        given: dict[str, Any] = {"reasoning_effort" if isinstance(asked, str) else "enable_thinking": asked}
-    elif name == "thinking":
-        given = _of_thinking(read_value(name, _THINKING, raw, unknown))
-    else:
-        given = _of_reasoning(read_value(name, _REASONING, raw, unknown))
+    asked = read_value(name, _SWITCHES[name], raw, unknown)
+    given = {field: value for field, value in _settings_of(asked).items() if value is not None}
+    if not known >= given.keys():
+        unknown.add(name)
     return {field: (name, Raw(_encode(value))) for field, value in given.items() if field in known}
 
 
-def _of_options(raw: Raw, known: Collection[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
+def _of_options(raw: Raw, known: Set[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
     fields: dict[str, tuple[str, Raw]] = {}
     for name, value in read_value("options", _OPTIONS, raw).items():
         place, target = f"options.{name}", _target(name, known)
+        if bytes(value) == b"null":
+            continue
         if name in _SAME_IN_OPTIONS and target in known:
-            fields[target] = (place, _bounded("random_seed" if name == "seed" else name, value))
-        elif bytes(value) != b"null":
+            fields[target] = (place, _adapted("random_seed" if name == "seed" else name, value))
+        else:
             unknown.add(place)
     return fields
 
 
-def _of_thinking(asked: bool | _Thinking | None) -> dict[str, Any]:
-    if not isinstance(asked, _Thinking):
-        return {"enable_thinking": asked}
-    thinks = None if asked.type == "auto" else asked.type != "disabled"
-    return {"enable_thinking": thinks, "thinking_token_budget": asked.budget_tokens}
+def _settings_of(asked: bool | str | _Thinking | _Reasoning) -> dict[str, Any]:
+    """Return what a switch of reasoning says, by the names that chat has for it."""
+    match asked:
+        case str():
+            return {"reasoning_effort": asked}
+        case _Thinking():
+            thinks = None if asked.type == "auto" else asked.type != "disabled"
+            return {"enable_thinking": thinks, "thinking_token_budget": asked.budget_tokens}
+        case _Reasoning():
+            return {
+                "enable_thinking": asked.enabled,
+                "reasoning_effort": asked.effort,
+                "thinking_token_budget": asked.max_tokens,
+                "include_reasoning": None if asked.exclude is None else not asked.exclude,
+            }
+        case _:
+            return {"enable_thinking": asked}
 
 
-def _of_reasoning(asked: bool | _Reasoning | None) -> dict[str, Any]:
-    if not isinstance(asked, _Reasoning):
-        return {"enable_thinking": asked}
-    return {
-        "enable_thinking": asked.enabled,
-        "reasoning_effort": asked.effort,
-        "thinking_token_budget": asked.max_tokens,
-        "include_reasoning": None if asked.exclude is None else not asked.exclude,
-    }
-
-
-def _target(name: str, known: Collection[str]) -> str:
+def _target(name: str, known: Set[str]) -> str:
     """Return the field that a name stands for; the name itself, if it stands for none of these."""
     return next((one for one in _RENAMED.get(name, ()) if one in known), name)
 
 
-def _bounded(name: str, raw: Raw) -> Raw:
-    return _NULL if name in _UNBOUNDED_BELOW_ZERO and bytes(memoryview(raw)[:1]) == b"-" else raw
+def _adapted(name: str, raw: Raw) -> Raw:
+    """Return null for what stands for "not set" under this name."""
+    value = bytes(memoryview(raw)[:2])
+    unused = name in _UNBOUNDED_BELOW_ZERO and value[:1] == b"-"
+    return _NULL if unused or (name in _FORMS and value in (b'""', b"{}")) else raw

@@ -39,7 +39,7 @@ class BodyDecoder(Generic[B]):
         self._hints = hints
         types = get_type_hints(kind, include_extras=True)
         self._decoders = {one.name: msgspec.json.Decoder(types[one.name]) for one in struct_fields(kind)}
-        self._aliases = aliases_for(self._decoders) - self._decoders.keys() - self._neutral.keys() - self._hints
+        self._aliases = aliases_for(self._decoders.keys()) - self._decoders.keys() - self._neutral.keys() - self._hints
         self._required = [
             one.name for one in struct_fields(kind) if one.default is NODEFAULT and one.default_factory is NODEFAULT
         ]
@@ -66,9 +66,11 @@ class BodyDecoder(Generic[B]):
                 values[name] = read_value(name, decoder, raw, unknown)
             elif name in self._neutral:
                 self._check_neutral(name, raw)
+            elif bytes(memoryview(raw)[:5]) == b"null" or name in self._hints:
+                continue
             elif name in self._aliases:
                 aliases[name] = raw
-            elif name not in self._hints and bytes(memoryview(raw)[:5]) != b"null":
+            else:
                 unknown.add(name, self._decoders)
         for name, raw in aliases.items():
             self._read_alias(name, raw, values, unknown)
