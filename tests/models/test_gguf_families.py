@@ -591,6 +591,14 @@ def test_every_token_that_ends_an_answer_is_found(tmp_path: Path) -> None:
     assert read_folder(file).end_token_ids == (1, 2, 3)  # the last is a text like any other
 
 
+def test_a_token_that_the_file_says_is_none_is_none(tmp_path: Path) -> None:
+    """Converters write -1 as an unsigned number where a vocabulary has no beginning token."""
+    tokens = {"tokenizer__ggml__tokens": ["a", "<|end|>"], "tokenizer__ggml__token_type": [1, 3]}
+    keys = {f"tokenizer__ggml__{one}_token_id": 2**32 - 1 for one in ("bos", "eos", "eot", "padding")}
+    spec = read_folder(file_with(tmp_path / "model.gguf", **tokens, **keys))
+    assert (spec.bos_token_id, spec.end_token_ids) == (None, (1,))
+
+
 def test_how_the_authors_sample_is_read(tmp_path: Path) -> None:
     keys = {"general__sampling__temp": 0.6, "general__sampling__top_k": 20, "general__sampling__top_p": 0.95}
     found = generation_of(GGUFModel(file_with(tmp_path / "model.gguf", **keys)))

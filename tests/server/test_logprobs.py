@@ -64,6 +64,22 @@ def test_of_a_prompt_and_its_continuation(tokenizer: Tokenizer) -> None:
     assert ahead == len(TEXT + stream.text)
 
 
+@pytest.mark.parametrize("broken", [b"\xff", b"\xf0", b"\xf0\x9f", b"\xe6\xbc\xe6", b"\x80\x80"])
+def test_marks_for_bytes_that_are_no_character_stand_before_what_follows(tokenizer: Tokenizer, broken: bytes) -> None:
+    of_byte = {tokenizer.token_bytes(one): one for one in reversed(range(tokenizer.vocab_size))}
+    if any(bytes([byte]) not in of_byte for byte in broken):
+        pytest.skip("the vocabulary has no token of this byte alone")
+    (ahead,), (behind,) = (tokenizer.encode(one, add_special_tokens=False)[-1:] for one in ("x", "ab"))
+    output = (ahead, *(of_byte[bytes([byte])] for byte in broken), behind, behind)
+    request = PromptEncoder(tokenizer, None, 0).request("r", (ahead,), inflight.SamplingParams(), 0.0)
+    offsets = CompletionLogprobs(TokenNames(tokenizer), request).output(scores(output))["text_offset"]
+    text = text_stream(tokenizer, request)
+    text.push(output)
+    end = len(text.text) - 2 * len(tokenizer.token_bytes(behind))
+    assert text.text[:end].endswith("\ufffd")
+    assert offsets[-2:] == [end, end + len(tokenizer.token_bytes(behind))]
+
+
 def test_without_a_tokenizer_there_is_no_text() -> None:
     request = PromptEncoder(None, None, 0).request("r", (1, 2), inflight.SamplingParams(), 0.0)
     shown = CompletionLogprobs(TokenNames(None), request)

@@ -74,8 +74,9 @@ class CompletionLogprobs:
     """`choices[i].logprobs` of completions, piece by piece: offsets go on where the last piece ended.
 
     With echo the prompt's tokens come first; the very first token has no log-probability, because nothing is before it.
-    A token's offset is the number of whole characters before it in the text that is returned: all tokens of a
-    character that is spread over several stand where it does, and those that are not shown where the next one does.
+    A token's offset is the number of whole characters before it in the text that is returned, and of marks for bytes
+    before it that are none: all tokens of a character that is spread over several stand where it does, and those that
+    are not shown where the next one does.
     """
 
     def __init__(self, names: TokenNames, request: Request):
@@ -89,14 +90,14 @@ class CompletionLogprobs:
         tokenizer = self._names.tokenizer
         detokenizer = None if tokenizer is None else IncrementalDetokenizer(tokenizer, skip_special_tokens=False)
 
-        def added(token_id: int) -> int:
+        def added(token_id: int) -> tuple[int, int]:
             if tokenizer is None or detokenizer is None:
-                return 0
+                return 0, 0
             # A special token that the tokenizer has put around the text is not in it; one that was written there is.
             hidden = token_id in tokenizer.special_token_ids
             if hidden and not text.startswith(self._names.text(token_id), self._offset):
-                return 0
-            return len(detokenizer.push(token_id))
+                return 0, 0
+            return detokenizer.marks_before(token_id), len(detokenizer.push(token_id))
 
         first = self._request.prompt_token_ids[0]
         piece = self._piece([(first, None), *((entry.token_id, entry) for entry in scores)], added)
@@ -110,18 +111,23 @@ class CompletionLogprobs:
             self._output = IncrementalDetokenizer(tokenizer, request.prompt_token_ids, skips)
         detokenizer = self._output
 
-        def added(token_id: int) -> int:
-            return 0 if detokenizer is None else len(detokenizer.push(token_id))
+        def added(token_id: int) -> tuple[int, int]:
+            if detokenizer is None:
+                return 0, 0
+            return detokenizer.marks_before(token_id), len(detokenizer.push(token_id))
 
         return self._piece([(entry.token_id, entry) for entry in entries], added)
 
-    def _piece(self, items: list[tuple[int, TokenLogprob | None]], added: Callable[[int], int]) -> dict[str, Any]:
-        """added: how many characters of the text a token completes."""
+    def _piece(
+        self, items: list[tuple[int, TokenLogprob | None]], added: Callable[[int], tuple[int, int]]
+    ) -> dict[str, Any]:
+        """added: how many characters of the text a token completes, behind how many of them it stands."""
         piece: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token_id, entry in items:
             piece["tokens"].append(self._names.text(token_id))
-            piece["text_offset"].append(self._offset)
-            self._offset += added(token_id)
+            behind, characters = added(token_id)
+            piece["text_offset"].append(self._offset + behind)
+            self._offset += characters
             piece["token_logprobs"].append(None if entry is None else finite(entry.logprob))
             piece["top_logprobs"].append(None if entry is None else self._top(entry))
         return piece

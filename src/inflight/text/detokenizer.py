@@ -64,6 +64,20 @@ class IncrementalDetokenizer:
         self._previous = token_id
         return self._settle(self._decoder.decode(piece))
 
+    def marks_before(self, token_id: int) -> int:
+        """Return how many characters of what `push` would give for this token are marks for bytes of earlier tokens,
+        which it does not go on with; 0 where it completes their character."""
+        pending: bytes = self._decoder.getstate()[0]
+        piece = None if not pending or token_id in self._skipped else self._pieces.after(token_id, self._previous)
+        if piece is None:
+            return 0
+        try:
+            codecs.utf_8_decode(pending + piece, "strict", False)
+        except UnicodeDecodeError as fault:
+            marks = len(pending) if self._pieces.marks_each_byte else 1
+            return 0 if fault.start else max(0, marks - len(self._prompt_marks))
+        return 0
+
     def flush(self) -> str:
         """Give what is left when the output has ended: U+FFFD for a character that was never completed."""
         return self._settle(self._decoder.decode(b"", True))

@@ -31,7 +31,7 @@ def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
     metadata = model.metadata
     config: dict[str, Any] = {}
     for key, name in _NAMED.items():
-        number = metadata.integer(f"{_KEY}{key}_token_id")
+        number = metadata.token_id(f"{_KEY}{key}_token_id")
         if number is not None and 0 <= number < metadata.length(_KEY + "tokens"):
             config[f"{name}_token"] = metadata.text_of(_KEY + "tokens", number)
     begins = metadata.flag(_KEY + "add_bos_token")
@@ -101,7 +101,7 @@ def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tok
     respelled = ["▁" * len(token) if len(token) > 1 and not token.strip(" ") else token for token in tokens]
     vocabulary = _vocabulary(respelled, types)
     merges = _written_merges(model) or _merges_of(vocabulary, _ranks(model, respelled))
-    unknown = metadata.integer(_KEY + "unknown_token_id")
+    unknown = metadata.token_id(_KEY + "unknown_token_id")
     if unknown is None and _UNKNOWN in types:
         unknown = types.index(_UNKNOWN)
     named = {} if unknown is None or not 0 <= unknown < len(tokens) else {"unk_token": respelled[unknown]}

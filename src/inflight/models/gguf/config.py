@@ -143,7 +143,7 @@ def _common(keys: Keys) -> Config:
         "max_position_embeddings": keys.size("context_length"),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": not keys.has("output.weight"),
-        "bos_token_id": metadata.integer("tokenizer.ggml.bos_token_id"),
+        "bos_token_id": metadata.token_id("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _end_tokens(keys),
         "torch_dtype": max(set(kinds), key=kinds.count),
         "quantization_config": _quantization(keys),
@@ -188,7 +188,7 @@ def _quantization(keys: Keys) -> Config | None:
 
 def _end_tokens(keys: Keys) -> list[int]:
     metadata = keys.model.metadata
-    named = [metadata.integer(f"tokenizer.ggml.{one}_token_id") for one in ("eos", "eot", "eom")]
+    named = [metadata.token_id(f"tokenizer.ggml.{one}_token_id") for one in ("eos", "eot", "eom")]
     types = metadata.numbers("tokenizer.ggml.token_type")[: metadata.length(_TOKENS)]
     spelled = {metadata.text_of(_TOKENS, at): at for at, kind in enumerate(types) if kind in (3, 4)}
     ends = {token: at for token, at in spelled.items() if token in _ENDS}

@@ -20,6 +20,7 @@ from inflight.models.errors import ModelError
 STRING, ARRAY, BOOL = 8, 9, 7
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # little endian
 _FLOATS = (6, 12)
+_NO_TOKEN = 2**32 - 1  # -1 as an unsigned number
 _LENGTH = struct.Struct("<Q")
 _LONGEST_TEXT = 2**24  # bytes of one string; a chat template has a thousandth of it
 
@@ -55,6 +56,11 @@ class Metadata:
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
         raise self._other_kind(key, "a whole number", value)
+
+    def token_id(self, key: str) -> int | None:
+        """Return a token's number; None where the file says that there is none, which converters spell as -1."""
+        value = self.integer(key)
+        return None if value in (-1, _NO_TOKEN) else value
 
     def number(self, key: str) -> float | None:
         value = self._scalar(key)
