@@ -50,3 +50,14 @@ def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemptio
     assert layout_of().handed(one) == 2 * SIZE
     one.recompute_until = 1
     assert layout_of().handed(one) == 0
+
+
+def test_what_does_not_fit_is_counted_in_tokens_too() -> None:
+    assert layout_of(3).shortage(13) == (
+        "needs 4 KV blocks of 4 tokens, but there are 3 in all: it has 13 tokens, and there is room for 12"
+    )
+    layout = layout_of(12, windows=(0, 0, 0))
+    assert layout.shortage(17) == (
+        "needs 15 KV blocks of 4 tokens in 3 groups of layers, but there are 12 in all: it has 17 tokens, and there is "
+        "room for 16"
+    )

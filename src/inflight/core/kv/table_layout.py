@@ -15,6 +15,7 @@ from typing import Literal
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_groups import first_seen, most_blocks, most_tokens, window_blocks
 from inflight.core.types.plan import Capacity
+from inflight.counted import counted, there_are
 
 Allocation = Literal["paged", "reserve-request", "reserve-max"]
 
@@ -39,6 +40,15 @@ class TableLayout:
     def most_blocks(self, tokens: int) -> int:
         """That a sequence of so many tokens holds at most, of all groups."""
         return most_blocks(tokens, self.block_size, self.windows, self._longest_chunk)
+
+    def shortage(self, tokens: int) -> str:
+        """Return the end of a sentence about a sequence of so many tokens, which does not fit into all blocks."""
+        groups = f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else ""
+        return (
+            f"needs {counted(self.most_blocks(tokens), 'KV block')} of {self.block_size} tokens{groups}, but "
+            f"{there_are(self.nothing)} in all: it has {counted(tokens, 'token')}, and there is room for "
+            f"{self.most_tokens}"
+        )
 
     def size(self, sequence: Sequence, to_the_end: bool) -> int:
         """Blocks of a table without a window at admission. to_the_end: for all tokens that it may ever have."""

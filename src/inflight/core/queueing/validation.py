@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import fields
 
+from inflight.core.kv.table_layout import TableLayout
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request, RequestRefused, waiting_requests
 from inflight.core.types.sampling import NO_SAMPLING
-from inflight.counted import counted, there_are
+from inflight.counted import counted
 
 
 class RequestValidator:
@@ -22,15 +23,14 @@ class RequestValidator:
         lanes: Lanes,
         end_token_ids: frozenset[int],
         seconds_until_served: Callable[[Request], float],
-        most_blocks: Callable[[int], int],
+        layout: TableLayout,
     ):
-        """seconds_until_served: how long what waits before such a request will take. most_blocks: that a sequence of so
-        many tokens holds."""
+        """seconds_until_served: how long what waits before such a request will take."""
         self._capacity = capacity
         self._lanes = lanes
         self._end_token_ids = end_token_ids
         self._seconds_until_served = seconds_until_served
-        self._most_blocks = most_blocks
+        self._layout = layout
 
     def check(self, request: Request) -> None:
         """Raises RequestRefused for what can never be served, and for a full lane."""
@@ -114,12 +114,10 @@ class RequestValidator:
     def _check_lengths(self, request: Request) -> None:
         tokens = len(request.prompt_token_ids)
         check_context(tokens, self._capacity.max_model_len, request.params.max_tokens)
-        needed = self._most_blocks(tokens)
-        if needed > self._capacity.num_blocks:
+        if self._layout.most_blocks(tokens) > self._capacity.num_blocks:
             raise RequestRefused(
-                f"The prompt needs {counted(needed, 'KV block')} of {self._capacity.block_size} tokens, but "
-                f"{there_are(self._capacity.num_blocks)} in all; shorten the prompt or raise "
-                "--kv-memory (or --num-blocks).",
+                f"The prompt {self._layout.shortage(tokens)}; shorten the prompt or raise --kv-memory (or "
+                "--num-blocks).",
                 field="prompt",
                 code="context_length_exceeded",
             )

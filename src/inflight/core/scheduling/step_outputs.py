@@ -16,7 +16,7 @@ from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.types.events import Event, Finish, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored
-from inflight.counted import counted, there_are
+from inflight.counted import counted
 
 
 class StepOutputs:
@@ -134,10 +134,9 @@ class StepOutputs:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
         if sequence.num_tokens <= self._most_tokens:
             return None
-        needed = self._memory.layout.most_blocks(sequence.num_tokens)
+        shortage = self._memory.layout.shortage(sequence.num_tokens)
         return Finish(
             "length",
-            detail=f"After {counted(len(sequence.output), 'output token')} the sequence needs {needed} KV blocks of "
-            f"{self._memory.block_size} tokens, but {there_are(self._memory.pool.num_blocks)} in all; "
-            "raise --kv-memory (or --num-blocks).",
+            detail=f"After {counted(len(sequence.output), 'output token')} the sequence {shortage}; raise --kv-memory "
+            "(or --num-blocks).",
         )
