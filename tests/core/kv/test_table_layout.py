@@ -53,6 +53,7 @@ def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemptio
 
 
 def test_what_does_not_fit_is_counted_in_tokens_too() -> None:
+    assert layout_of(3).shortage(12) is None
     assert layout_of(3).shortage(13) == (
         "needs 4 KV blocks of 4 tokens, but there are 3 in all: it has 13 tokens, and there is room for 12"
     )

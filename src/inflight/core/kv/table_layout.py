@@ -41,13 +41,16 @@ class TableLayout:
         """That a sequence of so many tokens holds at most, of all groups."""
         return most_blocks(tokens, self.block_size, self.windows, self._longest_chunk)
 
-    def shortage(self, tokens: int) -> str:
-        """Return the end of a sentence about a sequence of so many tokens, which does not fit into all blocks."""
+    def shortage(self, tokens: int) -> str | None:
+        """Return the end of a sentence about a sequence of so many tokens that does not fit into all blocks; None where
+        it does."""
+        if self.most_blocks(tokens) <= self.nothing:
+            return None
         groups = f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else ""
         return (
             f"needs {counted(self.most_blocks(tokens), 'KV block')} of {self.block_size} tokens{groups}, but "
             f"{there_are(self.nothing)} in all: it has {counted(tokens, 'token')}, and there is room for "
-            f"{self.most_tokens}"
+            f"{self.most_tokens:,}"
         )
 
     def size(self, sequence: Sequence, to_the_end: bool) -> int:

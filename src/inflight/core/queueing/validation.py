@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import fields
 
-from inflight.core.kv.table_layout import TableLayout
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request, RequestRefused, waiting_requests
@@ -23,14 +22,15 @@ class RequestValidator:
         lanes: Lanes,
         end_token_ids: frozenset[int],
         seconds_until_served: Callable[[Request], float],
-        layout: TableLayout,
+        shortage: Callable[[int], str | None],
     ):
-        """seconds_until_served: how long what waits before such a request will take."""
+        """seconds_until_served: how long what waits before such a request will take. shortage: says why a sequence of
+        so many tokens does not fit into all blocks; None: it does."""
         self._capacity = capacity
         self._lanes = lanes
         self._end_token_ids = end_token_ids
         self._seconds_until_served = seconds_until_served
-        self._layout = layout
+        self._shortage = shortage
 
     def check(self, request: Request) -> None:
         """Raises RequestRefused for what can never be served, and for a full lane."""
@@ -114,10 +114,9 @@ class RequestValidator:
     def _check_lengths(self, request: Request) -> None:
         tokens = len(request.prompt_token_ids)
         check_context(tokens, self._capacity.max_model_len, request.params.max_tokens)
-        if self._layout.most_blocks(tokens) > self._capacity.num_blocks:
+        if (shortage := self._shortage(tokens)) is not None:
             raise RequestRefused(
-                f"The prompt {self._layout.shortage(tokens)}; shorten the prompt or raise --kv-memory (or "
-                "--num-blocks).",
+                f"The prompt {shortage}; shorten the prompt or raise --kv-memory (or --num-blocks).",
                 field="prompt",
                 code="context_length_exceeded",
             )

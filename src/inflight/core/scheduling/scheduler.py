@@ -123,8 +123,8 @@ class Scheduler:
         self._lanes = Lanes(
             settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
         )
-        seconds, layout = self._seconds_until_served, self._memory.layout
-        self._validator = RequestValidator(capacity, self._lanes, end_token_ids, seconds, layout)
+        seconds, shortage = self._seconds_until_served, self._memory.layout.shortage
+        self._validator = RequestValidator(capacity, self._lanes, end_token_ids, seconds, shortage)
         self._sample_maker = SampleMaker(self._validator, self._predictor, end_token_ids, stop_text)
         self._predictions = PredictionTally()
         self._output_buffer = OutputBuffer()
