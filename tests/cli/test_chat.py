@@ -61,3 +61,5 @@ def test_models_and_settings_that_cannot_chat(inflight: Caller, bare: Path) -> N
     assert "goes on from one answer" in inflight("chat", "--n", 2).sentence()
     told = inflight("chat", "--model", bare, "--load-format", "dummy", model=False)
     assert "no chat template" in told.sentence()
+    # Before anything is loaded: this folder has no weights.
+    assert "no chat template" in inflight("chat", "--model", bare, model=False).sentence()

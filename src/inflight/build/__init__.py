@@ -9,6 +9,7 @@ from inflight.build.kv_peers import PeersWanted
 from inflight.build.model import BUILT_IN, model_folder
 from inflight.build.needs import MemoryNeeds, memory_needs
 from inflight.build.prefill_engines import build_engines
+from inflight.build.text import has_chat_template
 
 __all__ = [
     "BUILT_IN",
@@ -17,6 +18,7 @@ __all__ = [
     "PeersWanted",
     "build_engine",
     "build_engines",
+    "has_chat_template",
     "memory_needs",
     "model_folder",
 ]

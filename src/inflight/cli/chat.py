@@ -31,6 +31,8 @@ from inflight.text import Conversation
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
 
+NO_TEMPLATE = "This model has no chat template; use `inflight run --raw PROMPT` instead."
+
 
 @click.command("chat", cls=Verb)
 @click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
@@ -47,10 +49,14 @@ def command(name: str | None, system: str | None, record: Path | None, **values:
     if values["n"] != 1:
         raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
+    from inflight.build import has_chat_template
+
+    if not has_chat_template(settings):  # before minutes of loading
+        raise click.UsageError(NO_TEMPLATE)
     engine = open_engine(settings, scheduling, record)
     try:
-        if not engine.prompts.can_chat:
-            raise click.UsageError("This model has no chat template; use `inflight run --raw PROMPT` instead.")
+        if not engine.prompts.can_chat:  # dummy weights without a tokenizer
+            raise click.UsageError(NO_TEMPLATE)
         engine.prompts.check_chat()
         _talk(engine, params, system)
     finally:
