@@ -78,6 +78,25 @@ def test_burstgpt_1_2_has_its_columns_elsewhere() -> None:
     assert all(entry.after is None for entry in trace.entries)
 
 
+@pytest.mark.parametrize(
+    ("times", "in_seconds"),
+    [
+        ([at // 2 for at in range(40)], True),
+        ([at * 2.25 for at in range(40)], True),
+        ([at * 500 for at in range(40)], False),
+        ([at * 500.5 for at in range(40)], False),
+        ([0, 1], False),
+    ],
+    ids=["whole seconds", "seconds", "milliseconds", "with fractions", "too few to tell"],
+)
+def test_a_file_of_mooncakes_shape_may_have_seconds(times: list[float], in_seconds: bool, tmp_path: Path) -> None:
+    file, row = tmp_path / "trace.jsonl", {"input_length": 700, "output_length": 3, "hash_ids": [1, 2]}
+    file.write_text("".join(json.dumps({"timestamp": one, **row}) + "\n" for one in times))
+    trace = load(file)
+    assert trace.span_s == pytest.approx(times[-1] / (1 if in_seconds else 1000))
+    assert noted(trace, "--speed 1000") == in_seconds
+
+
 def test_mooncake_has_milliseconds_hashes_and_a_raster() -> None:
     trace = load(FIXTURES / "mooncake.jsonl")
     assert figures(trace) == [(0, 6758, 500), (0, 1100, 794), (3, 512, 4), (9, 1400, 20)]

@@ -2,6 +2,7 @@
 
 - Mooncake's (FAST'25, and the older one): `timestamp` in milliseconds, `input_length`, `output_length`, `hash_ids` of
   blocks of 512 tokens. The conversation trace has its times rounded to 3 s, which is noticed as everywhere (`rows`).
+  Others write files of this shape with seconds: those are known by times that would be too dense in milliseconds.
 - Bailian's (Qwen's): `timestamp` in seconds, blocks of 16 tokens, and `chat_id`, `parent_chat_id` (-1: a conversation's
   first turn), `type`, `turn`. A chat with a parent is a later turn: it keeps its time, and waits for its parent's
   answer where that takes longer.
@@ -47,18 +48,35 @@ class HashedBlocks:
             )
 
 
+MAX_RATE, MAX_RATE_OF_FRACTIONS = 1000.0, 100.0  # requests/s, on average, that times in milliseconds may tell
+ENOUGH_TO_TELL = 10  # requests
+
+
 def _load_mooncake(source: Source, rows: Rows, reading: Reading) -> None:
-    hashed = HashedBlocks(512, rows)
+    hashed, has_fractions = HashedBlocks(512, rows), False
     with source.open() as file:
         for line, row in objects(file, rows):
             if (found := numbers(row)) is None:
                 rows.broken(line, NO_NUMBERS)
                 continue
             milliseconds, prompt_tokens, output_tokens = found
+            has_fractions = has_fractions or milliseconds % 1 != 0
             prefix = hashed.read(line, row, prompt_tokens)
             if prefix is not None:
                 rows.take(line, milliseconds / 1000, prompt_tokens, output_tokens, prefix, hashed.size)
     hashed.note_mismatches()
+    _correct_seconds(rows, has_fractions)
+
+
+def _correct_seconds(rows: Rows, has_fractions: bool) -> None:
+    """Read the times as seconds where milliseconds would make a rate that no trace has."""
+    rate, limit = rows.rate(), MAX_RATE_OF_FRACTIONS if has_fractions else MAX_RATE
+    if rate > limit and len(rows.entries) >= ENOUGH_TO_TELL:
+        rows.scale_times(1000)
+        rows.note(
+            f"The times were read as seconds: as milliseconds, which this format has, they would be {rate:,.0f} "
+            "requests per second. If they are milliseconds, play the trace 1000 times faster (--speed 1000)."
+        )
 
 
 def _load_bailian(source: Source, rows: Rows, reading: Reading) -> None:

@@ -109,6 +109,16 @@ class Rows:
             self._origin = arrival
         return arrival - self._origin
 
+    def rate(self) -> float:
+        """Return the requests per second from the first time to the last; 0 where all came at once."""
+        times = [entry.arrival for entry in self.entries]
+        span = max(times, default=0.0) - min(times, default=0.0)
+        return len(times) / span if span else 0.0
+
+    def scale_times(self, factor: float) -> None:
+        """Multiply the times of all rows so far."""
+        self.entries[:] = [entry.moved(factor * entry.arrival, entry.after) for entry in self.entries]
+
     def broken(self, line: int, reason: str) -> bool:
         """A row that cannot be understood."""
         self._broken += 1
