@@ -78,7 +78,7 @@ def test_tokens_that_come_together_have_one_time(
     (seen,) = sent.observations
     assert (sent.frames, sent.token_counts, seen.output_tokens) == (frames, told, 6)
     (gap,) = seen.gaps
-    assert seen.tpot == pytest.approx(gap / 5)
+    assert seen.tpot == pytest.approx(gap / 3)  # three behind the first frame
 
 
 def test_frames_stand_for_tokens_where_nothing_else_is_told(stub: StubServer) -> None:

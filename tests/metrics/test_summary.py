@@ -43,6 +43,12 @@ def test_tokens_of_one_event_are_one_gap_and_several_tokens() -> None:
     assert not seen(0.0, [1.0, 3.0, 3.0, 3.0, 4.0], targets=Targets(itl_max=1.5)).attained
 
 
+def test_tokens_that_come_with_the_first_take_no_time_behind_it() -> None:
+    assert seen(0.0, [1.0, 1.0, 1.0, 2.0, 3.0]).tpot == 1.0
+    assert seen(0.0, [1.0, 1.0, 1.0]).tpot is None
+    assert seen(0.0, [1.0]).tpot is None
+
+
 def test_a_target_bounds_every_gap_and_tpot_their_mean() -> None:
     times = [1.0, 1.1, 1.9]
     assert seen(0.0, times, targets=Targets(tpot=0.5)).attained

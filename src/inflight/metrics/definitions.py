@@ -1,6 +1,7 @@
 """What each metric means. Engine, bench, simulator and planner all compute them here.
 
-Times are seconds on one clock: intended send s, first token f, last token l; n output tokens.
+Times are seconds on one clock: intended send s, first token f, last token l; n output tokens, k of which came with the
+first.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ def ttft(intended_send: float, first_token: float) -> float:
     return first_token - intended_send
 
 
-def tpot(first_token: float, last_token: float, output_tokens: int) -> float | None:
-    """Time per output token, (l - f) / (n - 1); only for n > 1."""
-    return (last_token - first_token) / (output_tokens - 1) if output_tokens > 1 else None
+def tpot(first_token: float, last_token: float, output_tokens: int, with_first: int = 1) -> float | None:
+    """Return the time per output token, (l - f) / (n - k): what lies behind the first moment took the time behind it.
+    None where nothing came after the first tokens."""
+    after = output_tokens - with_first
+    return (last_token - first_token) / after if after > 0 else None
 
 
 def itl(token_times: Sequence[float]) -> list[float]:

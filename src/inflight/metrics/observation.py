@@ -6,6 +6,7 @@ Knows times and counts; what they mean, `definitions` knows.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -107,7 +108,9 @@ class Observation:
     def tpot(self) -> float | None:
         if self.first_token is None or self.last_token is None:
             return None
-        return tpot(self.first_token, self.last_token, self.longest_output)
+        times = max(self.sample_times or (self.token_times,), key=len)
+        with_first = bisect_right(times, times[0]) if times else 1
+        return tpot(self.first_token, self.last_token, self.longest_output, with_first)
 
     @property
     def gaps(self) -> list[float]:

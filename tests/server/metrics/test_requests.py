@@ -6,7 +6,7 @@ import pytest
 from core.builders import request
 from core.harness import LaneSetup, Setup
 
-from inflight.core.types.events import TokensEvent
+from inflight.core.types.events import Finish, TokensEvent
 from inflight.metrics.definitions import itl, tpot
 from inflight.server.metrics import Metrics
 from inflight.server.metrics.requests import finish_reason
@@ -97,6 +97,14 @@ def test_tokens_that_come_together_are_one_gap() -> None:
     page = driven.page()
     assert page.histogram("inflight_inter_token_latency_seconds", lane="interactive") == (1, 0.5)
     assert page.total("inflight_output_tokens_total") == 4
+
+
+def test_tokens_that_come_with_the_first_take_no_time_behind_it() -> None:
+    driven = Driven()
+    driven.metrics.observer.added(request("a", output=None, max_tokens=8), 0.0)
+    driven.metrics.observer.events([TokensEvent("a", 0, (1, 2, 3), None, None)], 1.0)
+    driven.metrics.observer.events([TokensEvent("a", 0, (4, 5), None, Finish("stop"))], 1.5)
+    assert driven.page().histogram("inflight_time_per_output_token_seconds", lane="interactive") == (1, 0.25)
 
 
 def test_who_was_there_before_the_watcher_is_not_counted() -> None:

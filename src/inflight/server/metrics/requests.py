@@ -22,7 +22,11 @@ _TIMES = (
         "inflight_inter_token_latency_seconds",
         "Gap between successive events of a sample; one may bring several tokens.",
     ),
-    ("tpot", "inflight_time_per_output_token_seconds", "(Last token - first token) / (tokens - 1), of each sample."),
+    (
+        "tpot",
+        "inflight_time_per_output_token_seconds",
+        "(Last token - first) / tokens behind the first, of each sample.",
+    ),
     ("e2e", "inflight_e2e_latency_seconds", "Intended send time to the end, of requests that ended by stop or length."),
     ("queue", "inflight_queue_time_seconds", "Time before the first chunk, of each ended request."),
     ("prefill", "inflight_prefill_time_seconds", "First chunk to first token, of requests with a token."),
@@ -35,11 +39,11 @@ _LENGTHS = (
 
 
 class _Sample:
-    __slots__ = ("first", "last", "tokens")
+    __slots__ = ("first", "last", "tokens", "with_first")
 
     def __init__(self) -> None:
         self.first = self.last = 0.0
-        self.tokens = 0
+        self.tokens = self.with_first = 0
 
 
 class _Alive:
@@ -96,10 +100,11 @@ class RequestCounts:
                 lane.ttft.observe(ttft(alive.arrival, now))
         sample.last = now
         sample.tokens += count
+        sample.with_first += count if now == sample.first else 0
         lane.output_tokens += count
         if event.finish is not None:
             lane.output.observe(sample.tokens)
-            per_token = tpot(sample.first, now, sample.tokens)
+            per_token = tpot(sample.first, now, sample.tokens, sample.with_first)
             if per_token is not None:
                 lane.tpot.observe(per_token)
 
