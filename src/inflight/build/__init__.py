@@ -6,10 +6,9 @@ line and the Python API import it.
 
 from inflight.build.engine import Engine, build_engine
 from inflight.build.kv_peers import PeersWanted
-from inflight.build.model import BUILT_IN, model_folder
+from inflight.build.model import BUILT_IN, has_chat_template, model_folder
 from inflight.build.needs import MemoryNeeds, memory_needs
 from inflight.build.prefill_engines import build_engines
-from inflight.build.text import has_chat_template
 
 __all__ = [
     "BUILT_IN",

@@ -17,11 +17,11 @@ from inflight.execution.checkpoints.packaged.catalogue import is_dequantized
 from inflight.execution.computing import ComputedModel, KernelModel, LoadFormat
 from inflight.execution.graph_limits import NO_GRAPHS
 from inflight.extras import pip_install
-from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.pooler import by_next_token, with_pooling
 from inflight.models.registry import family_at, read_folder
 from inflight.models.spec import ModelSpec
-from inflight.text import Tokenizer
+from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(__file__).parents[1] / "builtin_model"
 
@@ -33,6 +33,12 @@ def model_folder(settings: EngineSettings) -> Path:
 def load_format_of(settings: EngineSettings) -> LoadFormat:
     """Return how the model's files are read: as set, or as the catalogue has it for a model that is named there."""
     return "dequantize" if settings.load_format == "auto" and is_dequantized(settings.model) else settings.load_format
+
+
+def has_chat_template(settings: EngineSettings) -> bool:
+    """Return whether the model that the settings name has a chat template; reads no weights."""
+    folder = model_folder(settings)
+    return ChatTemplate.load(gguf_at(folder) or folder).is_available
 
 
 def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: str) -> ComputedModel:

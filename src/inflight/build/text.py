@@ -9,10 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from inflight.build.model import model_folder
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
+from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts, read_prompts
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
@@ -33,12 +32,6 @@ def read_text_prompts(files: Path | GGUFModel, settings: EngineSettings, model: 
         return replace(prompts, of_pairs=path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"--score-template {path} cannot be read ({error}); give a file of text.") from None
-
-
-def has_chat_template(settings: EngineSettings) -> bool:
-    """Return whether the model that the settings name has a chat template; reads no weights."""
-    folder = model_folder(settings)
-    return ChatTemplate.load(gguf_at(folder) or folder).is_available
 
 
 def load_text(files: Path | GGUFModel, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
