@@ -8,6 +8,7 @@ from benchmarks.attack.bodies import body_attacks
 from benchmarks.attack.calls import call_attacks, flood
 from benchmarks.attack.connections import connection_attacks, crowds
 from benchmarks.attack.files import file_attacks
+from benchmarks.attack.grammars import grammar_attacks
 from benchmarks.attack.kind import Attack
 
 
@@ -17,7 +18,7 @@ def everything() -> Mapping[str, Attack]:
 
 
 def catalogue() -> Mapping[str, Attack]:
-    attacks = [*body_attacks(), *call_attacks(), *connection_attacks(), *file_attacks()]
+    attacks = [*body_attacks(), *call_attacks(), *connection_attacks(), *file_attacks(), *grammar_attacks()]
     found = {attack.name: attack for attack in attacks}
     assert len(found) == len(attacks), "names tell attacks apart"
     return found

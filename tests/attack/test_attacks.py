@@ -7,6 +7,7 @@ import os
 import random
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -14,10 +15,12 @@ import benchmarks.results as results
 from benchmarks.attack import __main__ as command
 from benchmarks.attack.calls import penalized
 from benchmarks.attack.catalogue import catalogue, everything
+from benchmarks.attack.grammars import grammar_attacks
 from benchmarks.attack.memory import tree
 from benchmarks.attack.target import BOMBS, make_model
 from benchmarks.attack.visit import Tally, Visit
 from benchmarks.attack.wire import MOST, filled, stretched, text
+from inflight.server.bodies.chat import CHAT
 from inflight.server.bodies.completions import COMPLETION
 from inflight.text import ChatTemplate, Conversation
 
@@ -88,3 +91,20 @@ def test_a_mistake_is_told_before_anything_starts(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         command.main(["no such attack"])
     assert "'no such attack' is unknown; --list names all" in capsys.readouterr().err
+
+
+def test_grammars_are_valid_bodies_and_each_visit_has_its_own() -> None:
+    for attack in grammar_attacks():
+        bodies: list[bytes] = []
+
+        class Kept(Visit):
+            async def post(self, path: str, body: bytes, key: str | None = None) -> str:
+                (CHAT if "chat" in path else COMPLETION).decode(body)
+                bodies.append(body)  # noqa: B023
+                return "200"
+
+        visit = Kept(1, ["k"], 0, random.Random(1), Tally())
+        if "left" not in attack.name:
+            for _ in range(2):
+                asyncio.run(cast(Any, attack.act(visit)))
+            assert len(set(bodies)) == 2

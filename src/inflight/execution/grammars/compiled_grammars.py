@@ -33,7 +33,7 @@ from inflight.execution.grammars.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-CACHE_BYTES = 256 << 20  # of compiled grammars that no running request uses, and of the others
+CACHE_BYTES = 64 << 20  # of compiled grammars, whether a running request uses them or not
 _OVERHEAD_BYTES = 64 << 10  # of one, beside what compiling it allocated; of a refusal, its source and sentence
 _THREADS = 2
 _NAMES = {
