@@ -13,7 +13,7 @@ from inflight.routing.policies.policy import Candidate, RoutingPolicy
 from inflight.routing.prefix_index import MOST_BLOCKS, PrefixIndex
 from inflight.routing.replica_view import ReplicaView
 from inflight.routing.routed_request import RoutedRequest
-from inflight.routing.serving_costs import UNKNOWN, ServingCosts
+from inflight.routing.serving_costs import UNKNOWN, ServingCosts, leveled
 
 FIRST_EXPECTED = 128.0  # tokens of an answer, before any has ended
 _LATEST = 0.02  # weight of the last one among all, of means that follow what comes
@@ -55,6 +55,7 @@ class Router:
         slot = self._free_slots.pop() if self._free_slots else len(self._replicas)
         self._index.join(slot, MOST_BLOCKS if kv_tokens is None else max(1, kv_tokens // self._block_size))
         replica = self._replicas[name] = ReplicaView(name, slot, costs, fair=fair)
+        self._level()
         return replica
 
     @property
@@ -65,7 +66,8 @@ class Router:
     def reckon(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
         """With this from now on: what a replica tells of itself, when it does."""
         replica = self._replicas[name]
-        replica.costs, replica.fair = costs, fair
+        replica.told, replica.fair = costs, fair
+        self._level()
         self._index.resize(replica.slot, max(1, kv_tokens // self._block_size))
 
     def leave(self, name: str) -> list[str]:
@@ -73,6 +75,7 @@ class Router:
         replica = self._replicas.pop(name)
         self._index.leave(replica.slot)
         self._free_slots.append(replica.slot)
+        self._level()
         lost = [one for one in self._sent.values() if one.replica is replica]
         for one in lost:
             del self._sent[one.request.request_id]
@@ -121,6 +124,10 @@ class Router:
         sent.replica.ended()
         if output_tokens is not None:
             self._expected += _LATEST * (output_tokens - self._expected)
+
+    def _level(self) -> None:
+        for one, costs in zip(self.replicas, leveled([one.told for one in self.replicas]), strict=True):
+            one.costs = costs
 
     def _candidates(self, request: RoutedRequest, replicas: Collection[ReplicaView]) -> list[Candidate]:
         if not self._policy.uses_prefixes:

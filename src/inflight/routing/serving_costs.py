@@ -6,8 +6,9 @@ simulated device's (`simulate.steps`), so that the router reckons with what the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from inflight.core.types.features import Features
 
@@ -32,7 +33,8 @@ class ServingCosts:
         one = seconds(_decodes(1))
         row = max(0.0, seconds(_decodes(rows)) - one) / (rows - 1)
         chunk = seconds(Features(1 + _CHUNK, 2, 2, _CONTEXT, _CHUNK * _CHUNK / 2)) - one
-        return cls(max(chunk, 0.0) / _CHUNK, one, row, max_num_seqs)
+        # A model that has not seen crowds may say that a row costs nothing: then nothing would keep requests apart.
+        return cls(max(chunk, 0.0) / _CHUNK, one, row or one / max_num_seqs, max_num_seqs)
 
     def prefill(self, tokens: float) -> float:
         return tokens * self.prompt_token
@@ -46,3 +48,44 @@ def _decodes(rows: int) -> Features:
 
 
 UNKNOWN = ServingCosts(prompt_token=1e-4, step=1e-2, row=5e-5, max_num_seqs=256)  # the relations are a large GPU's
+
+
+_ALIKE = math.sqrt(2)  # times the mean: estimates of replicas on equal machines lie within
+
+
+def leveled(told: Sequence[ServingCosts]) -> list[ServingCosts]:
+    """Return the costs by which replicas are compared. Estimates that are learnt of equal machines differ by chance,
+    and equal work would follow that; so replicas whose steps take about as long have the mean of their costs, and those
+    that have not said anything yet the mean of all that have.
+
+    Args:
+        told: Costs of each replica, `UNKNOWN` before it has said any.
+    """
+    known = [one for one in told if one is not UNKNOWN]
+    if not known or all(one == told[0] for one in told):
+        return list(told)
+    step, token = (_geometric_mean([getattr(one, name) for one in known]) for name in ("step", "prompt_token"))
+    alike = [one for one in known if _is_near(one.step, step) and _is_near(one.prompt_token, token)]
+    shared, usual = _mean(alike or known), _mean(known)
+
+    def compared(one: ServingCosts) -> ServingCosts:
+        if one is UNKNOWN:
+            return replace(usual, max_num_seqs=one.max_num_seqs)
+        return replace(shared, max_num_seqs=one.max_num_seqs) if one in alike else one
+
+    return list(map(compared, told))
+
+
+def _is_near(value: float, mean: float) -> bool:
+    return mean / _ALIKE <= value <= mean * _ALIKE
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(max(value, 1e-12)) for value in values) / len(values))
+
+
+def _mean(costs: Sequence[ServingCosts]) -> ServingCosts:
+    count = len(costs)
+    sums = (sum(getattr(one, name) for one in costs) for name in ("prompt_token", "step", "row"))
+    token, step, row = (one / count for one in sums)
+    return ServingCosts(token, step, row, costs[0].max_num_seqs)

@@ -13,5 +13,8 @@ class LeastWork:
     uses_prefixes = False
 
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
-        expected = request.expected_tokens
-        return min(range(len(candidates)), key=lambda place: candidates[place].replica.work_seconds(expected))
+        def work(place: int) -> tuple[float, int]:
+            replica = candidates[place].replica
+            return replica.work_seconds(request.expected_tokens), replica.requests
+
+        return min(range(len(candidates)), key=work)

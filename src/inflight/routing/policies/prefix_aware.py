@@ -29,7 +29,7 @@ class PrefixAware:
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
         length, expected, tenant = len(request.prompt), request.expected_tokens, request.tenant
         own = 1 - min(request.reuse, _MOST_REUSE)
-        place, least = 0, math.inf
+        place, least = 0, (math.inf, 0)
         for at, (replica, cached) in enumerate(candidates):
             costs, lacking, running = replica.costs, length - cached, replica.requests
             if running >= costs.max_num_seqs:
@@ -37,6 +37,6 @@ class PrefixAware:
             queued = replica.queued_seconds(tenant, lacking, expected)
             answer = expected * (costs.decode_step(running + 1) + running * costs.row)
             seconds = queued + costs.prefill(lacking) / own + answer
-            if seconds < least:
-                place, least = at, seconds
+            if (seconds, replica.requests) < least:
+                place, least = at, (seconds, replica.requests)
         return place
