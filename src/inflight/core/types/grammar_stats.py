@@ -11,7 +11,7 @@ class GrammarStats:
     """compiled, refused: grammars that were compiled, and those that could not be; compile_seconds: that both took, in
     processes of their own. cache_hits: times that a grammar was there already. masks: positions whose tokens a grammar
     decided. mask_seconds: that these took, beside the forward passes; wait_seconds: those of them that steps waited.
-    cached_bytes: of compiled grammars that are kept."""
+    sit_outs: draws that waited for a slow mask, while others drew. cached_bytes: of compiled grammars that are kept."""
 
     compiled: int
     refused: int
@@ -20,4 +20,5 @@ class GrammarStats:
     masks: int
     mask_seconds: float
     wait_seconds: float
+    sit_outs: int = 0
     cached_bytes: int = 0

@@ -179,6 +179,7 @@ class GrammarRows:
             while len(self._waiting) > _MAX_WAITING:
                 self._waiting.popitem(last=False)
             self._slow.report(row.mask)
+            self._compiled.tally.sit_outs += 1
             return Sampled(drawn.sequence_id, (), waits_for=row.mask.ticket)
         row.mask = None
         if drawn.error is not None:

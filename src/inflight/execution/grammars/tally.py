@@ -18,6 +18,7 @@ class GrammarTally:
     masks: int = 0
     mask_seconds: float = 0.0
     wait_seconds: float = 0.0
+    sit_outs: int = 0
 
-    def stats(self, cached_bytes: int) -> GrammarStats:
+    def stats(self, cached_bytes: int = 0) -> GrammarStats:
         return GrammarStats(**asdict(self), cached_bytes=cached_bytes)

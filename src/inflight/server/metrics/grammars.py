@@ -24,6 +24,7 @@ def collect(stats: GrammarStats) -> Iterator[Metric]:
         ("inflight_grammar_masks", "Positions whose tokens a grammar decided.", stats.masks),
         ("inflight_grammar_mask_seconds", "Filling masks, beside the forward passes.", stats.mask_seconds),
         ("inflight_grammar_wait_seconds", "Of steps that waited for their masks.", stats.wait_seconds),
+        ("inflight_grammar_sit_outs", "Draws that waited for a slow mask, while others drew.", stats.sit_outs),
     ):
         yield CounterMetricFamily(name, about, value=value)
     yield GaugeMetricFamily("inflight_grammar_cache_bytes", "Compiled grammars that are kept.", stats.cached_bytes)
