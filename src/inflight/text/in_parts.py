@@ -1,14 +1,15 @@
 """Long texts tokenized part by part, so that the library's memory is that of a part and not of the text.
 
-A text may be cut where the tokens behind the cut are the same with the text before it and without: the end of a part is
-tokenized both ways. Where no such place is found, as within a word of many pages, the part grows.
+A text may be cut where the tokens behind the cut are the same with all the text before it and without, or with a few
+characters of it: the end of a part is tokenized both ways. Where no such place is found, as within a word of many
+pages, the part grows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -16,35 +17,73 @@ if TYPE_CHECKING:
 PART = 1 << 15  # characters that are tokenized at once
 _TAIL = 1 << 10  # characters behind a cut that must become the same tokens
 _MAX_TRIES = 32  # places of a part at which a cut is tried
+# Characters before a cut that are tokenized with what is behind it: none, as digits in threes need it, or some, as
+# tokenizers need it that put a space before each text.
+_LEADS = (0, 64)
+
+
+class _Tokens(NamedTuple):
+    """Tokens behind a place of the text. begins, ends: where each begins and ends, in characters from there."""
+
+    ids: list[int]
+    begins: list[int]
+    ends: list[int]
+
+
+class _Cut(NamedTuple):
+    """first: index of the first token behind it. place: in characters from the part's beginning. lead: one of _LEADS."""
+
+    first: int
+    place: int
+    lead: int
 
 
 def encoded_in_parts(encode: Callable[[str], Encoding], text: str) -> Iterator[list[int]]:
     """Yield the token ids of a text, part by part. encode: with places of tokens, and nothing added around the text."""
-    start, size = 0, PART
-    while len(text) - start > size + _TAIL:
-        part = encode(text[start : start + size])
-        cut = _cut(encode, text[start : start + size], part)
+    start, lead, size = 0, 0, PART
+    while True:
+        is_last = len(text) - start <= size + _TAIL
+        part = _behind(encode, text, start, len(text) if is_last else start + size, lead)
+        assert part is not None, "a cut is where a token begins"
+        if is_last:
+            yield part.ids
+            return
+        cut = _found(encode, text, start, start + size, part)
         if cut is None:
             size *= 2
             continue
-        index, end = cut
-        yield part.ids[:index]
-        start, size = start + end, PART
-    yield encode(text[start:]).ids
+        yield part.ids[: cut.first]
+        start, lead, size = start + cut.place, cut.lead, PART
 
 
-def _cut(encode: Callable[[str], Encoding], text: str, part: Encoding) -> tuple[int, int] | None:
-    """Return the first token behind a cut, and the place of the cut; None where none was found."""
-    token_ids, places = part.ids, part.offsets
-    first = bisect_left(places, len(text) - 2 * _TAIL, key=lambda place: place[1])
+def _behind(encode: Callable[[str], Encoding], text: str, start: int, end: int, lead: int) -> _Tokens | None:
+    """Return the tokens of a part, read with so many characters before it; None where a token begins before the part
+    and ends within."""
+    lead = min(lead, start)
+    encoding = encode(text[start - lead : end])
+    ids, places = encoding.ids, encoding.offsets
+    first = bisect_left(places, lead, key=lambda place: place[1]) + 1 if lead else 0
+    while 0 < first < len(places) and places[first - 1][1] == places[first][1] == lead:
+        first += 1  # of one character
+    if lead and not (first <= len(places) and places[first - 1][1] == lead):
+        return None
+    inside = places[first:]
+    return _Tokens(ids[first:], [begin - lead for begin, _ in inside], [end - lead for _, end in inside])
+
+
+def _found(encode: Callable[[str], Encoding], text: str, start: int, end: int, part: _Tokens) -> _Cut | None:
+    """Return a place of a part at which it can be cut; None where none was found."""
+    size = end - start
     tries = 0
-    for index in range(first + 1, len(places)):
-        end = places[index - 1][1]
-        if end > len(text) - _TAIL or tries == _MAX_TRIES:
+    for index in range(bisect_left(part.ends, size - 2 * _TAIL) + 1, len(part.ids)):
+        place = part.ends[index - 1]
+        if place > size - _TAIL or tries == _MAX_TRIES:
             return None
-        if places[index][0] < end:
+        if part.begins[index] < place:
             continue  # a character of several tokens
         tries += 1
-        if encode(text[end:]).ids == token_ids[index:]:
-            return index, end
+        for lead in _LEADS:
+            tail = _behind(encode, text, start + place, end, lead)
+            if tail is not None and tail.ids == part.ids[index:]:
+                return _Cut(index, place, lead)
     return None
