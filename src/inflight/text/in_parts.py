@@ -31,7 +31,7 @@ class _Tokens(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """first: index of the first token behind it. place: in characters from the part's beginning. lead: one of _LEADS."""
+    """first: index of the first token behind it. place: in characters from the beginning. lead: one of _LEADS."""
 
     first: int
     place: int
