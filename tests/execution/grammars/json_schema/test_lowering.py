@@ -239,3 +239,22 @@ def test_depth_and_size_come_to_a_sentence() -> None:
     assert lower({"$ref": "#/$defs/a0", "$defs": chain}).check is None
     names = {f"p{n}": {"type": "string", "description": "x"} for n in range(3000)}
     assert len(json.loads(lower({"properties": names}).text)["properties"]) == 3000
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf", "allOf", "minProperties", "unevaluatedProperties", "if"])
+def test_what_refers_to_itself_in_many_ways_is_read_in_few_steps(keyword: str) -> None:
+    """Each way would double the work of the one before it."""
+    names = [f"p{n}" for n in range(20)]
+    node: dict[str, Any] = {"type": "object", "required": names[:10], "properties": {n: {"$ref": "#"} for n in names}}
+    many = [{"$ref": "#"}, {"type": "object", "properties": {"p1": {"$ref": "#"}}, "required": ["p1"]}] * 10
+    more: dict[str, dict[str, Any]] = {
+        "minProperties": {"minProperties": 11},
+        "unevaluatedProperties": {"unevaluatedProperties": False, "anyOf": many},
+        "if": {"if": {"required": ["p11"]}, "then": {"allOf": many[1:2]}},
+    }
+    lowered = lower({**node, **more.get(keyword, {keyword: many})})
+    assert len(lowered.text) < 100_000
+    nested: dict[str, Any] = {"type": "string"}
+    for _ in range(6):
+        nested = {"minProperties": 1, "type": "object", "properties": {"a": nested, "b": {}, "c": {}, "d": {}}}
+    assert len(lower(nested).text) < 10_000

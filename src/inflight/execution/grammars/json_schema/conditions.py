@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from inflight.execution.grammars.json_schema.dialect import Schema
-from inflight.execution.grammars.json_schema.facts import are_disjoint, negated
+from inflight.execution.grammars.json_schema.facts import Comparison, negated
 
 MAX_SPLITS = 4  # choices that hold of one value together; each doubles what the library looks at
 MAX_ALTERNATIVES = 100  # each is compared with each other
@@ -125,9 +125,10 @@ class _Resolving:
         """For each alternative the others that may be valid at the same time."""
         whole: list[Schema] = [{"allOf": [base, one]} if base else one for one in ways]
         found: dict[int, set[int]] = {}
+        comparison = Comparison(self._definitions)
         for first, one in enumerate(whole):
             for second in range(first):
-                if not are_disjoint(one, whole[second], self._definitions):
+                if not comparison.are_disjoint(one, whole[second]):
                     found.setdefault(first, set()).add(second)
                     found.setdefault(second, set()).add(first)
         return found
@@ -159,7 +160,7 @@ class _Resolving:
             self._kept["additionalProperties"] = rest
             return
         names, patterns = set[str](), dict[str, Schema]()
-        is_exact = self._evaluated(self._schema, names, patterns, 0)
+        is_exact = self._evaluated(self._schema, names, patterns, set())
         if is_exact is None:
             self._left.append("unevaluatedProperties")
             return
@@ -169,15 +170,13 @@ class _Resolving:
         closing: dict[str, Any] = {"properties": dict.fromkeys(ordered, True), "additionalProperties": rest}
         self._parts.append({**closing, "patternProperties": patterns} if patterns else closing)
 
-    def _evaluated(self, schema: Schema, names: set[str], patterns: dict[str, Schema], depth: int) -> bool | None:
+    def _evaluated(self, schema: Schema, names: set[str], patterns: dict[str, Schema], seen: set[int]) -> bool | None:
         """Collect names that some part may look at; whether all of them always are. None: any may be."""
-        if isinstance(schema, bool):
+        if isinstance(schema, bool) or id(schema) in seen:
             return True
-        if (
-            depth > 8
-            or schema.get("additionalProperties", False) is not False
-            or "unevaluatedProperties" in (schema if depth else ())
-        ):
+        is_inner = bool(seen)
+        seen.add(id(schema))
+        if schema.get("additionalProperties", False) is not False or (is_inner and "unevaluatedProperties" in schema):
             return None
         names.update(schema.get("properties", ()))
         patterns.update(dict.fromkeys(schema.get("patternProperties", ()), True))
@@ -188,7 +187,7 @@ class _Resolving:
         if "$ref" in schema:
             parts.append(self._definitions[schema["$ref"].rpartition("/")[2]])
         for part in parts:
-            found = self._evaluated(part, names, patterns, depth + 1)
+            found = self._evaluated(part, names, patterns, seen)
             if found is None:
                 return None
             is_exact &= found

@@ -16,6 +16,7 @@ from inflight.execution.grammars.json_schema.texts import other_than
 ALL_TYPES = frozenset(TYPES)
 MAX_DEPTH = 6  # of properties and references that are looked into
 MAX_VALUES = 256
+MAX_COMPARED = 5_000  # pairs of schemas
 
 
 @dataclass
@@ -46,34 +47,46 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(types | {"integer"} if "number" in types else types)
 
 
-def are_disjoint(one: Schema, other: Schema, definitions: Mapping[str, Schema], depth: int = 0) -> bool:
-    """Whether it is certain that nothing is valid under both."""
-    if one is False or other is False:
-        return True
-    if depth > MAX_DEPTH or one is True or other is True:
+class Comparison:
+    """Comparisons of one schema's parts. They end: once MAX_COMPARED were made, nothing is certain."""
+
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self._definitions = definitions
+        self._num_left = MAX_COMPARED
+
+    def are_disjoint(self, one: Schema, other: Schema, depth: int = 0) -> bool:
+        """Return whether it is certain that nothing is valid under both."""
+        if one is False or other is False:
+            return True
+        self._num_left -= 1
+        if depth > MAX_DEPTH or self._num_left < 0 or one is True or other is True:
+            return False
+        first, second = (_gathered(schema, self._definitions, Facts(), set()) for schema in (one, other))
+        return self._exclude(first, second, depth)
+
+    def _exclude(self, first: Facts, second: Facts, depth: int) -> bool:
+        types = first.types & second.types
+        if not types:
+            return True
+        if first.values is not None and second.values is not None and not first.values & second.values:
+            return True
+        if types != {"object"}:
+            return False
+        for name in first.required | second.required:
+            if any(facts.closed is not None and name not in facts.closed for facts in (first, second)):
+                return True
+            mine, others = first.properties.get(name, ()), second.properties.get(name, ())
+            if any(self.are_disjoint(a, b, depth + 1) for a in mine for b in others):
+                return True
+            if False in mine or False in others:
+                return True
         return False
-    first, second = (_gathered(schema, definitions, Facts(), depth) for schema in (one, other))
-    types = first.types & second.types
-    if not types:
-        return True
-    if first.values is not None and second.values is not None and not first.values & second.values:
-        return True
-    if types != {"object"}:
-        return False
-    for name in first.required | second.required:
-        if any(facts.closed is not None and name not in facts.closed for facts in (first, second)):
-            return True
-        mine, others = first.properties.get(name, ()), second.properties.get(name, ())
-        if any(are_disjoint(a, b, definitions, depth + 1) for a in mine for b in others):
-            return True
-        if False in mine or False in others:
-            return True
-    return False
 
 
-def _gathered(schema: Schema, definitions: Mapping[str, Schema], facts: Facts, depth: int) -> Facts:
-    if isinstance(schema, bool) or depth > MAX_DEPTH:
+def _gathered(schema: Schema, definitions: Mapping[str, Schema], facts: Facts, seen: set[int]) -> Facts:
+    if isinstance(schema, bool) or id(schema) in seen:
         return facts
+    seen.add(id(schema))
     facts.types &= types_of(schema)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is not None and len(values) <= MAX_VALUES:
@@ -87,9 +100,9 @@ def _gathered(schema: Schema, definitions: Mapping[str, Schema], facts: Facts, d
         names = frozenset(schema.get("properties", ()))
         facts.closed = names if facts.closed is None else facts.closed & names
     if "$ref" in schema:
-        _gathered(definitions[schema["$ref"].rpartition("/")[2]], definitions, facts, depth + 1)
+        _gathered(definitions[schema["$ref"].rpartition("/")[2]], definitions, facts, seen)
     for part in schema.get("allOf", ()):
-        _gathered(part, definitions, facts, depth + 1)
+        _gathered(part, definitions, facts, seen)
     return facts
 
 

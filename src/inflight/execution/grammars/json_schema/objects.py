@@ -82,7 +82,7 @@ def _patterned(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     others = schema.get("additionalProperties", True)
     same, kept = True, dict[str, Schema]()
     for pattern, one in patterns.items():
-        texts = listed(pattern)
+        texts = listed(pattern) if len(patterns) <= MAX_PATTERNS else None
         if texts is not None and len(texts) <= MAX_LISTED:
             for name in texts:
                 properties[name] = _both(properties.get(name, True), one)
@@ -92,7 +92,7 @@ def _patterned(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
             kept[wider] = one if wider == pattern else _either(one, others)
     patterns = kept
     probe = {"type": "object", "patternProperties": dict.fromkeys(patterns, True), "additionalProperties": False}
-    if len(patterns) > MAX_PATTERNS or (patterns and not is_followed(probe)):
+    if patterns and (len(patterns) > MAX_PATTERNS or not is_followed(probe)):
         if not patterns.keys() - {"", ".*", "^.*$", ".+", "^.+$"}:
             others = next(iter(patterns.values()))
         for one in patterns.values():
@@ -189,12 +189,11 @@ def _at_least_one(
     schema: dict[str, Any], optional: list[str], is_closed: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The first of the optional properties that is there: each way leaves out those before it."""
-    ways: list[dict[str, Any]] = []
-    for place, name in enumerate(optional):
-        absent = dict.fromkeys(optional[:place], False)
-        properties = {**schema["properties"], **absent}
-        ways.append({**schema, "properties": properties, "required": [*schema.get("required", ()), name]})
+    ways: list[Schema] = [
+        {"type": "object", "properties": dict.fromkeys(optional[:place], False), "required": [name]}
+        for place, name in enumerate(optional)
+    ]
     if not is_closed:
-        properties = {**schema["properties"], **dict.fromkeys(optional, False)}
-        ways.append({**schema, "properties": properties, "minProperties": len(schema.get("required", ())) + 1})
-    return ways, []
+        count = len(schema.get("required", ())) + 1
+        ways.append({"type": "object", "properties": dict.fromkeys(optional, False), "minProperties": count})
+    return [{**schema, "allOf": [*schema.get("allOf", ()), {"anyOf": ways}]}], []

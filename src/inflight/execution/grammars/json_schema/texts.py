@@ -144,7 +144,8 @@ def _of_class(character: str) -> str:
     return _IN_CLASS.sub(r"\\\1", character)
 
 
-def listed(pattern: str) -> list[str] | None:
+@lru_cache(256)
+def listed(pattern: str) -> tuple[str, ...] | None:
     """Return all texts that a pattern matches, where they are few and it is seen quickly; None otherwise."""
     if not (pattern.startswith("^") and pattern.endswith("$")):
         return None
@@ -157,7 +158,7 @@ def listed(pattern: str) -> list[str] | None:
     found: list[str] = []
     for _ in range(MAX_NAMES * 8):
         if not left:
-            return found
+            return tuple(found)
         text, matcher = left.pop()
         if matcher.is_accepting():
             found.append(json.loads(text))
