@@ -90,7 +90,15 @@ def test_a_schema_has_a_depth() -> None:
     schema: dict[str, Any] = {}
     for _ in range(DEEPEST_SCHEMA):
         schema = {"items": schema}
-    assert f"may be {DEEPEST_SCHEMA}" in refusal(preprocessor(), guided_json=schema).message
+    sentence = refusal(preprocessor(), guided_json=schema).message
+    assert f"may be {DEEPEST_SCHEMA}" in sentence and "$defs" not in sentence
+
+
+def test_a_reference_by_address_is_left_to_the_engine_where_parts_have_addresses() -> None:
+    part = {"$id": "part.json", "type": "string"}
+    schema = {"$id": "https://example.org/whole.json", "$ref": "part.json", "$defs": {"part": part}}
+    made = prepared(preprocessor(), guided_json=schema)
+    assert "part.json" in str(made)
 
 
 def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them() -> None:

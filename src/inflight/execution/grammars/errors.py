@@ -1,13 +1,11 @@
-"""What is wrong with a grammar, in words.
-
-Knows the library's sentences where they tell a client nothing, or of options that no client has.
-"""
+"""Why a grammar cannot be used: the library's sentences, put otherwise where a client could not act on them."""
 
 import re
 
 _LONGEST = 300  # characters
 _WITHIN = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")  # of a grammar that a client has not seen
 ALLOWS_NOTHING = "it allows no text that ends: it refers to itself without end, or contradicts itself"
+_TOO_MANY = "more can follow at one place than is kept track of (2,000 items; an optional property takes 4); give less"
 
 
 class GrammarError(ValueError):
@@ -25,6 +23,8 @@ def told(sentence: str) -> str:
     first = lines[0]
     if "NoExtensionBias" in first:
         return first.replace("NoExtensionBias", ALLOWS_NOTHING)[:_LONGEST]
+    if "Current row has" in first:
+        return _TOO_MANY
     first = _WITHIN.sub("a JSON schema in it: ", first)
     reason = next((one for one in reversed(lines[1:]) if one.startswith("error: ")), None)
     if reason is None:
