@@ -470,6 +470,7 @@ def test_without_its_package_it_is_a_sentence(tmp_path: Path) -> None:
 SETUP = Setup(
     ServerSettings(api_processes=2, ssl_certfile=Path("/c"), served_model_name=("a", "b")),
     ((b"\0\xff", Tenant(name="acme", weight=2.0, max_concurrent=3)),),
+    ("acme",),
     1,
     7,
     True,
