@@ -29,6 +29,7 @@ from inflight.engine.remote.server import EngineServer
 from inflight.engine.turns.foreground import ForegroundCount
 from inflight.engine.turns.step_turns import StepTurns, TurnTakingExecutor
 from inflight.engine.turns.table import TurnDescriptors, TurnTable
+from inflight.limited_process import receive
 from inflight.server import logs
 from inflight.server.heap import give_back, settled, share_one_heap
 from inflight.server.live.frame_shelf import FrameShelf
@@ -36,7 +37,6 @@ from inflight.server.loaded_engine import LoadedEngine
 from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.model_pool.messages import Failed, Ready, ToModel, decode_to_model
 from inflight.server.offload import in_own_thread
-from inflight.server.preprocessing.wire import receive
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames, typed
 from inflight.server.settings import ServerSettings

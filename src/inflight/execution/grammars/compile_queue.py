@@ -25,9 +25,8 @@ from inflight.execution.grammars.compile_wire import (
     Verdict,
     decode_verdict,
     encode,
-    receive,
-    send,
 )
+from inflight.limited_process import receive, send
 
 if TYPE_CHECKING:
     from inflight.execution.grammars.vocabulary import Vocabulary

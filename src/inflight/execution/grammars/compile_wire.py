@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import msgspec
 from msgspec import Struct
 
 from inflight.core.types.grammar import GrammarKind
-
-_LENGTH_BYTES = 4
 
 
 class CompileJob(Struct, frozen=True, tag="compile"):
@@ -45,24 +41,3 @@ class Verdict(Struct, frozen=True):
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder(CompileJob | CancelJob).decode
 decode_verdict = msgspec.msgpack.Decoder(Verdict).decode
-
-
-def send(to: socket.socket, frame: bytes) -> None:
-    """Send one frame whole. Raises OSError where the other side has closed."""
-    to.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
-
-
-def receive(source: socket.socket) -> bytes:
-    """Return the next frame. Raises EOFError where the other side has closed."""
-    return _exactly(source, int.from_bytes(_exactly(source, _LENGTH_BYTES), "big"))
-
-
-def _exactly(source: socket.socket, length: int) -> bytes:
-    pieces = []
-    while length:
-        piece = source.recv(min(length, 1 << 20))
-        if not piece:
-            raise EOFError
-        pieces.append(piece)
-        length -= len(piece)
-    return b"".join(pieces)

@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from inflight.core.types.grammar import Grammar
@@ -29,12 +28,11 @@ from inflight.execution.grammars.compile_wire import (
     Verdict,
     decode_order,
     encode,
-    receive,
-    send,
 )
 from inflight.execution.grammars.errors import GrammarError, is_unsatisfiable, told
 from inflight.execution.grammars.grammar_source import GrammarSource, explained, grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
+from inflight.limited_process import end_before_others, limit_memory, receive, send, silence_stderr
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -87,9 +85,8 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
 
 def _compile(known: _Known, job: CompileJob, verdict: int) -> None:
     """Write the verdict of one job to a pipe, and end this process."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library reports refused memory in lines of its own
-    _limit_memory(WORKING_BYTES + STACK_BYTES)
+    silence_stderr()
+    limit_memory(WORKING_BYTES + STACK_BYTES)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process, whatever it computes
     outcome: list[Verdict] = []
     threading.stack_size(STACK_BYTES)
@@ -159,13 +156,6 @@ def _allocated_bytes() -> int:
         info = mallinfo2()
         return int(info.uordblks + info.hblkhd)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-
-def _limit_memory(more: int) -> None:
-    if sys.platform == "linux":
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        limit = pages * resource.getpagesize() + more
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 # -- the process that forks them -------------------------------------------------------------------------------------
@@ -243,8 +233,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("800", encoding="ascii")  # it can be made anew
+    end_before_others()
     with socket.socket(fileno=int(sys.argv[1])) as engine, contextlib.suppress(EOFError, OSError):
         vocabulary: Vocabulary = pickle.loads(receive(engine))
         children = _Children(engine, _Known(vocabulary, vocabulary.for_llguidance()))

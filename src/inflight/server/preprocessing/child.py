@@ -18,8 +18,9 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from inflight.limited_process import LENGTH_BYTES
 from inflight.server.call import EndpointName
-from inflight.server.preprocessing.wire import LENGTH_BYTES, job_frame
+from inflight.server.preprocessing.wire import job_frame
 
 LOOK_SECONDS = 1.0  # between two looks at a process's CPU time
 STALLED_LOOKS = 10  # in a row without any; then the process stands still

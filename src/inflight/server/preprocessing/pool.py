@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from inflight.config.engine import usable_cores
+from inflight.limited_process import receive, send
 from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
 from inflight.server.notices import IgnoredFieldLog
@@ -45,8 +46,6 @@ from inflight.server.preprocessing.wire import (
     encode,
     memory_of_body,
     out_of_memory,
-    receive,
-    send,
 )
 
 INLINE = 1 << 12  # bytes of a completion's body that is read in place, in a millisecond or so

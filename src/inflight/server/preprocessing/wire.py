@@ -6,7 +6,6 @@ wrong token ids, and no more.
 
 from __future__ import annotations
 
-import socket
 import threading
 from array import array
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from msgspec import Struct
 from inflight.core.types.grammar import Grammar
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.text_tasks import Told
+from inflight.limited_process import LENGTH_BYTES
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 from inflight.server.bodies.as_texts import TextForm, TextSettings
@@ -35,7 +35,6 @@ KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goe
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
 # That a process may take for a body, beyond what it has: for the longest there may be, more where the context is long.
 SHORT_MEMORY_BYTES, LONG_MEMORY_BYTES = 16 << 20, 112 << 20
-LENGTH_BYTES = 4  # of the number, big-endian, that stands before a frame
 
 
 class Limits(Struct, frozen=True):
@@ -213,27 +212,6 @@ encode = msgspec.msgpack.Encoder().encode
 decode_limits = msgspec.msgpack.Decoder(Limits).decode
 decode_setup = msgspec.msgpack.Decoder(Setup).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
-
-
-def send(to: socket.socket, frame: bytes) -> None:
-    to.sendall(len(frame).to_bytes(LENGTH_BYTES, "big"))
-    to.sendall(frame)
-
-
-def receive(source: socket.socket) -> bytearray:
-    """Raises EOFError where the other side has closed."""
-    return _exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big"))
-
-
-def _exactly(source: socket.socket, length: int) -> bytearray:
-    data = bytearray(length)
-    view, have = memoryview(data), 0
-    while have < length:
-        read = source.recv_into(view[have:])
-        if not read:
-            raise EOFError
-        have += read
-    return data
 
 
 def packed(token_ids: list[int] | tuple[int, ...]) -> bytes:

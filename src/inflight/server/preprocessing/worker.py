@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import socket
 import sys
 from pathlib import Path
 
 from inflight.frontend.prompts import PromptEncoder
+from inflight.limited_process import end_before_others, limit_memory, receive, send, silence_stderr
 from inflight.server.errors import ApiError
-from inflight.server.heap import memory_bytes, resident_bytes
+from inflight.server.heap import resident_bytes
 from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
@@ -37,8 +37,6 @@ from inflight.server.preprocessing.wire import (
     job_of,
     memory_of_body,
     out_of_memory,
-    receive,
-    send,
 )
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
@@ -65,7 +63,7 @@ def _fork_for(control: socket.socket) -> None:
     send(control, READY)
     limits = decode_limits(receive(control))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's zombies
-    _spare_the_server()
+    end_before_others()
     encoder = PromptEncoder(
         tokenizer,
         template,
@@ -81,7 +79,7 @@ def _fork_for(control: socket.socket) -> None:
             return
         if not os.fork():
             control.close()
-            _say_nothing()
+            silence_stderr()
             if role == LONG:
                 os.nice(10)  # long bodies take seconds; streams and short ones do not
             most_bytes = memory_of_body(limits, role == LONG)
@@ -101,7 +99,7 @@ def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
 
 def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_seconds: float) -> None:
     """Never returns. A job that exceeds its time ends the process. most_bytes: of memory, beyond what it has now."""
-    _limit_memory(most_bytes)
+    limit_memory(most_bytes)
     rest = resident_bytes()
     while True:
         try:
@@ -127,25 +125,6 @@ def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> O
     except Exception as fault:
         told = f"The server made a mistake with this body ({type(fault).__name__}: {fault}); its operator can help."
         return Refused(500, told[:500], "server_error", None, "internal_error")
-
-
-def _limit_memory(more: int) -> None:
-    if sys.platform == "linux":
-        most = memory_bytes()[0] + more
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def _say_nothing() -> None:
-    """The tokenizer's library tells of memory that it was refused, in lines of its own; the log is others'."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-
-
-def _spare_the_server() -> None:
-    """Where memory is short in spite of all limits, a process that can be made anew goes first."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("800", encoding="ascii")
 
 
 if __name__ == "__main__":

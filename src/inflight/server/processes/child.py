@@ -19,6 +19,7 @@ from typing import Literal
 
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.client import RemoteClient
+from inflight.limited_process import receive
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
@@ -31,7 +32,6 @@ from inflight.server.live.members import MembersSource
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.wire import receive
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.process import Process
 from inflight.server.processes.control import Control

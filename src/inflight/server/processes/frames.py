@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from inflight.server.preprocessing.wire import LENGTH_BYTES
+from inflight.limited_process import LENGTH_BYTES
 
 
 def frame(data: bytes) -> bytes:
