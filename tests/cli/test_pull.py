@@ -89,6 +89,14 @@ def test_a_name_in_the_place_of_a_prompt_is_a_sentence_with_the_right_call(infli
     )
 
 
+def test_a_name_that_is_nearly_one_is_asked_about(
+    index: Path, inflight: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    sentence = inflight("run", "--model", "smolm2", "hi", model=False).sentence()
+    assert sentence.startswith("model 'smolm2' (did you mean smollm2?) is no local folder")
+
+
 def test_a_shell_completes_names_else_paths() -> None:
     def completed(begun: str) -> list[tuple[str, str]]:
         command = click.Command("any")

@@ -270,8 +270,8 @@ def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Pat
         first_line = (str(error).splitlines() or ["no reason given"])[0]
         cause = f"the hub could not deliver it ({type(error).__name__}: {first_line}); give {_elsewhere()} instead"
     near = None if "/" in name else near_name(name)
-    hint = f" Did you mean {near}?" if near else ""
-    raise ModelError(f"model {name!r} is no local folder, and could not be fetched from the hub: {cause}.{hint}")
+    hint = f" (did you mean {near}?)" if near else ""
+    raise ModelError(f"model {name!r}{hint} is no local folder, and could not be fetched from the hub: {cause}.")
 
 
 def _elsewhere() -> str:

@@ -7,7 +7,6 @@ SHA-256, so that a name means the same bytes everywhere, whichever index deliver
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 SUGGESTED = "smollm2"
@@ -95,9 +94,9 @@ def is_dequantized(name: str | None) -> bool:
     return name in CATALOGUE and CATALOGUE[name].dequantized
 
 
-def near_name(name: str, names: Iterable[str] = tuple(CATALOGUE)) -> str | None:
+def near_name(name: str) -> str | None:
     """Return the catalogue's name that is spelled almost like `name`."""
-    near = difflib.get_close_matches(name.lower(), list(names), 1)
+    near = difflib.get_close_matches(name.lower(), list(CATALOGUE), 1)
     return near[0] if near else None
 
 
