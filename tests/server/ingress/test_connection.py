@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from inflight.server import process
+from inflight.server.ingress import connection
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.answering import abandon, is_gone
 from inflight.server.ingress.connection import Connection
@@ -118,7 +119,7 @@ def test_uvicorn_has_all_that_the_connection_leans_on() -> None:
     own = set(vars(Connection)) | used(Connection.__init__, "self")
     assert used(Connection, "self") - own <= attributes(HttpToolsProtocol)
     cycle = {name for owner in ("self.cycle", "cycle", "running") for name in used(Connection, owner)}
-    assert cycle <= attributes(RequestResponseCycle)
+    assert cycle | used(connection._Client, "self._cycle") <= attributes(RequestResponseCycle)
     assert used(Connection, "self.server_state") <= attributes(ServerState)
     found = overridden(Connection, HttpToolsProtocol)
     assert found == {

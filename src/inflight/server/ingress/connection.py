@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -228,21 +227,10 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         state = cycle.scope["state"]
-        state["is_gone"], state["abandon"] = partial(self._is_gone, cycle), partial(self._abandon, cycle)
+        client = _Client(self.transport, cycle)
+        state["is_gone"], state["abandon"] = client.is_gone, client.abandon
         state["piece_seconds"] = self._last_parse
         super()._start_asgi_task(cycle, app)
-
-    def _is_gone(self, cycle: RequestResponseCycle) -> bool:
-        """Whether the client has left. The transport knows a round of the loop before the protocol: an application that
-        ends without an answer meanwhile would be an error for uvicorn, unless the cycle is notified."""
-        if self.transport.is_closing():
-            cycle.disconnected = True
-        return cycle.disconnected
-
-    def _abandon(self, cycle: RequestResponseCycle) -> None:
-        """End the connection in the middle of an answer that the client does not take."""
-        cycle.disconnected = True
-        self.transport.abort()
 
     def _last_parse(self) -> float:
         return self._parse_seconds
@@ -324,6 +312,28 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
         self._abort_after(_LINGER_SECONDS)
+
+
+class _Client:
+    """The client of one request, for the application that answers it."""
+
+    __slots__ = ("_cycle", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle):
+        self._transport, self._cycle = transport, cycle
+
+    def is_gone(self) -> bool:
+        """Return whether the client has left. The transport knows a round of the loop before the protocol: an
+        application that ends without an answer meanwhile would be an error for uvicorn, unless the cycle is notified.
+        """
+        if self._transport.is_closing():
+            self._cycle.disconnected = True
+        return self._cycle.disconnected
+
+    def abandon(self) -> None:
+        """End the connection in the middle of an answer that the client does not take."""
+        self._cycle.disconnected = True
+        self._transport.abort()
 
 
 class _Lingering:
