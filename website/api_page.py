@@ -8,7 +8,7 @@ from typing import Any
 
 from inflight import __version__
 from inflight.server.app import make_app
-from inflight.server.batch.answering import Answer
+from inflight.server.batch.answering import Answer, InFlight
 from inflight.server.batch.service import BatchService
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -19,7 +19,7 @@ Document = dict[str, Any]  # as OpenAPI has it
 
 
 class _NoAnswerer:
-    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
         raise NotImplementedError("nothing is asked while the document is made")
 
 

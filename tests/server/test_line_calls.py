@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ RESPONSE = SimpleNamespace(collectors=[], output_tokens=7)
 
 def ask(service: Any) -> Any:
     answerer = LineAnswerer(cast(Service, service))
-    return asyncio.run(answerer.answer("/v1/completions", b'{"prompt": "x"}', ANYONE, "line"))
+    return asyncio.run(answerer.answer("/v1/completions", b'{"prompt": "x"}', ANYONE, "line", nullcontext))
 
 
 def serving(

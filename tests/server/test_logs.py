@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -39,6 +40,7 @@ def as_before() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in NAMES]
     before = [(list(one.handlers), one.level, one.propagate, one.disabled) for one in loggers]
     yield
+    logging.captureWarnings(False)
     for one, (handlers, level, propagate, disabled) in zip(loggers, before, strict=True):
         one.handlers[:], one.propagate, one.disabled = handlers, propagate, disabled
         one.setLevel(level)
@@ -208,3 +210,11 @@ def test_everybody_writes_here_once_and_the_access_log_is_off(again: int) -> Non
 
 def test_ordinary_text_stays_as_it_is() -> None:
     assert escaped("Grüße, 世界 🙂") == "Grüße, 世界 🙂"
+
+
+def test_warnings_of_python_are_lines_of_the_log() -> None:
+    stream = io.StringIO()
+    configure("json", stream=stream)
+    warnings.warn("a coroutine was never awaited", RuntimeWarning, stacklevel=1)
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["level"] == "warning" and "never awaited" in json.loads(line)["message"]

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from inflight.server.app import BODIES, make_app
-from inflight.server.batch.answering import Answer
+from inflight.server.batch.answering import Answer, InFlight
 from inflight.server.batch.service import BatchService
 from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.ingress.authentication import CREDENTIALS
@@ -45,7 +45,7 @@ async def no_metrics() -> tuple[bytes, str]:
 
 
 class NoAnswerer:
-    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
         raise NotImplementedError
 
 

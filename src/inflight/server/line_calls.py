@@ -5,7 +5,10 @@ Knows how a line is asked; where lines come from and where answers go, batch job
 
 from __future__ import annotations
 
-from inflight.server.batch.answering import Answer, EngineEnded, NotNow, StepFailed
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from inflight.server.batch.answering import Answer, EngineEnded, InFlight, NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
 from inflight.server.call import Call
 from inflight.server.endpoints.registry import OF_LINES
@@ -30,15 +33,15 @@ class LineAnswerer:
     def __init__(self, service: Service):
         self._service = service
 
-    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
-        try:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
+        with _errors_of_a_line():
             borrowed = await self._service.borrow(OF_LINES[url], body)
-            try:
-                return await self._answered(borrowed, url, body, tenant)
-            finally:
-                borrowed.release()
-        except ApiError as error:
-            raise _as_of_a_line(error) from None
+        try:
+            async with in_flight():
+                with _errors_of_a_line():
+                    return await self._answered(borrowed, url, body, tenant)
+        finally:
+            borrowed.release()
 
     async def _answered(self, borrowed: Borrowed, url: str, body: bytes, tenant: Tenant) -> Answer:
         served = borrowed.served
@@ -69,6 +72,14 @@ def _usage_of(call: Call, response: ResponseBuilder) -> LineUsage:
         cached_tokens=sum(one.cached_tokens for one in timings),
         output_tokens=response.output_tokens,
     )
+
+
+@contextmanager
+def _errors_of_a_line() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise _as_of_a_line(error) from None
 
 
 def _as_of_a_line(error: ApiError) -> Exception:

@@ -15,6 +15,7 @@ import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import Context
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -213,7 +214,8 @@ class Process:
         if self._service.state in ("loading", "failed"):
             self._stop()
         elif self._signals == 1:
-            self.loop.call_soon_threadsafe(lambda: self._start(self._drain(signal.Signals(number).name)))
+            drain = partial(self._drain, signal.Signals(number).name)
+            self.loop.call_soon_threadsafe(lambda: self._start(drain()), context=Context())  # of no request
         else:
             self.loop.call_soon_threadsafe(self._service.hurry)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from inflight.server.batch.answering import Answer
+from inflight.server.batch.answering import Answer, InFlight
 from inflight.server.batch.clock import Clocks
 from inflight.server.batch.records import ENDED, Job, StoredFile
 from inflight.server.batch.service import BatchService
@@ -38,7 +38,11 @@ class Echo:
         self.order: list[tuple[str, str]] = []  # tenant, prompt
         self.running = self.most_running = self.cancelled = 0
 
-    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
+        async with in_flight():
+            return await self._answer(url, body, tenant, request_id)
+
+    async def _answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
         prompt = json.loads(body)["prompt"]
         self.calls[request_id] += 1
         self.order.append((tenant.name, prompt))

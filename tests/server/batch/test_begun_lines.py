@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inflight.server.batch import begun_lines
-from inflight.server.batch.answering import EngineEnded
+from inflight.server.batch.answering import Answer, EngineEnded
 from inflight.server.batch.begun_lines import BegunLines
 from inflight.server.batch.lines import line_id
 from inflight.server.tenants import ANYONE
@@ -31,13 +32,13 @@ from inflight.server.tenants import ANYONE
 FIRST = sys.argv[3] == "0"  # of its lives
 
 class Poisoned(Echo):
-    async def answer(self, url, body, *more):
+    async def _answer(self, url, body, *more):
         if json.loads(body)["prompt"] == "poison":
             while FIRST and self.running < 5:
                 await asyncio.sleep(0)
             print(self.running + 1, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        return await super().answer(url, body, *more)
+        return await super()._answer(url, body, *more)
 
 async def main():
     rig = Rig(Path(sys.argv[1]), Poisoned(), concurrency=6)
@@ -91,6 +92,28 @@ def test_an_engine_that_dies_in_a_process_of_its_own_counts_too(tmp_path: Path) 
         assert line["custom_id"] == "ever" and "3 times" in line["response"]["body"]["error"]["message"]
 
     live(tmp_path, test)
+
+
+def test_who_waits_for_a_model_has_not_begun_and_is_beside_others(tmp_path: Path) -> None:
+    """A suspect's model may take long to load: others run meanwhile, and an end then is not the suspect's."""
+
+    class Loading(Echo):
+        is_loaded = asyncio.Event()
+
+        async def answer(self, url: str, body: bytes, *more: Any) -> Answer:
+            if b"suspect" in body and self.order:
+                await self.is_loaded.wait()
+            return await super().answer(url, body, *more)
+
+    async def test(rig: Rig) -> None:
+        rig.answerer.refuse = {"suspect": [EngineEnded("killed")]}
+        job = await rig.create(jsonl(*(request_line(one, one) for one in ("suspect", "a", "b", "c", "d", "e"))))
+        await until(lambda: len({prompt for _, prompt in rig.answerer.order}) == 6)
+        assert b"1 1 begun" not in (tmp_path / "begun-lines").read_bytes()
+        rig.answerer.is_loaded.set()
+        assert (await rig.ended(job)).completed == 6
+
+    live(tmp_path, test, answerer=Loading())
 
 
 def test_a_clean_end_is_not_counted(tmp_path: Path) -> None:

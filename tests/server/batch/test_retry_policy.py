@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inflight.server.batch import retry_policy
-from inflight.server.batch.answering import Answer, NotNow, StepFailed
+from inflight.server.batch.answering import Answer, InFlight, NotNow, StepFailed
 from inflight.server.batch.lines import line_id
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE, Tenant
@@ -35,7 +35,11 @@ class BreakableEngine:
         self.in_flight: set[asyncio.Future[None]] = set()
         self.tries: dict[str, int] = {}
 
-    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
+        async with in_flight():
+            return await self._answer(body)
+
+    async def _answer(self, body: bytes) -> Answer:
         prompt = json.loads(body)["prompt"]
         self.tries[prompt] = self.tries.get(prompt, 0) + 1
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,9 +48,13 @@ class EngineEnded(Exception):
     """What was computing the line has died: its engine broke down, or its process was killed. The text says how."""
 
 
+InFlight = Callable[[], AbstractAsyncContextManager[None]]
+
+
 class Answerer(Protocol):
-    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
-        """Answer one body (JSON) as the endpoint at `url` would, without a stream.
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
+        """Answer one body (JSON) as the endpoint at `url` would, without a stream, within `in_flight()`: it is entered
+        once the model is there, and what computing the line raises passes through it.
 
         Raises ApiError where the endpoint refuses the body, which is the line's answer; NotNow; StepFailed;
         EngineEnded. When the task is cancelled, so is the request. A CancelledError that was not requested leaves the

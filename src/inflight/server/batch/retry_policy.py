@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 from inflight.server.batch.answering import Answer, Answerer, EngineEnded, NotNow, StepFailed
@@ -54,7 +55,7 @@ class RetryPolicy:
                 log.debug("line %d of batch job %s waits: %s", line.number, job.id, reason)
                 wait = reason.retry_after or USUAL_WAIT
             except EngineEnded as end:
-                log.warning("line %d of batch job %s was begun when its engine ended: %s", line.number, job.id, end)
+                log.info("line %d of batch job %s was begun when its engine ended: %s", line.number, job.id, end)
             except StepFailed as failure:
                 failed_steps += 1
                 if failed_steps == MAX_FAILED_STEPS:
@@ -73,20 +74,25 @@ class RetryPolicy:
             await asyncio.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
 
     async def _ask(self, job: Job, line: BatchLine, *, alone: bool) -> Answer:
-        request_id = line_id(job.id, line.number)
+        tenant, request_id = self._tenant_of(job.tenant), line_id(job.id, line.number)
+        in_flight = partial(self._in_flight, job.id, line.number, alone)
+        return await self._answerer.answer(line.url, line.body, tenant, request_id, in_flight)
+
+    @asynccontextmanager
+    async def _in_flight(self, job: str, line: int, alone: bool) -> AsyncIterator[None]:
         async with self._gate.enter(alone=alone):
             try:
-                await self._storage.durably(partial(self._begun.begin, job.id, line.number))
-                return await self._answerer.answer(line.url, line.body, self._tenant_of(job.tenant), request_id)
+                await self._storage.durably(partial(self._begun.begin, job, line))
+                yield
             except StepFailed:
                 if alone:  # perhaps the fault is the engine's, and passes: the next suspects are not to fall to it, too
                     await asyncio.sleep(USUAL_WAIT)
                 raise
             except EngineEnded:
-                self._begun.crashed(job.id, line.number)
+                self._begun.crashed(job, line)
                 raise
             finally:
-                self._begun.end(job.id, line.number)
+                self._begun.end(job, line)
 
 
 def _crashes(ends: int) -> ApiError:
