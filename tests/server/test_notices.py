@@ -37,6 +37,12 @@ def test_the_answer_names_ignored_fields(server: Server, path: str, body: dict[s
     assert "keep_alive" not in answer.text
 
 
+def test_the_header_is_short_whatever_names_are(server: Server) -> None:
+    answer = server.post("/v1/chat/completions", HELLO | {f"{i}" + "😀" * 500: i for i in range(40)})
+    named = answer.headers["x-inflight-ignored-fields"]
+    assert answer.status_code == 200 and len(named) <= 1024 and named.endswith(", 24 more")
+
+
 def test_what_becomes_of_unknown_fields_is_set(start: Callable[..., Server]) -> None:
     silent = start("--unknown-fields", "ignore")
     answer = silent.post("/v1/chat/completions", HELLO | ODD)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from inflight.core.types.request import Request
-from inflight.counted import counted
+from inflight.counted import LONGEST_SHOWN, counted
 from inflight.server.bodies.unknown_fields import nearest
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
@@ -29,9 +29,10 @@ _log = logging.getLogger("inflight.server")
 
 
 def note_ignored(scope: Scope, names: Sequence[str]) -> None:
-    """Have the answer name the ignored fields. What no header may hold is percent-encoded."""
+    """Have the answer name the ignored fields, percent-encoded where a header needs it: in a kilobyte at most, since
+    proxies refuse long headers."""
     if names:
-        _note(scope, IGNORED_FIELDS, ", ".join(quote(one, safe="[]. ") for one in names))
+        _note(scope, IGNORED_FIELDS, ", ".join(quote(one, safe="[]. ")[:LONGEST_SHOWN] for one in names))
 
 
 def note_max_tokens(scope: Scope, call: Call, max_model_len: int) -> None:
