@@ -140,10 +140,12 @@ class GrammarRow:
 
     def _check(self, checks: AnswerChecks, demand: Demand, lines: Array) -> None:
         matcher, taken = demand.matcher, [*self._taken, *self._behind_taken]
-        self.fault, self._num_checked = self._checked(checks, matcher, taken, lines[0], self._num_checked)
+        self.fault, num_checked = self._checked(checks, matcher, taken, lines[0], self._num_checked)
+        if not self._behind_taken:
+            self._num_checked = num_checked  # else behind drafts, which may not be drawn
         if self.fault is not None or not demand.drafts:
             return
-        matcher, num_checked = matcher.deep_copy(), self._num_checked
+        matcher = matcher.deep_copy()
         for line, draft in zip(lines[1:], demand.drafts, strict=True):
             taken.append(draft)
             if not matcher.consume_token(draft):
