@@ -31,53 +31,68 @@ _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take 
 def generation_routes(
     service: Service, tenant_of: Callable[..., Tenant], kept: Callable[[], KeptResponses] | None = None
 ) -> APIRouter:
-    """kept: where responses are stored."""
-    routes = APIRouter(tags=["generation"])
-    stored = None if kept is None else StoredConversations(kept, int(service.settings.max_body_mb * 2**20))
+    """Return the routes of all endpoints that generate. kept: where responses are stored."""
+    routes, calls = APIRouter(tags=["generation"]), _Calls(service, kept)
 
     async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+        return await calls.respond(name, request, tenant)
+
+    for name in GENERATION:
+        add_endpoint(routes, name, partial(respond, name), _STREAM)
+    return routes
+
+
+class _Calls:
+    """Read calls, hand them to the service, and make their responses."""
+
+    def __init__(self, service: Service, kept: Callable[[], KeptResponses] | None) -> None:
+        self._service, self._kept = service, kept
+        self._stored = None if kept is None else StoredConversations(kept, int(service.settings.max_body_mb * 2**20))
+
+    async def respond(self, name: EndpointName, request: Request, tenant: Tenant) -> Response:
+        """Return the response of a call whose body is still to be read. Raises ApiError."""
         try:
-            call, borrowed = await read(request, name, tenant)
+            call, borrowed = await self._read(request, name, tenant)
         except ClientGone:
             return Response(status_code=GONE)
         request.state.body_lease.release()
         request.state.told = True  # from here on the service tells how it ended
-        opening = service.open(call, borrowed, keep=keeping(call))
+        opening = self._service.open(call, borrowed, keep=self._keeping(call))
         try:
             opened = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)
         except ClientGone:
             return Response(status_code=GONE)
         if (trace := trace_of(request.scope)) is not None:
             trace.generation = opened.generation
-        return EventStreamResponse(opened, service.settings.keep_alive) if call.stream else WholeAnswer(opened)
+        return EventStreamResponse(opened, self._service.settings.keep_alive) if call.stream else WholeAnswer(opened)
 
-    async def read(request: Request, name: EndpointName, tenant: Tenant) -> tuple[Call, Borrowed]:
+    async def _read(self, request: Request, name: EndpointName, tenant: Tenant) -> tuple[Call, Borrowed]:
         """Keeps nothing of the body. Who leaves is not read for, and no model waited for; of a short body for one that
         is there that would cost more than reading it."""
         body, hints = await body_bytes(request), hints_of(request.scope["headers"])
         passed(request.scope, "receive_body")
-        if not is_long(body) and service.models.residency is None:
-            return await lent_call_of(request, name, body, tenant, hints)
-        return await until_gone(request.receive, lent_call_of(request, name, body, tenant, hints), asyncio.Event())
+        if not is_long(body) and self._service.models.residency is None:
+            return await self._lent_call(request, name, body, tenant, hints)
+        return await until_gone(request.receive, self._lent_call(request, name, body, tenant, hints), asyncio.Event())
 
-    async def lent_call_of(
-        request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
+    async def _lent_call(
+        self, request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
     ) -> tuple[Call, Borrowed]:
-        borrowed = await service.borrow(name, body, tenant)
+        borrowed = await self._service.borrow(name, body, tenant)
         passed(request.scope, "wait_for_model")
         try:
-            return await call_of(borrowed.served, request, name, body, tenant, hints), borrowed
+            return await self._call(borrowed.served, request, name, body, tenant, hints), borrowed
         except BaseException:
             borrowed.release()
             raise
 
-    async def call_of(
-        served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
+    async def _call(
+        self, served: Served, request: Request, name: EndpointName, body: bytes, tenant: Tenant, hints: RouterHints
     ) -> Call:
         lease, history = request.state.body_lease, NOT_STORED
-        if stored is not None and GENERATION[name].continued is not None:
-            body = await stored.with_named_items(body, tenant, lease)
-            history = await stored.history_of(body, tenant, lease)
+        if self._stored is not None and GENERATION[name].continued is not None:
+            body = await self._stored.with_named_items(body, tenant, lease)
+            history = await self._stored.history_of(body, tenant, lease)
         prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         note_ignored(request.scope, prepared.ignored)
@@ -88,12 +103,8 @@ def generation_routes(
             trace.asks(call, served.translator.now())
         return call
 
-    def keeping(call: Call) -> Keep | None:
-        if kept is None or not call.kept_items:
+    def _keeping(self, call: Call) -> Keep | None:
+        if self._kept is None or not call.kept_items:
             return None
-        responses = kept()
+        responses = self._kept()
         return lambda answer: responses.keep(call.tenant, call.call_id, answer, call.kept_items)
-
-    for name in GENERATION:
-        add_endpoint(routes, name, partial(respond, name), _STREAM)
-    return routes
