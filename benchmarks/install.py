@@ -1,4 +1,5 @@
-"""The first minute with a wheel: how long installing it takes, how much is installed, when the first answer is there.
+"""The first minute: with a wheel, how long installing it takes, how much is installed, when the first answer is there; with
+a checkout, when `./inflight run` has answered, kernels compiled.
 
 Each repeat makes an environment of its own, with pip or uv and empty caches, and asks as `scripts/try_wheel.py` does.
 Packages come from the registry that pip is set up for, so that the network is in the figure; the processor time is not.
@@ -55,19 +56,53 @@ def install(tool: Sequence[str], wheel: Path) -> Repeat:
     return Repeat(installed, processor, float(seconds), size / MEGABYTE)
 
 
+def answer_from_checkout(checkout: Path) -> tuple[float, float]:
+    """Return the seconds to the first answer of a fresh clone, by the clock and by the processor, with empty caches."""
+    with tempfile.TemporaryDirectory() as name:
+        clone = Path(name) / "clone"
+        subprocess.run(["git", "clone", "-q", checkout, clone], check=True)
+        environment = {**os.environ, "HOME": name, "PIP_NO_CACHE_DIR": "1"}
+        started, before = time.monotonic(), _processor()
+        command = [clone / "inflight", "run", "What is continuous batching?", "--max-tokens", "1"]
+        subprocess.run(command, env=environment, check=True, capture_output=True, cwd=name)
+        return time.monotonic() - started, _processor() - before
+
+
 def _processor() -> float:
     """Of the processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} s ({min(values):.1f} to {max(values):.1f})"
+
+
+def _report_checkout(checkout: Path, repeats: int, write: bool) -> None:
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    walls, processor = zip(*(answer_from_checkout(checkout) for _ in range(repeats)), strict=True)
+    body = (
+        f"`./inflight run` on a fresh clone, to its answer, with empty caches on {cores} cores: {spread(walls)}, of "
+        f"processor time {spread(processor)}. {load:.0f} processes wanted the cores meanwhile."
+    )
+    print(body)
+    if write:
+        command = f"python -m benchmarks.install --checkout . --repeats {repeats}"
+        write_section("checkout", "The first minute with a checkout", command, body)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("wheel", type=Path, nargs="?")
+    parser.add_argument("--checkout", type=Path, help="a repository to clone, instead of a wheel")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--uv", help="path of uv, where it is to be tried, too")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
+    if (given.wheel is None) == (given.checkout is None):
+        parser.error("give a wheel or --checkout")
+    if given.checkout:
+        return _report_checkout(given.checkout.resolve(), given.repeats, given.write)
 
     pip = [sys.executable, "-m", "pip", "--python", "{python}", "install", "-q", "--no-cache-dir"]
     tools = {"pip install": pip}
@@ -75,10 +110,6 @@ def main() -> None:
         tools["uv pip install"] = [given.uv, "pip", "install", "-q", "--no-cache", "--python", "{python}"]
     load = os.getloadavg()[0]
     found = {name: [install(tool, given.wheel.resolve()) for _ in range(given.repeats)] for name, tool in tools.items()}
-
-    def spread(values: list[float]) -> str:
-        return f"{statistics.median(values):.1f} s ({min(values):.1f} to {max(values):.1f})"
-
     rows = [
         [
             f"`{name}`",
