@@ -1,5 +1,5 @@
-"""The first minute: with a wheel, how long installing it takes, how much is installed, when the first answer is there; with
-a checkout, when `./inflight run` has answered, kernels compiled.
+"""The first minute. With a wheel: how long installing it takes, how much is installed, when the first answer is there.
+With a checkout: when `./inflight run` has answered, kernels compiled.
 
 Each repeat makes an environment of its own, with pip or uv and empty caches, and asks as `scripts/try_wheel.py` does.
 Packages come from the registry that pip is set up for, so that the network is in the figure; the processor time is not.
@@ -63,7 +63,7 @@ def answer_from_checkout(checkout: Path) -> tuple[float, float]:
         subprocess.run(["git", "clone", "-q", checkout, clone], check=True)
         environment = {**os.environ, "HOME": name, "PIP_NO_CACHE_DIR": "1"}
         started, before = time.monotonic(), _processor()
-        command = [clone / "inflight", "run", "What is continuous batching?", "--max-tokens", "1"]
+        command = [str(clone / "inflight"), "run", "What is continuous batching?", "--max-tokens", "1"]
         subprocess.run(command, env=environment, check=True, capture_output=True, cwd=name)
         return time.monotonic() - started, _processor() - before
 
