@@ -18,11 +18,15 @@ SOURCES = Path(__file__).parents[1] / "native"
 pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake comes with the extra `check`")
 
 
-def configured(folder: Path, *options: str, kernels: str = "all") -> list[str]:
-    """Instruction sets that a build compiles."""
+def configure(folder: Path, *options: str, kernels: str = "all") -> subprocess.CompletedProcess[str]:
     command = ["cmake", "-S", SOURCES, "-B", folder, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *options]
     environment = {**os.environ, "INFLIGHT_KERNELS": kernels}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def configured(folder: Path, *options: str, kernels: str = "all") -> list[str]:
+    """Instruction sets that a build compiles."""
+    done = configure(folder, *options, kernels=kernels)
     assert done.returncode == 0, done.stdout + done.stderr
     (compiled,) = re.findall(r"Instruction sets that are compiled: (\S+)", done.stdout)
     return compiled.split(";")
@@ -48,3 +52,11 @@ def test_a_build_for_this_machine_compiles_the_best_that_it_runs(tmp_path: Path)
 def test_a_build_for_another_machine_compiles_all(tmp_path: Path) -> None:
     system = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=x86_64")
     assert len(configured(tmp_path, *system, kernels="native")) == 5
+
+
+def test_an_unknown_instruction_set_is_refused_by_name(tmp_path: Path) -> None:
+    done = configure(tmp_path, kernels="avx3")
+    assert done.returncode != 0
+    assert 'INFLIGHT_KERNELS is "avx3", which is an error; set it to all, native, or one of' in " ".join(
+        done.stderr.split()
+    )
