@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
+from inflight.core.strategies import UNLIMITED
 from inflight.core.types.features import Features
 from inflight.metrics.confidence import fewest_samples
 from inflight.metrics.slo import Slo
@@ -39,6 +40,8 @@ ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where onl
 AT_ENDS = 6  # trials, where everything uncertain is at one end
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
 MOST_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a plan takes dozens
+MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
+MIN_READ = 30  # requests of such a trial, however long their answers are
 CLUMPS = 1.1  # requests more than are needed, because which of them fall into the part that is read, chance decides
 HEADROOM = 0.85  # of saturation, where nothing is promised
 Progress = Callable[[str], None]
@@ -182,11 +185,20 @@ class TrialRunner:
         sizes = self.question.sizes
         most = min(more * sizes.most, self.question.demand.most)  # of a short trace
         fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0)
+        affordable = self._affordable(candidate.machine, residents)
+        fewest, most = min(fewest, affordable), min(most, 3 * affordable)
         if rate < 0.2 * candidate.guess:
             return Length(fewest)  # hardly anyone meets; the run is long enough by itself
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = replicas * PATIENCE * patience(self.question.slos) * rate
-        return length(replicas * residents, max(enough, lasting), max(1.0, reads) * most)
+        return length(replicas * residents, min(max(enough, lasting), affordable), max(1.0, reads) * most)
+
+    def _affordable(self, machine: Machine, residents: float) -> int:
+        """Return how many requests a trial may read: where few run at once, each of them takes about as many steps as
+        its answer has tokens. Steps that are alike are taken together at depth 1 without windows, and cost nothing."""
+        if machine.depth == 1 and machine.windows == (0,):
+            return UNLIMITED
+        return max(MIN_READ, math.floor(MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean))
 
 
 def patience(slos: Sequence[Slo]) -> float:

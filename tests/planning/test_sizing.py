@@ -1,0 +1,31 @@
+"""How long trials are: long enough for what is promised, and bounded in the steps that they take."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.metrics.slo import parse_slos
+from inflight.planning.proposal import Overrides
+from inflight.planning.sizing import MAX_DECODE_STEPS, MIN_READ, Question, TrialRunner, candidate_for, traffic_of
+
+from .builders import drawn, machine
+
+
+@pytest.mark.parametrize(("answer", "requests"), [("400", MAX_DECODE_STEPS // 400), ("2000", MIN_READ)])
+def test_a_trial_at_a_light_load_takes_a_bounded_number_of_steps(answer: str, requests: int) -> None:
+    """With a step in flight each step is computed by itself, and hardly two requests meet."""
+    demand = drawn(0.0005, answer=answer)
+    question = Question(machines=[machine(depth=2)], demand=demand, slos=parse_slos(["ttft=9000(p99)"]))
+    runner = TrialRunner(question, traffic_of(demand))
+    candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+    trial = runner.run(candidate, demand.rate)
+    assert trial.met
+    assert requests / 2 < trial.summary.requests <= requests
+
+
+def test_where_steps_are_taken_together_a_trial_reads_what_its_percentile_takes() -> None:
+    demand = drawn(0.0005, answer="400")
+    question = Question(machines=[machine(depth=1)], demand=demand, slos=parse_slos(["ttft=9000(p99)"]))
+    runner = TrialRunner(question, traffic_of(demand))
+    candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+    assert runner.run(candidate, demand.rate).summary.requests > MAX_DECODE_STEPS // 400
