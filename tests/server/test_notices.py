@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inflight.server.notices import MAX_REPORTED, REPORT_SECONDS, IgnoredFieldLog
+from inflight.server.ignored_field_log import MAX_REPORTED, REPORT_SECONDS, IgnoredFieldLog
 
 from .conftest import Server
 

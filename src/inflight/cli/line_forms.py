@@ -20,9 +20,9 @@ from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answere
 from inflight.server.call import Call
 from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.errors import ApiError, refused
+from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.line_calls import of_a_line
 from inflight.server.logprobs import TokenNames
-from inflight.server.notices import IgnoredFieldLog
 from inflight.server.parsers import call_marks, shown_token_ids
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer

@@ -1,31 +1,24 @@
-"""Notices beside an answer: response headers about what became of the body, and a log of ignored fields.
+"""Notices beside an answer: response headers about what became of the body. The log has `ignored_field_log`.
 
 Bodies of answers stay as their APIs have them, since strict clients refuse fields that they do not know.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from starlette.types import Scope
 
 from inflight.core.types.request import Request
-from inflight.counted import LONGEST_SHOWN, counted
-from inflight.server.bodies.unknown_fields import nearest
-from inflight.server.call import Call, EndpointName
-from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.counted import LONGEST_SHOWN
+from inflight.server.call import Call
 from inflight.server.ingress.answering import state_of
 
 IGNORED_FIELDS = "X-Inflight-Ignored-Fields"
 MAX_TOKENS = "X-Inflight-Max-Tokens"
-REPORT_SECONDS = 600.0  # in which the log names a field once
-MAX_REPORTED = 256  # names that are remembered
 
 _HEADERS = "notice_headers"  # in the request's state
-_log = logging.getLogger("inflight.server")
 
 
 def note_ignored(scope: Scope, names: Sequence[str]) -> None:
@@ -56,35 +49,3 @@ def notice_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 def _note(scope: Scope, name: str, value: str) -> None:
     state_of(scope).setdefault(_HEADERS, []).append((name.lower().encode(), value.encode("ascii")))
-
-
-class IgnoredFieldLog:
-    """Logs the names of ignored fields: each at most once in ten minutes, and of a bounded number of names."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._reported: dict[str, float] = {}  # by name, in the order of their times
-
-    def note(self, endpoint: EndpointName, names: Sequence[str]) -> None:
-        if new := [name for name in names if self._is_news(name)]:
-            known = ENDPOINTS[endpoint].body.names
-            shown = ", ".join(_with_hint(name, nearest(name, known)) for name in new)
-            _log.warning(
-                f"{counted(len(new), 'unknown field')} of a body for {ENDPOINTS[endpoint].path} ignored: {shown} (each "
-                f"is reported once in {REPORT_SECONDS / 60:g} min; --unknown-fields says what becomes of them)."
-            )
-
-    def _is_news(self, name: str) -> bool:
-        now = self._clock()
-        for old, reported in tuple(self._reported.items()):
-            if now - reported < REPORT_SECONDS:
-                break
-            del self._reported[old]
-        if name in self._reported or len(self._reported) >= MAX_REPORTED:
-            return False
-        self._reported[name] = now
-        return True
-
-
-def _with_hint(name: str, near: str | None) -> str:
-    return repr(name) if near is None else f"{name!r} (did you mean {near!r}?)"

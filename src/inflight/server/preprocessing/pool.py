@@ -20,7 +20,7 @@ from inflight.config.engine import usable_cores
 from inflight.limited_process import receive, send
 from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
-from inflight.server.notices import IgnoredFieldLog
+from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.preprocessing.child import (
     LOOK_SECONDS,
     STALLED_LOOKS,
