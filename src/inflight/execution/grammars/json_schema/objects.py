@@ -50,7 +50,7 @@ def _named(schema: dict[str, Any], names: Schema) -> tuple[dict[str, Any], bool]
         kept |= {name: others for name in allowed if name not in kept}
         return {**schema, "properties": kept, "additionalProperties": False}, set(names) <= {"enum", "const", "type"}
     pattern = _name_pattern(names)
-    if pattern is None or patterns or others is False:
+    if pattern is None or patterns or others is False or (schema.get("properties") and others is not True):
         return schema, others is False and not patterns and not schema.get("properties")
     is_all = not schema.get("properties") and set(names) <= {"type", "pattern"} | _LENGTHS and _is_one_of(names)
     return {**schema, "patternProperties": {pattern: others}, "additionalProperties": False}, is_all
@@ -86,10 +86,10 @@ def _patterned(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         if texts is not None and len(texts) <= MAX_LISTED:
             for name in texts:
                 properties[name] = _both(properties.get(name, True), one)
-        else:
-            wider = without_look_around(pattern)
-            same &= wider == pattern
-            kept[wider] = one if wider == pattern else _either(one, others)
+        elif without_look_around(pattern) == pattern:
+            kept[pattern] = one
+        else:  # what it matches may be as it says, or as others are
+            others, same = _either(one, others), False
     patterns = kept
     probe = {"type": "object", "patternProperties": dict.fromkeys(patterns, True), "additionalProperties": False}
     if patterns and (len(patterns) > MAX_PATTERNS or not is_followed(probe)):
