@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -503,3 +504,13 @@ def test_an_idle_engine_uses_no_cpu(tiny: Path) -> None:
             return time.process_time() - before
 
     assert asyncio.run(main()) < 0.2
+
+
+def test_a_switch_interval_holds_while_the_engine_lives(tiny: Path) -> None:
+    before = sys.getswitchinterval()
+    engine = AsyncEngine(str(tiny), threads=1, switch_interval=0.0005)
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+    engine.close()
+    assert sys.getswitchinterval() == before
+    with pytest.raises(SettingsError, match="switch_interval is 0; give seconds above 0"):
+        AsyncEngine(str(tiny), switch_interval=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from inflight.build import Engine, build_engines
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.config.setting import Resolved
+from inflight.config.setting import Resolved, SettingsError
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
@@ -258,12 +259,38 @@ class AsyncEngine:
 
     The engine runs in a thread of its own and sleeps while nothing is asked. Close it with `close()`, or use it in
     `async with`. Settings are those of `LLM`.
+
+    Each step hands the interpreter's lock over many times, and beside a busy Python thread each time may last as long
+    as Python's switch interval, 5 ms. A process that computes in Python beside the engine sets `switch_interval`.
     """
 
     def __init__(
-        self, model: str | None = None, *, record: str | Path | None = None, prefill_engines: int = 0, **settings: Any
+        self,
+        model: str | None = None,
+        *,
+        record: str | Path | None = None,
+        prefill_engines: int = 0,
+        switch_interval: float | None = None,
+        **settings: Any,
     ):
+        """Load a model.
+
+        Args:
+            model: Name or folder; None: the built-in one.
+            record: File that the run is recorded in.
+            prefill_engines: Engines that compute the prompts, beside the one that goes on with them.
+            switch_interval: Seconds after which a busy Python thread gives way, of the whole process, until `close()`
+                (`sys.setswitchinterval`); the server takes 0.0005. None: leave it as it is.
+            settings: As of `LLM`.
+        """
+        if switch_interval is not None and not 0 < switch_interval <= 1:
+            raise SettingsError(
+                f"switch_interval is {switch_interval}; give seconds above 0, at most 1, such as 0.0005, or leave it out."
+            )
         self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
+        self._switch_interval_before = sys.getswitchinterval() if switch_interval is not None else None
+        if switch_interval is not None:
+            sys.setswitchinterval(switch_interval)
         self._bridge = AsyncBridge(self._engine.loop)
         self._numbers = itertools.count()
 
@@ -317,6 +344,10 @@ class AsyncEngine:
         return await self._bridge.snapshot()
 
     def close(self) -> None:
+        """Stop the engine, and give the process its switch interval back; a second call does nothing."""
+        if self._switch_interval_before is not None:
+            sys.setswitchinterval(self._switch_interval_before)
+            self._switch_interval_before = None
         self._bridge.close()
         self._prefill.close()
 
