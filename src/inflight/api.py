@@ -285,7 +285,7 @@ class AsyncEngine:
         """
         if switch_interval is not None and not 0 < switch_interval <= 1:
             raise SettingsError(
-                f"switch_interval is {switch_interval}; give seconds above 0, at most 1, such as 0.0005, or leave it out."
+                f"switch_interval is {switch_interval}; give seconds above 0, up to 1, such as 0.0005, or none."
             )
         self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
         self._switch_interval_before = sys.getswitchinterval() if switch_interval is not None else None
