@@ -22,10 +22,10 @@ import httpx
 import pytest
 from breadth import first_of
 
+from inflight.limited_process import receive
 from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.errors import ApiError
 from inflight.server.loaded_engine import LoadedEngine
-from inflight.server.preprocessing.wire import receive
 from inflight.server.processes.control import Control
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
