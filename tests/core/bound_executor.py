@@ -18,7 +18,7 @@ from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.engine.null import Done, NullExecutor
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.grammar_rows import GrammarRows
+from inflight.execution.grammars.grammar_rows import Filling, GrammarRows
 from inflight.execution.grammars.vocabulary import Vocabulary
 
 from .harness import END_TOKENS, VOCABULARY, Drafts, FaultyExecutor, Harness, Setup, next_tokens, seconds
@@ -45,13 +45,21 @@ def tokens_of(mask: Array) -> list[int]:
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCABULARY]).tolist()
 
 
+class PatientRows(GrammarRows):
+    """Waits for masks however busy the machine is, so that what is drawn depends on the run alone."""
+
+    def wait(self, filling: Filling) -> bool:
+        filling.done.result()
+        return True
+
+
 class BoundExecutor(FaultyExecutor):
     """Rows are told what a step has drawn when its result is asked for, as a runner's are, or when the next step draws
     behind it."""
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
-        self._grammars = GrammarRows(compiled(), VOCABULARY)
+        self._grammars = PatientRows(compiled(), VOCABULARY)
         self._flights: deque[tuple[BatchPlan, tuple[Sampled, ...]]] = deque()
         self._masks: list[Array | None] = []
         self.told: dict[int, tuple[Sampled, ...]] = {}  # what steps have drawn, and what alone may follow
@@ -89,7 +97,7 @@ class SlowBoundExecutor(NullExecutor):
         token_id, new = super()._draw(row, value), row.start
         if new.grammar is None:
             return token_id
-        rows = GrammarRows(compiled(), VOCABULARY)
+        rows = PatientRows(compiled(), VOCABULARY)
         rows.start((), [replace(new, token_ids=tuple(row.tokens))])
         masks = rows.fill([Chunk(0, new.row, len(row.tokens) - 1, 1, (), 1)])
         assert masks is not None
