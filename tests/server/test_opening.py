@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,9 +40,24 @@ class Compiling:
         raise AssertionError
 
 
+class Accepting(Compiling):
+    """Accepts calls, and has something happen right behind that; counts whose streams were closed."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__()
+        self.then = then
+
+    async def open(self, *requests: Request) -> EventStream:
+        asyncio.get_running_loop().call_soon(self.then)
+        return EventStream(requests, self.leave)
+
+    def leave(self, _: EventStream) -> None:
+        self.left += 1
+
+
 class Rig:
-    def __init__(self, **settings: Any) -> None:
-        self.bridge, self.ended, self.released = Compiling(), list[Ended](), 0
+    def __init__(self, bridge: Compiling | None = None, **settings: Any) -> None:
+        self.bridge, self.ended, self.released = bridge or Compiling(), list[Ended](), 0
         self.service = Service(ServerSettings(**settings), self.ended.append)
         self.service.ready(cast(Any, SimpleNamespace(stopped=None, residency=None, refuse=lambda _: None)))
         served = SimpleNamespace(bridge=self.bridge, tokenizer=None, names=None, id_names=None)
@@ -99,6 +115,28 @@ def test_a_server_that_shuts_down_waits_for_no_grammar() -> None:
         assert await rig.service.drain() == 1
         with pytest.raises(ApiError, match="shut down"):
             await task
+        rig.check_all_is_over(503)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_leaves_as_its_call_is_accepted_leaves_nothing_in_the_engine() -> None:
+    async def main() -> None:
+        rig = Rig(Accepting(lambda: task.cancel()))
+        task = asyncio.ensure_future(rig.service.open(CALL, rig.borrowed))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        rig.check_all_is_over(GONE)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_ended_as_it_is_accepted_leaves_nothing_in_the_engine() -> None:
+    async def main() -> None:
+        refusal = ApiError(503, "The server was shut down.", type="server_error", code="draining")
+        rig = Rig(Accepting(lambda: [one.end(refusal) for one in rig.service._open]))
+        with pytest.raises(ApiError, match="shut down"):
+            await rig.service.open(CALL, rig.borrowed)
         rig.check_all_is_over(503)
 
     asyncio.run(main())

@@ -127,13 +127,24 @@ class Opening(Delivery):
         self._task.cancel()
 
     async def generation(self) -> Generation:
-        """Wait until the engine has accepted the call. Raises ApiError when it is refused, or ended before."""
+        """Wait until the engine has accepted the call. Raises ApiError when it is refused, or ended before. A call that
+        was accepted at the very moment in which its client left, or it was ended, is closed."""
         try:
-            return await self._task
+            generation = await self._task
         except asyncio.CancelledError:
+            if self._is_accepted:
+                await self._task.result().close()
             if self.error is not None:
                 raise self.error from None
             raise
+        if self.error is not None:
+            await generation.close()
+            raise self.error
+        return generation
+
+    @property
+    def _is_accepted(self) -> bool:
+        return self._task.done() and not self._task.cancelled() and self._task.exception() is None
 
 
 async def open_generation(
