@@ -46,7 +46,7 @@ class Decoding(decoding.Decoding):
         """A newcomer, which joins as soon as its grammar is there."""
         self.offered += 1
         request = self._request(NEWCOMER, grammar=grammar)
-        if grammar is None or not self._compiled.prepare([grammar], partial(self._ready.append, request)):
+        if grammar is None or self._compiled.prepare([grammar], partial(self._ready.append, request)).is_ready:
             self._ready.append(request)
 
     def _join(self) -> None:

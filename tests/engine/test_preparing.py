@@ -30,6 +30,9 @@ CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, 
 class Compiling:
     cancelled = False
 
+    def __init__(self, is_ready: bool = False) -> None:
+        self.is_ready = is_ready
+
     def cancel(self) -> None:
         self.cancelled = True
 
@@ -44,9 +47,10 @@ class Gate:
     def warm_up(self) -> None:
         """Nothing is needed."""
 
-    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Compiling | None:
+    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Compiling:
         if grammars[0].source == "there":
-            return None
+            self.compiling.append(Compiling(is_ready=True))
+            return self.compiling[-1]
         if grammars[0].source == "one too many":
             raise RequestRefused("256 grammars wait", 1.0, field="grammar")
         self.waiting.append(then)
@@ -54,7 +58,8 @@ class Gate:
         return self.compiling[-1]
 
     def check(self, grammar: Grammar) -> None:
-        """All are sound."""
+        """All are sound, and kept until their requests are taken in."""
+        assert not self.compiling[-1].cancelled
 
     def stats(self) -> GrammarStats:
         return GrammarStats(0, 0, 0.0, 0, 0, 0.0, 0.0)
@@ -125,6 +130,7 @@ def test_they_are_counted_and_their_account_says_so(rig: Rig) -> None:
             assert timings.ttft_ms is not None and timings.ttft_ms > 1000  # from the arrival on, a second before
         end = (await all_of(await rig.bridge.open(rig.request("c", source="there"))))[-1]
         assert isinstance(end, FinishedEvent) and end.timings.queued_by["grammar"] == 0
+        assert all(one.cancelled for one in rig.gate.compiling)
 
     asyncio.run(run())
 

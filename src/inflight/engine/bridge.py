@@ -17,7 +17,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -31,7 +31,7 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.event_stream import EngineStopped, EventStream, settle
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.loop import EngineLoop
-from inflight.engine.preparing import Preparing
+from inflight.engine.preparing import Prepared, Preparing
 
 MANY = 16  # samples, from which on to take them in is work for a thread
 COMMAND_SECONDS = 0.005  # for commands at a time; what is left waits for the next round, or whoever comes next
@@ -103,21 +103,21 @@ class AsyncBridge:
         try:
             preparation = gate.prepare(grammars, ready, consumer.requests[0].tenant)
         except RequestRefused as refusal:
-            self._preparing.end(consumer)
+            self._preparing.leave(consumer)
             return consumer.accept(refusal)
-        if preparation is None:
-            return self._prepared(consumer, waited=False)
+        is_ready = preparation.is_ready
         self._preparing.awaits(consumer, preparation)
+        if is_ready:
+            self._prepared(consumer, waited=False)
 
     def _prepared(self, consumer: Consumer, waited: bool = True) -> None:
         """Its grammars are compiled; in the consumer's event loop. It may have gone away meanwhile."""
-        ended = self._preparing.end(consumer)
-        if ended is not None:
-            since, aborted = ended
-            self._hand_in(consumer, self._loop.clock.now() - since if waited else 0.0, aborted)
+        prepared = self._preparing.end(consumer)
+        if prepared is not None:
+            self._hand_in(consumer, self._loop.clock.now() - prepared.since if waited else 0.0, prepared)
 
-    def _hand_in(self, consumer: Consumer, compiling: float = 0.0, aborted: frozenset[str] = frozenset()) -> None:
-        add = partial(self._add, consumer, compiling, aborted)
+    def _hand_in(self, consumer: Consumer, compiling: float = 0.0, prepared: Prepared | None = None) -> None:
+        add = partial(self._add, consumer, compiling, prepared)
         if not _is_large(consumer):
             return self._send(add)
         self._large.put(add)
@@ -125,7 +125,7 @@ class AsyncBridge:
 
     def leave(self, consumer: Consumer) -> None:
         """It went away. Another's request may bear the id of one that was refused for it."""
-        if self._preparing.end(consumer) is not None:
+        if self._preparing.leave(consumer):
             return
         abort = partial(self._abort_all, consumer)
         if not _is_large(consumer):
@@ -229,8 +229,17 @@ class AsyncBridge:
         lanes = tuple(replace(lane, compiling=counts.get(lane.name, 0)) for lane in snapshot.lanes)
         return replace(snapshot, lanes=lanes)
 
-    def _add(self, consumer: Consumer, compiling: float, aborted: frozenset[str]) -> None:
-        """compiling: seconds that their grammars took. aborted: those of them that were, meanwhile."""
+    def _add(self, consumer: Consumer, compiling: float, prepared: Prepared | None) -> None:
+        """compiling: seconds that their grammars took. prepared: the grammars are kept until the requests are taken in,
+        or refused."""
+        try:
+            self._take_in(consumer, compiling, () if prepared is None else prepared.aborted)
+        finally:
+            if prepared is not None:
+                prepared.cancel()
+
+    def _take_in(self, consumer: Consumer, compiling: float, aborted: Iterable[str]) -> None:
+        """aborted: those of them that were, meanwhile."""
         if self._stopped is not None:
             return _call(consumer.loop, partial(consumer.accept, EngineStopped(self._stopped)))
         added: list[Request] = []

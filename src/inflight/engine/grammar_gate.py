@@ -13,18 +13,23 @@ from inflight.core.types.grammar_stats import GrammarStats
 
 
 class Preparation(Protocol):
+    @property
+    def is_ready(self) -> bool:
+        """Whether all is done, whatever came of it."""
+
     def cancel(self) -> None:
-        """Stop compiling what no other request waits for; harmless afterwards."""
+        """Stop compiling what no other request waits for, and keep nothing for these; harmless afterwards."""
 
 
 class GrammarGate(Protocol):
     def warm_up(self) -> None:
         """Begin with what every grammar needs, before the first has come."""
 
-    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Preparation | None:
+    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Preparation:
         """Compile them beside the engine, and call `then`, in any thread, when that is done, whatever came of it.
 
-        Returns None where it was done before, and `then` is not called. tenant: with whom these take turns. Raises
+        Where it was done before, the preparation is ready, and `then` is not called. What came of it is kept until the
+        preparation is cancelled, so that `check` need not wait. tenant: with whom these take turns. Raises
         RequestRefused where too many wait.
         """
 

@@ -27,7 +27,10 @@ C = TypeVar("C", bound=HasRequests)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Prepared:
+    """Requests of one consumer. since: when their waiting began. aborted: those that are to end at once. preparation:
+    of their grammars, which are kept until it is cancelled."""
+
     since: float
     aborted: set[str] = field(default_factory=set)
     preparation: Preparation | None = None
@@ -39,22 +42,24 @@ class _Waiting:
 
 class Preparing(Generic[C]):
     def __init__(self) -> None:
-        self._waiting: dict[C, _Waiting] = {}
+        self._waiting: dict[C, Prepared] = {}
         self._lock = threading.Lock()
 
     def begin(self, consumer: C, now: float) -> None:
         with self._lock:
-            self._waiting[consumer] = _Waiting(now)
+            self._waiting[consumer] = Prepared(now)
 
-    def end(self, consumer: C) -> tuple[float, frozenset[str]] | None:
-        """Since when it waited, and which of its requests are to end at once. None: it waits no more. What is not
-        compiled yet is compiled for others alone."""
+    def end(self, consumer: C) -> Prepared | None:
+        """Return what to hand in; None: it waits no more."""
         with self._lock:
-            one = self._waiting.pop(consumer, None)
-        if one is None:
-            return None
-        one.cancel()
-        return one.since, frozenset(one.aborted)
+            return self._waiting.pop(consumer, None)
+
+    def leave(self, consumer: C) -> bool:
+        """Return whether it waited. What is not compiled yet is compiled for others alone."""
+        one = self.end(consumer)
+        if one is not None:
+            one.cancel()
+        return one is not None
 
     def awaits(self, consumer: C, preparation: Preparation) -> None:
         """What is being compiled for it; cancelled at once where it has gone meanwhile."""

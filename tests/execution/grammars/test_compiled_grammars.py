@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
+import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,6 @@ from text.builders import byte_level
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import RequestRefused
 from inflight.execution.grammars import compile_queue, compiled_grammars
-from inflight.execution.grammars.compile_queue import CompileQueue
-from inflight.execution.grammars.compile_wire import Verdict
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.text import Tokenizer
 
@@ -87,8 +83,8 @@ def test_what_takes_too_long_or_too_much_is_refused_and_the_refusal_kept(grammar
 def test_a_small_grammar_is_ready_while_another_tenants_slow_ones_compile(grammars: CompiledGrammars) -> None:
     slow = [stepping(1999, 1997 - 2 * n) for n in range(8)]
     done, ready = threading.Event(), threading.Event()
-    assert grammars.prepare(slow, done.set, "other") is not None
-    assert grammars.prepare([SMALL], ready.set, "mine") is not None
+    grammars.prepare(slow, done.set, "other")
+    grammars.prepare([SMALL], ready.set, "mine")
     assert ready.wait(SECONDS) and not done.is_set()
 
 
@@ -98,7 +94,7 @@ def test_nothing_is_compiled_for_requests_that_left(
     monkeypatch.setattr(compile_queue, "MAX_AT_ONCE", 1)
     ended = threading.Event()
     slow, last = grammars.prepare([SLOW], ended.set), threading.Event()
-    assert slow is not None and grammars.prepare([SMALL], last.set) is not None
+    grammars.prepare([SMALL], last.set)
     slow.cancel()
     assert last.wait(SECONDS)  # it need not wait for the end of the slow one
     assert grammars.stats().refused == 0
@@ -107,11 +103,11 @@ def test_nothing_is_compiled_for_requests_that_left(
 
 def test_what_another_request_waits_for_is_compiled_all_the_same(grammars: CompiledGrammars) -> None:
     done = threading.Event()
-    first, second = grammars.prepare([SMALL], lambda: None), grammars.prepare([SMALL], done.set)
-    assert first is not None and second is not None
+    first = grammars.prepare([SMALL], lambda: None)
+    grammars.prepare([SMALL], done.set)
     first.cancel()
     assert done.wait(SECONDS)
-    assert grammars.prepare([SMALL], lambda: None) is None  # it is there
+    assert grammars.prepare([SMALL], lambda: None).is_ready  # it is there
 
 
 def test_too_many_that_wait_are_refused_with_their_number(
@@ -121,11 +117,11 @@ def test_too_many_that_wait_are_refused_with_their_number(
     monkeypatch.setattr(compile_queue, "MAX_AT_ONCE", 0)
     monkeypatch.setattr(compile_queue, "MAX_WAITING_OF_TENANT", 3)
     for n in range(3):
-        assert grammars.prepare([Grammar("regex", f"a{{{n + 1}}}")], lambda: None, "one") is not None
+        grammars.prepare([Grammar("regex", f"a{{{n + 1}}}")], lambda: None, "one")
     with pytest.raises(RequestRefused, match="3 of this tenant's grammars wait") as refused:
         grammars.prepare([Grammar("regex", "b"), Grammar("regex", "c")], lambda: None, "one")
     assert refused.value.retry_after and refused.value.field == "grammar"
-    assert grammars.prepare([Grammar("regex", "b")], lambda: None, "another") is not None
+    grammars.prepare([Grammar("regex", "b")], lambda: None, "another")
 
 
 def test_the_cache_is_bounded_by_bytes_and_the_least_recently_used_go(
@@ -140,35 +136,97 @@ def test_the_cache_is_bounded_by_bytes_and_the_least_recently_used_go(
     grammars.check(SMALL)
     grammars.check(Grammar("regex", "[0-9]"))
     assert grammars.stats().cached_bytes < 4 * one
-    assert grammars.prepare([SMALL], lambda: None) is None  # and not the one that was asked for last
+    assert grammars.prepare([SMALL], lambda: None).is_ready  # and not the one that was asked for last
 
 
-def test_a_process_that_is_killed_is_started_anew_and_its_jobs_are_sent_again() -> None:
-    queue, verdicts = CompileQueue(lambda: VOCABULARY), list[Verdict]()
-    both = threading.Semaphore(0)
+def test_what_a_request_has_prepared_is_kept_until_it_is_handed_in(
+    grammars: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its check runs in an event loop, or while the engine waits."""
+    monkeypatch.setattr(compiled_grammars, "CACHE_BYTES", 0)
+    ready, others = threading.Event(), threading.Event()
+    mine = grammars.prepare([SMALL], ready.set)
+    other = grammars.prepare([Grammar("regex", f"b{{{n}}}") for n in range(1, 5)], others.set)
+    assert ready.wait(SECONDS) and others.wait(SECONDS)
+    grammars.check(SMALL)
+    assert grammars.stats().compiled == 5
+    kept = grammars.stats().cached_bytes
+    mine.cancel()
+    other.cancel()
+    assert grammars.stats().cached_bytes < kept
 
-    def decided(verdict: Verdict) -> None:
-        verdicts.append(verdict)
-        both.release()
 
-    try:
-        queue.start()
-        process = queue._process
+def test_a_grammar_whose_process_was_killed_twice_may_be_asked_for_again(grammars: CompiledGrammars) -> None:
+    grammars.check(SMALL)
+    done = threading.Event()
+    preparation, killed = grammars.prepare([SLOW], done.set), list[Any]([None])
+    for _ in range(2):
+        while (process := grammars._queue._process) in killed:
+            time.sleep(0.01)
         assert process is not None
-        os.kill(process._process.pid, signal.SIGSTOP)
-        queue.put("", SMALL, decided)
-        os.kill(process._process.pid, signal.SIGKILL)
-        assert both.acquire(timeout=SECONDS) and verdicts[0].source is not None
-        assert queue._process is not process
+        process._process.kill()
+        killed.append(process)
+    assert done.wait(SECONDS)
+    with pytest.raises(RequestRefused, match="ended twice") as refused:
+        grammars.check(SLOW)
+    assert refused.value.retry_after
+    preparation.cancel()
+    with pytest.raises(RequestRefused, match=r"processor time|MiB") as refused:
+        grammars.check(SLOW)
+    assert refused.value.retry_after is None
+
+
+def test_a_process_that_cannot_be_started_refuses_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    made = CompiledGrammars(lambda: VOCABULARY)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(compile_queue.subprocess, "Popen", no_process)
+            for _ in range(5):  # more than a tenant's at work
+                with pytest.raises(RequestRefused, match="no process can be started") as refused:
+                    made.check(SMALL)
+                assert refused.value.retry_after
+        made.check(SMALL)
     finally:
-        queue.close()
+        made.close()
 
 
-def test_a_closed_queue_leaves_no_process_behind() -> None:
-    queue = CompileQueue(lambda: VOCABULARY)
-    queue.put("", SLOW, lambda _: None)
-    process = queue._process
-    assert process is not None
-    queue.close()
-    process._process.wait(SECONDS)
-    assert not Path(f"/proc/{process._process.pid}/exe").exists()
+def test_no_thread_waits_for_a_grammar_of_an_engine_that_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, outcomes = CompiledGrammars(lambda: VOCABULARY), list[RequestRefused]()
+    made.check(SMALL)
+    monkeypatch.setattr(compile_queue, "MAX_AT_ONCE", 0)
+
+    def wait() -> None:
+        try:
+            made.check(Grammar("regex", "b"))
+        except RequestRefused as refusal:
+            outcomes.append(refusal)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while made.stats().cache_hits == 0 and not made._entries.get(("regex", "b")):
+        time.sleep(0.01)
+    made.close()
+    waiting.join(SECONDS)
+    assert "was closed" in str(outcomes[0])
+    with pytest.raises(RequestRefused, match="was closed"):
+        made.check(Grammar("regex", "c"))
+
+
+def test_a_fault_of_the_library_refuses_its_grammar_alone(
+    grammars: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panics(*_: Any) -> None:
+        raise Panic
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled_grammars, "compiled", panics)
+        for n in range(1, 4):  # more than there are threads
+            with pytest.raises(RequestRefused, match="Panic"):
+                grammars.check(Grammar("regex", f"b{{{n}}}"))
+    grammars.check(SMALL)

@@ -18,7 +18,7 @@ from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.grammars import grammar_row
+from inflight.execution.grammars import compiled_grammars, grammar_row
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.grammar_row import GrammarRow
@@ -337,9 +337,9 @@ def test_what_explodes_comes_to_an_end_in_words(compiled: CompiledGrammars, gram
 def test_the_same_grammar_is_compiled_once(compiled: CompiledGrammars) -> None:
     before, grammar = compiled.stats(), Grammar("regex", "once[0-9]")
     told: list[str] = []
-    if compiled.prepare([grammar, grammar], lambda: told.append("ready")):
+    if not compiled.prepare([grammar, grammar], lambda: told.append("ready")).is_ready:
         compiled.check(grammar)
-    assert not compiled.prepare([grammar], lambda: told.append("again"))
+    assert compiled.prepare([grammar], lambda: told.append("again")).is_ready
     Row(compiled, grammar).allowed()
     after = compiled.stats()
     assert (after.compiled - before.compiled, told) == (1, ["ready"])
@@ -433,3 +433,19 @@ def test_an_output_whose_masks_take_too_long_ends_alone(
     row = Row(compiled, AMBIGUOUS)
     assert row.allowed() == [[]]
     assert "make it less ambiguous" in (row.fault() or "")
+
+
+def test_a_grammar_that_leaves_the_cache_while_a_mask_is_filled_is_not_compiled_again(
+    compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass would wait for that."""
+    grammar = Grammar("regex", "leaves[0-9]")
+    compiled.check(grammar)
+    row = GrammarRow(grammar, compiled, 0, ())
+    assert not row.lacks_grammar
+    monkeypatch.setattr(compiled_grammars, "CACHE_BYTES", 0)
+    compiled.check(Grammar("regex", "another[0-9]"))
+    assert compiled.found(grammar) is None
+    before = compiled.stats().compiled
+    assert row.demand(np.full((1, 20), 0xFFFFFFFF, np.uint32), 0, ()) is not None
+    assert compiled.stats().compiled == before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import pickle
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from inflight.execution.grammars.compile_wire import (
     decode_verdict,
     encode,
 )
+from inflight.execution.grammars.errors import GrammarNotNow
 from inflight.limited_process import receive, send
 
 if TYPE_CHECKING:
@@ -36,11 +38,9 @@ MAX_OF_TENANT = 4  # of these, so that one tenant's slow grammars leave room for
 MAX_WAITING = 1024
 MAX_WAITING_OF_TENANT = 256
 _END_SECONDS = 1.0  # which it may take to end by itself
-LOST = "cannot be compiled: the process that compiles grammars ended twice; see the server's log"
+LOST = "cannot be compiled now: the process that compiles grammars ended twice; see the server's log, and try again"
 
-
-class TooManyGrammars(RuntimeError):
-    """The queue is full; the sentence holds the number."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class CompileQueue:
     """Its methods may be called in any thread."""
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """vocabulary: asked for when the process is started."""
+        """vocabulary: asked for whenever a process is started, in a thread."""
         self._vocabulary = vocabulary
         self._lock = threading.RLock()  # of what stands below
         self._numbers = itertools.count()
@@ -66,20 +66,21 @@ class CompileQueue:
         self._is_closed = False
 
     def start(self) -> None:
-        """Start the process before the first job comes."""
-        with self._lock:
-            self._running_process()
+        """Start the process before the first job comes, if the system lets it start."""
+        with self._lock, contextlib.suppress(GrammarNotNow):
+            self._start()
 
     def put(self, tenant: str, grammar: Grammar, done: Callable[[Verdict], None]) -> int:
-        """Queue a grammar and return the job's number; `done` is called in another thread. Raises TooManyGrammars."""
+        """Queue a grammar and return the job's number; `done` is called in another thread. Raises GrammarNotNow where
+        too many wait, and where no process can be started."""
         with self._lock:
-            waiting = self._waiting.setdefault(tenant, deque())
-            total = sum(map(len, self._waiting.values()))
-            if len(waiting) >= MAX_WAITING_OF_TENANT or total >= MAX_WAITING:
-                whose = f"{len(waiting)} of this tenant's" if len(waiting) >= MAX_WAITING_OF_TENANT else f"{total}"
-                raise TooManyGrammars(f"{whose} grammars wait to be compiled already; try again in a moment.")
+            waiting, total = len(self._waiting.get(tenant, ())), sum(map(len, self._waiting.values()))
+            if waiting >= MAX_WAITING_OF_TENANT or total >= MAX_WAITING:
+                whose = f"{waiting} of this tenant's" if waiting >= MAX_WAITING_OF_TENANT else f"{total}"
+                raise GrammarNotNow(f"cannot be compiled now: {whose} grammars wait already; try again in a moment")
+            self._start()
             job = _Job(next(self._numbers), tenant, grammar, done)
-            waiting.append(job)
+            self._waiting.setdefault(tenant, deque()).append(job)
             self._send_next()
         return job.number
 
@@ -90,10 +91,12 @@ class CompileQueue:
                 assert self._process is not None
                 self._process.send(CancelJob(number))
                 return self._send_next()
-            for waiting in self._waiting.values():
+            for tenant, waiting in self._waiting.items():
                 for job in waiting:
                     if job.number == number:
                         waiting.remove(job)
+                        if not waiting:
+                            del self._waiting[tenant]
                         return None
 
     def close(self) -> None:
@@ -107,8 +110,8 @@ class CompileQueue:
             process.close()
 
     def _send_next(self) -> None:
-        """Start what may be started, one of each tenant in turn."""
-        while len(self._at_work) < MAX_AT_ONCE and not self._is_closed:
+        """Send what may be compiled, one of each tenant in turn."""
+        while self._process is not None and len(self._at_work) < MAX_AT_ONCE:
             tenant = next(filter(self._may_start, self._waiting), None)
             if tenant is None:
                 return
@@ -117,17 +120,23 @@ class CompileQueue:
             if not self._waiting[tenant]:
                 del self._waiting[tenant]
             self._at_work[job.number] = job
-            self._running_process().send(CompileJob(job.number, job.grammar.kind, job.grammar.source))
+            self._process.send(CompileJob(job.number, job.grammar.kind, job.grammar.source))
 
     def _may_start(self, tenant: str) -> bool:
         at_work = sum(job.tenant == tenant for job in self._at_work.values())
         return bool(self._waiting[tenant]) and at_work < MAX_OF_TENANT
 
-    def _running_process(self) -> _Process:
-        if self._process is None and not self._is_closed:
-            self._process = _Process(self._vocabulary(), self._decided, self._process_ended)
-        assert self._process is not None
-        return self._process
+    def _start(self) -> None:
+        """Start the process unless it runs. Raises GrammarNotNow."""
+        if self._is_closed:
+            raise GrammarNotNow("cannot be compiled: the engine was closed")
+        if self._process is None:
+            try:
+                self._process = _Process(self._vocabulary, self._decided, self._process_ended)
+            except (OSError, RuntimeError) as error:
+                raise GrammarNotNow(
+                    f"cannot be compiled now, since no process can be started for it ({error}); try again in a moment"
+                ) from None
 
     def _decided(self, verdict: Verdict) -> None:
         with self._lock:
@@ -142,33 +151,52 @@ class CompileQueue:
             if self._process is not process:
                 return
             self._process = None
-            lost = list(self._at_work.values())
+            lost, gone = list(self._at_work.values()), list[_Job]()
+            log.warning("the process that compiles grammars ended (%s) with %d at work", process.exit_code, len(lost))
             self._at_work.clear()
-            for job in lost:
-                if not job.was_lost:
+            for job in reversed(lost):
+                if job.was_lost:
+                    gone.append(job)
+                else:
                     job.was_lost = True
                     self._waiting.setdefault(job.tenant, deque()).appendleft(job)
-            gone = [job for job in lost if job not in self._waiting.get(job.tenant, ())]
+            why = LOST
+            if self._waiting:
+                try:
+                    self._start()
+                except GrammarNotNow as error:
+                    why = str(error)
+                    gone += [job for waiting in self._waiting.values() for job in waiting]
+                    self._waiting.clear()
             self._send_next()
         for job in gone:
-            job.done(Verdict(job.number, error=LOST))
+            job.done(Verdict(job.number, error=why, passes=True))
 
 
 class _Process:
     """The worker process, and the thread that reads from it."""
 
     def __init__(
-        self, vocabulary: Vocabulary, decided: Callable[[Verdict], None], ended: Callable[[_Process], None]
+        self,
+        vocabulary: Callable[[], Vocabulary],
+        decided: Callable[[Verdict], None],
+        ended: Callable[[_Process], None],
     ) -> None:
+        """Raises OSError or RuntimeError where the system gives no process, descriptor or thread."""
         self._decided, self._ended = decided, ended
+        self._vocabulary = vocabulary
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, "-m", "inflight.execution.grammars.compile_worker", str(theirs.fileno())]
         with theirs:
-            self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-        self._orders: deque[bytes] = deque([pickle.dumps(vocabulary)])
-        self._has_orders = threading.Semaphore(1)
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                )
+            except OSError:
+                self._socket.close()
+                raise
+        self._orders = deque[bytes]()
+        self._has_orders = threading.Semaphore(0)
         for work in (self._read, self._write):
             threading.Thread(target=work, name="grammar-compiles", daemon=True).start()
 
@@ -177,10 +205,13 @@ class _Process:
         self._orders.append(encode(order))
         self._has_orders.release()
 
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
     def close(self) -> None:
         """End the process, which kills what it has at work."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut_down()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -188,15 +219,16 @@ class _Process:
         self._has_orders.release()
 
     def _write(self) -> None:
-        """In a thread of its own: the process loads for a while, and a socket holds little."""
-        while True:
-            self._has_orders.acquire()
-            if not self._orders:
-                return self._socket.close()
-            try:
+        """In a thread of its own: the process loads for a while, and a socket holds little. Whatever breaks it ends the
+        process, which is started anew for what it had at work."""
+        try:
+            send(self._socket, pickle.dumps(self._vocabulary()))
+            while self._has_orders.acquire() and self._orders:
                 send(self._socket, self._orders.popleft())
-            except OSError:
-                return
+        except OSError:
+            pass
+        finally:
+            self._shut_down()
 
     def _read(self) -> None:
         try:
@@ -204,5 +236,13 @@ class _Process:
                 self._decided(decode_verdict(receive(self._socket)))
         except (EOFError, OSError):
             pass
-        self._process.wait()
-        self._ended(self)
+        finally:
+            self._shut_down()
+            self._process.wait()
+            self._has_orders.release()  # the thread that writes ends, too
+            self._ended(self)
+            self._socket.close()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)

@@ -26,6 +26,7 @@ class Verdict(Struct, frozen=True):
     """The outcome of one job.
 
     source: the grammar in the library's words, which the engine compiles again; None: `error` says why there is none.
+    passes: the error is none of the grammar's own; asking again may help.
     checks: schemas, as JSON, that its texts are checked under once they are whole (`GrammarSource`).
     memory_bytes: that the compiled grammar takes. seconds: of processor time that compiling took.
     """
@@ -34,6 +35,7 @@ class Verdict(Struct, frozen=True):
     source: str | None = None
     checks: dict[str, str] = {}
     error: str | None = None
+    passes: bool = False
     memory_bytes: int = 0
     seconds: float = 0.0
 

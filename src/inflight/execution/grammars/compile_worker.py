@@ -13,7 +13,7 @@ import ctypes
 import os
 import pickle
 import resource
-import select
+import selectors
 import signal
 import socket
 import sys
@@ -45,6 +45,7 @@ WORKING_BYTES = 256 << 20  # while it is compiled
 STACK_BYTES = 16 << 20  # of the thread that compiles here
 MAX_LEXER_STATES = 20_000  # of the automaton that reads a text; of about 2 kB
 MAX_SYMBOLS = 200_000  # of its rules
+MAX_ERROR_CHARACTERS = 300
 STEP_LEXER_FUEL = 200_000  # of one mask: about 14 ms; the first of a hundred optional properties needs 150,000
 NICE = 10
 _WITH_SCHEMAS = ("json_schema", "lark", "structural_tag")
@@ -83,8 +84,19 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
 # -- the child -------------------------------------------------------------------------------------------------------
 
 
-def _compile(known: _Known, job: CompileJob, verdict: int) -> None:
-    """Write the verdict of one job to a pipe, and end this process."""
+def _compile(known: _Known, job: CompileJob, verdict: int, others: list[int]) -> None:
+    """Write the verdict of one job to a pipe, and end this process, whatever happens: an error that went on from here
+    would end the children beside it. others: descriptors of the process that forked it."""
+    try:
+        for one in others:
+            os.close(one)
+        _write_verdict(known, job, verdict)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _write_verdict(known: _Known, job: CompileJob, verdict: int) -> None:
     silence_stderr()
     limit_memory(WORKING_BYTES + STACK_BYTES)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process, whatever it computes
@@ -95,7 +107,6 @@ def _compile(known: _Known, job: CompileJob, verdict: int) -> None:
     thread.join()
     with os.fdopen(verdict, "wb", closefd=False) as pipe:
         pipe.write(encode(outcome[0]))
-    os._exit(0)
 
 
 def _verdict(known: _Known, job: CompileJob) -> Verdict:
@@ -110,6 +121,9 @@ def _verdict(known: _Known, job: CompileJob) -> Verdict:
         return Verdict(job.number, error=TOO_LARGE, seconds=time.process_time() - began)
     except RecursionError:
         return Verdict(job.number, error=TOO_DEEP, seconds=time.process_time() - began)
+    except BaseException as error:  # what the library panics with is no Exception
+        sentence = f"cannot be compiled: {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+        return Verdict(job.number, error=sentence, seconds=time.process_time() - began)
     seconds = time.process_time() - began
     if memory > MEMORY_BYTES:
         return Verdict(job.number, error=TOO_LARGE, seconds=seconds)
@@ -184,15 +198,25 @@ class _Children:
 
     def start(self, job: CompileJob) -> None:
         """Fork a child for this job."""
-        theirs, mine = os.pipe()
-        pid = os.fork()
+        try:
+            theirs, mine = os.pipe()
+        except OSError as error:
+            return self._refuse(job, error)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(theirs)
+            os.close(mine)
+            return self._refuse(job, error)
         if not pid:
-            self._engine.close()
-            for pipe in (theirs, *self._children):
-                os.close(pipe)
-            _compile(self._known, job, mine)
+            _compile(self._known, job, mine, [self._engine.fileno(), theirs, *self._children])
         os.close(mine)
         self._children[theirs] = _Child(job.number, pid)
+
+    def _refuse(self, job: CompileJob, error: OSError) -> None:
+        """Report that the system lets no child start."""
+        sentence = f"cannot be compiled now, since the system starts no process ({error.strerror}); try again in 1 s"
+        send(self._engine, encode(Verdict(job.number, error=sentence, passes=True)))
 
     def cancel(self, number: int) -> None:
         """Kill the child of this job, if it is at work."""
@@ -247,13 +271,21 @@ def main() -> int:
 def _serve(engine: socket.socket, children: _Children) -> None:
     """Raises EOFError or OSError where the engine has closed its side."""
     while True:
-        for ready in select.select([engine.fileno(), *children.pipes], [], [])[0]:
+        for ready in _readable([engine.fileno(), *children.pipes]):
             if ready != engine.fileno():
                 children.read(ready)
             elif isinstance(order := decode_order(receive(engine)), CompileJob):
                 children.start(order)
             else:
                 children.cancel(order.number)
+
+
+def _readable(descriptors: list[int]) -> list[int]:
+    """Wait for one of these. The engine's may be numbered above 1,023, which `select` does not take."""
+    with selectors.PollSelector() as selector:
+        for one in descriptors:
+            selector.register(one, selectors.EVENT_READ)
+        return [key.fd for key, _ in selector.select()]
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ has left before its request's turn comes, it is compiled again beside that step'
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.request import RequestRefused
-from inflight.execution.grammars.compile_queue import CompileQueue, TooManyGrammars
+from inflight.execution.grammars.compile_queue import CompileQueue
 from inflight.execution.grammars.compile_wire import Verdict
 from inflight.execution.grammars.compile_worker import NICE, STACK_BYTES, compiled
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.errors import GrammarError, GrammarNotNow
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.tally import GrammarTally
 from inflight.execution.grammars.vocabulary import Vocabulary
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 64 << 20  # of compiled grammars, whether a running request uses them or not
 _OVERHEAD_BYTES = 64 << 10  # of one, beside what compiling it allocated; of a refusal, its source and sentence
 _THREADS = 2
+log = logging.getLogger(__name__)
 _NAMES = {
     "json_schema": "The JSON schema",
     "json_object": "The JSON object",
@@ -46,7 +48,7 @@ _NAMES = {
 }
 
 
-class _Compiled(NamedTuple):
+class Compiled(NamedTuple):
     """checks: of texts once they are whole, where the grammar allows more than was asked for."""
 
     matcher: LLMatcher
@@ -57,25 +59,32 @@ class _Compiled(NamedTuple):
 class _Entry:
     """A grammar that is being compiled, was, or cannot be.
 
-    outcome: its matcher and checks, or GrammarError. interested: requests that wait for it; without any, compiling is
-    cancelled. job: its number in the queue.
+    outcome: its matcher and checks, or GrammarError. interested: requests that wait for it, or were not handed in yet;
+    as long as there are any, it is kept; without any, compiling is cancelled. job: its number in the queue. passes:
+    why it was not compiled is none of its own faults; the next request that asks for it tries again.
     """
 
     grammar: Grammar
-    outcome: Future[_Compiled] = field(default_factory=Future)
+    outcome: Future[Compiled] = field(default_factory=Future)
     interested: int = 0
     job: int | None = None
+    passes: bool = False
     memory_bytes: int = _OVERHEAD_BYTES
 
 
 class Preparation:
-    """Grammars that requests of one consumer wait for."""
+    """Grammars of requests of one consumer. is_ready: all are compiled, or cannot be."""
 
     def __init__(self, entries: list[_Entry], drop: Callable[[_Entry], None]) -> None:
         self._entries, self._drop = entries, drop
 
+    @property
+    def is_ready(self) -> bool:
+        return all(entry.outcome.done() for entry in self._entries)
+
     def cancel(self) -> None:
-        """Stop compiling what no other request waits for. Harmless when all is compiled, or called again."""
+        """Stop compiling what no other request waits for, and keep nothing for these any longer. Harmless when called
+        again."""
         entries, self._entries = self._entries, []
         for entry in entries:
             self._drop(entry)
@@ -114,24 +123,24 @@ class CompiledGrammars:
 
         self._in_thread(start)
 
-    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Preparation | None:
+    def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Preparation:
         """Compile them, and call `then`, in any thread, when all are compiled or have turned out not to be.
 
-        Returns None where all were before, and `then` is not called. Raises RequestRefused where too many wait.
+        Where all were before (`is_ready`), `then` is not called. They are kept until the preparation is cancelled.
+        Raises RequestRefused where too many wait.
         """
-        bound = [one for one in grammars if one.kind != "none"]
         with self._lock:
-            if all((entry := self._found(one)) is not None and entry.outcome.done() for one in bound):
-                self.tally.cache_hits += len(bound)
-                return None
             entries: list[_Entry] = []
             preparation = Preparation(entries, self._lose_interest)
-            for one in bound:
+            for one in grammars:
                 try:
-                    entries.append(self._entry(one, tenant))
-                except TooManyGrammars as error:
+                    if one.kind != "none":
+                        entries.append(self._entry(one, tenant))
+                except GrammarNotNow as error:
                     preparation.cancel()
-                    raise RequestRefused(str(error), 1.0, field="grammar", code="too_many_grammars") from None
+                    raise _refusal(one, error) from None
+            if preparation.is_ready:
+                return preparation
         _when_done([entry.outcome for entry in entries], then)
         return preparation
 
@@ -140,19 +149,18 @@ class CompiledGrammars:
         if grammar.kind == "none":
             return
         try:
-            self._outcome(grammar)
+            self.outcome(grammar)
         except GrammarError as error:
-            sentence = f"{_NAMES[grammar.kind]} {str(error).rstrip('.')}."
-            raise RequestRefused(sentence, field="grammar", code="invalid_grammar") from None
+            raise _refusal(grammar, error) from None
 
     def new_matcher(self, grammar: Grammar) -> LLMatcher:
         """Return a matcher at the beginning of the grammar; waits for what was not prepared. Raises GrammarError."""
-        return self._outcome(grammar).matcher.deep_copy()
+        return self.outcome(grammar).matcher.deep_copy()
 
     def checks(self, grammar: Grammar) -> AnswerChecks | None:
         """Return the checks of texts once they are whole; None where the grammar is as strict as what was asked for.
         Raises GrammarError."""
-        return self._outcome(grammar).checks
+        return self.outcome(grammar).checks
 
     def text(self, token_ids: list[int]) -> bytes:
         """Return the text that tokens of an output spell."""
@@ -164,23 +172,20 @@ class CompiledGrammars:
         assert self._tokenizer is not None, "a grammar was compiled"
         return self._tokenizer.tokenize_str(text)
 
-    def _outcome(self, grammar: Grammar) -> _Compiled:
-        """Return what is kept; its matcher is not to move. Raises GrammarError."""
+    def outcome(self, grammar: Grammar) -> Compiled:
+        """Return what is kept, whose matcher is not to move; waits for what was not prepared. Raises GrammarError."""
         with self._lock:
-            try:
-                entry = self._entry(grammar, "")
-            except TooManyGrammars as error:
-                raise GrammarError(f"cannot be compiled: {error}") from None
+            entry = self._entry(grammar, "")
         try:
             return entry.outcome.result()
         finally:
             self._lose_interest(entry)
 
-    def has(self, grammar: Grammar) -> bool:
-        """Return whether it was compiled, or refused, and is still there."""
+    def found(self, grammar: Grammar) -> Future[Compiled] | None:
+        """Return what was compiled, or refused, and is still there."""
         with self._lock:
             entry = self._found(grammar)
-            return entry is not None and entry.outcome.done()
+            return entry.outcome if entry is not None and entry.outcome.done() else None
 
     def consume(self, matcher: LLMatcher, token_ids: Sequence[int], is_slow: bool) -> None:
         """Move a matcher on. is_slow: other threads compute Python meanwhile, which the library lets them where it
@@ -199,10 +204,13 @@ class CompiledGrammars:
         return self.tally.stats(self._cached_bytes)
 
     def close(self) -> None:
-        """End the process and the threads; what waits is not answered."""
+        """End the process and the threads; what waits is refused, so that no thread waits for ever."""
         self._queue.close()
         with self._lock:
             threads = _THREADS if self._has_threads else 0
+            waiting = [entry for entry in self._entries.values() if not entry.outcome.done()]
+        for entry in waiting:
+            self._refuse(entry, GrammarNotNow("cannot be compiled: the engine was closed"))
         for _ in range(threads):
             self._work.put(_end)
 
@@ -213,7 +221,7 @@ class CompiledGrammars:
 
     def _entry(self, grammar: Grammar, tenant: str) -> _Entry:
         """Return its entry, one more being interested; compiling it begins where there is none. Raises
-        TooManyGrammars."""
+        GrammarNotNow."""
         entry = self._found(grammar)
         if entry is not None:
             self.tally.cache_hits += 1
@@ -232,22 +240,30 @@ class CompiledGrammars:
         entry.job = self._queue.put(tenant, entry.grammar, lambda verdict: self._decided(entry, verdict))
 
     def _begin_with_tokenizer(self, entry: _Entry, tenant: str) -> None:
-        try:
+        with self._refusing(entry):
             self._load()
             with self._lock:
-                if self._found(entry.grammar) is entry:  # else nobody has waited so long
+                if self._found(entry.grammar) is entry:  # else no request has waited so long
                     self._begin(entry, tenant)
-        except TooManyGrammars as error:
-            self._refuse(entry, GrammarError(f"cannot be compiled: {error}"))
+
+    @contextlib.contextmanager
+    def _refusing(self, entry: _Entry) -> Iterator[None]:
+        """Whatever goes wrong refuses this grammar: its requests would wait for ever, and the thread end."""
+        try:
+            yield
         except GrammarError as error:
             self._refuse(entry, error)
+        except BaseException as error:  # what the library panics with is no Exception
+            log.exception("a grammar could not be compiled")
+            self._refuse(entry, GrammarNotNow(f"cannot be compiled: {type(error).__name__}; see the server's log"))
 
     def _decided(self, entry: _Entry, verdict: Verdict) -> None:
         """The limited process has come to a verdict; in the thread that reads it."""
         with self._lock:
             self.tally.compile_seconds += verdict.seconds
         if verdict.source is None:
-            return self._refuse(entry, GrammarError(verdict.error or "cannot be compiled"))
+            kind = GrammarNotNow if verdict.passes else GrammarError
+            return self._refuse(entry, kind(verdict.error or "cannot be compiled"))
         source = verdict.source
         self._in_thread(lambda: self._compile(entry, source, verdict))
 
@@ -256,49 +272,56 @@ class CompiledGrammars:
         assert self._tokenizer is not None, "made before the process was asked"
         if entry.outcome.done():
             return
-        try:
+        with self._refusing(entry):
             checks = AnswerChecks(verdict.checks) if verdict.checks else None
-            outcome = _Compiled(compiled(self._tokenizer, source), checks)
-        except GrammarError as error:
-            return self._refuse(entry, error)
-        with self._lock:
-            self.tally.compiled += 1
-            entry.memory_bytes += verdict.memory_bytes
-            self._keep(entry)
-        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            entry.outcome.set_result(outcome)
+            outcome = Compiled(compiled(self._tokenizer, source), checks)
+            if self._decide(entry, verdict.memory_bytes):
+                entry.outcome.set_result(outcome)
 
     def _refuse(self, entry: _Entry, error: GrammarError) -> None:
-        with self._lock:
-            if entry.outcome.done():
-                return
-            self.tally.refused += 1
-            self._keep(entry)
-        with contextlib.suppress(InvalidStateError):
+        entry.passes = isinstance(error, GrammarNotNow)
+        if self._decide(entry, None):
             entry.outcome.set_exception(error)
 
-    def _keep(self, entry: _Entry) -> None:
-        """Count what has an outcome; what was asked for least recently goes, until the rest fits."""
-        if self._found(entry.grammar) is not entry:
-            return
-        self._cached_bytes += entry.memory_bytes
-        for key, one in list(self._entries.items()):
+    def _decide(self, entry: _Entry, memory_bytes: int | None) -> bool:
+        """Return whether an outcome is to be set: no request has cancelled the grammar, and none can from now on.
+        memory_bytes: that it takes; None: it is refused."""
+        with self._lock:
+            if entry.outcome.done() or entry.outcome.running() or not entry.outcome.set_running_or_notify_cancel():
+                return False
+            if memory_bytes is None:
+                self.tally.refused += 1
+            else:
+                self.tally.compiled += 1
+                entry.memory_bytes += memory_bytes
+            self._cached_bytes += entry.memory_bytes
+            self._evict()
+            return True
+
+    def _evict(self) -> None:
+        """What was asked for least recently goes, until the rest fits, and what no request is interested in."""
+        for key, one in list(self._entries.items())[:-1]:
             if self._cached_bytes <= CACHE_BYTES:
                 return
-            if one is not entry and one.outcome.done():
+            if not one.interested and one.outcome.done():
                 del self._entries[key]
                 self._cached_bytes -= one.memory_bytes
 
     def _lose_interest(self, entry: _Entry) -> None:
-        """One request less waits for it."""
+        """One request less waits for it, or has it kept."""
         with self._lock:
             entry.interested -= 1
-            if entry.interested or entry.outcome.done():
+            if entry.interested:
                 return
-            self._entries.pop((entry.grammar.kind, entry.grammar.source), None)
-            entry.outcome.cancel()
-            if entry.job is not None:
-                self._queue.cancel(entry.job)
+            if entry.outcome.cancel():
+                self._entries.pop((entry.grammar.kind, entry.grammar.source), None)
+                if entry.job is not None:
+                    self._queue.cancel(entry.job)
+            elif entry.passes:
+                if self._entries.pop((entry.grammar.kind, entry.grammar.source), None) is not None:
+                    self._cached_bytes -= entry.memory_bytes
+            else:
+                self._evict()
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
@@ -330,6 +353,13 @@ class CompiledGrammars:
         self._work.put(work)
 
 
+def _refusal(grammar: Grammar, error: GrammarError) -> RequestRefused:
+    sentence = f"{_NAMES[grammar.kind]} {str(error).rstrip('.')}."
+    if isinstance(error, GrammarNotNow):
+        return RequestRefused(sentence, 1.0, field="grammar", code="too_many_grammars")
+    return RequestRefused(sentence, field="grammar", code="invalid_grammar")
+
+
 class _Ended(Exception):
     """A thread is to end."""
 
@@ -347,10 +377,10 @@ def _run(work: SimpleQueue[Callable[[], None]]) -> None:
             work.get()()
 
 
-def _when_done(outcomes: list[Future[_Compiled]], then: Callable[[], None]) -> None:
+def _when_done(outcomes: list[Future[Compiled]], then: Callable[[], None]) -> None:
     """One after the other: a callback of the last to come may run before the next is asked for."""
 
-    def next_one(_: Future[_Compiled] | None = None) -> None:
+    def next_one(_: Future[Compiled] | None = None) -> None:
         while outcomes and outcomes[-1].done():
             outcomes.pop()
         if outcomes:

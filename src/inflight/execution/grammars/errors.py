@@ -12,6 +12,10 @@ class GrammarError(ValueError):
     """A grammar cannot be used; the sentence, without its subject, says why."""
 
 
+class GrammarNotNow(GrammarError):
+    """A grammar cannot be compiled at the moment, for a reason that passes and is not its own."""
+
+
 def is_unsatisfiable(error: GrammarError) -> bool:
     """Whether the library found that no text is valid, which no wider form mends."""
     return "Unsatisfiable" in str(error) or ALLOWS_NOTHING in str(error)

@@ -7,13 +7,14 @@ tokens alone, however they came to be, so that a row that begins anew behind som
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from inflight.core.types.grammar import Grammar
 from inflight.execution.backends.protocol import Array
-from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.compiled_grammars import Compiled, CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError, told
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.prelude import Prelude
@@ -59,6 +60,7 @@ class GrammarRow:
         self._grammar, self._compiled = grammar, compiled
         self._prelude = Prelude(grammar)
         self._matcher: LLMatcher | None = None
+        self._kept: Future[Compiled] | None = None  # until the matcher is made: it may leave the cache meanwhile
         self._untaken = list(token_ids[prompt_length:])  # by the grammar
         self._has_ended = False
         self._checks: AnswerChecks | None = None
@@ -80,7 +82,9 @@ class GrammarRow:
     def lacks_grammar(self) -> bool:
         """Whether the grammar has to be compiled again."""
         unbound = self._matcher is not None or self.fault is not None or self._grammar.kind == "none"
-        return not unbound and not self._compiled.has(self._grammar)
+        if not unbound and self._kept is None:
+            self._kept = self._compiled.found(self._grammar)
+        return not unbound and self._kept is None
 
     def took(self, seconds: float) -> None:
         """Its masks took so much processor time."""
@@ -207,10 +211,11 @@ class GrammarRow:
     def _matched(self) -> LLMatcher | None:
         if self._matcher is None and self.fault is None:
             try:
-                self._matcher = self._compiled.new_matcher(self._grammar)
-                self._checks = self._compiled.checks(self._grammar)
+                kept = self._compiled.outcome(self._grammar) if self._kept is None else self._kept.result()
+                self._matcher, self._checks = kept.matcher.deep_copy(), kept.checks
             except GrammarError as error:  # it was compiled once, and could not be again
                 self.fault = f"The grammar {error}."
+            self._kept = None
         return self._matcher
 
     def _fill_ended(self, lines: Array) -> None:

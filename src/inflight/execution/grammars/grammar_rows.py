@@ -182,6 +182,7 @@ class GrammarRows:
             self._compiled.tally.sit_outs += 1
             return Sampled(drawn.sequence_id, (), waits_for=row.mask.ticket)
         row.mask = None
+        self._waiting.pop(drawn.sequence_id, None)
         if drawn.error is not None:
             error = row.error()
             return drawn if error is None else drawn._replace(error=error, by_request=True)

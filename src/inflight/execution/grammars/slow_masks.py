@@ -8,6 +8,7 @@ from -1 down; those of transfers are positive.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ SLOW_SECONDS = 0.005  # of processor time, from which on a mask is filled beside
 PATIENCE_SECONDS = 0.02  # of processor time of the thread that fills the masks of a pass, for which that waits
 MAX_SLOW_SECONDS = 10.0  # of processor time, that the slow masks of one output may take together
 _THREADS = 2
+log = logging.getLogger(__name__)
 _NICE = 10
 
 
@@ -36,7 +38,12 @@ class SlowMask:
     done: bool = False
     is_reported: bool = False
 
-    def set_done(self, _: object = None) -> None:
+    def set_done(self, filling: Future[None]) -> None:
+        """Called when they are filled. Where that broke, nothing can be drawn: a free draw would not be an answer."""
+        fault = None if filling.cancelled() else filling.exception()
+        if fault is not None:
+            log.error("the mask of a grammar could not be filled", exc_info=fault)
+            self.lines[:] = 0
         self.done = True
 
     def is_of(self, num_tokens: int, drafts: tuple[int, ...]) -> bool:
