@@ -34,6 +34,7 @@ def post(server: Server, content: bytes, encoding: str, path: str = COMPLETIONS)
         ("deflate", zlib.compress(BODY)),
         ("identity", BODY),
     ],
+    ids=["gzip", "two members", "deflate", "identity"],  # each worker names the same tests
 )
 def test_a_compressed_body_is_read(server: Server, encoding: str, content: bytes) -> None:
     answer = post(server, content, encoding)
@@ -50,6 +51,7 @@ def test_a_compressed_body_is_read(server: Server, encoding: str, content: bytes
         ("br", BODY, 415, "unsupported_encoding"),
         ("gzip, gzip", gzip.compress(gzip.compress(BODY)), 415, "unsupported_encoding"),
     ],
+    ids=["not compressed", "cut off", "with more behind", "another encoding", "unknown", "twice"],
 )
 def test_what_cannot_be_inflated_is_refused(
     server: Server, encoding: str, content: bytes, status: int, code: str
