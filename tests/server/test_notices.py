@@ -75,6 +75,11 @@ def test_the_log_names_each_field_once_in_a_while(caplog: pytest.LogCaptureFixtu
     assert len(caplog.messages) == 2
 
 
+def test_a_known_name_that_another_field_outweighs_has_no_hint(caplog: pytest.LogCaptureFixture) -> None:
+    IgnoredFieldLog(lambda: 0.0).note("chat", ("n_predict",))
+    assert "'n_predict' (each is reported" in caplog.text
+
+
 def test_the_log_is_not_filled_by_names(caplog: pytest.LogCaptureFixture) -> None:
     log = IgnoredFieldLog(lambda: 0.0)
     for number in range(2 * MAX_REPORTED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from inflight.server.call_counts import SPARE_TENANTS, SharedCallCounts, shared_table
 from inflight.server.reloading import reload_keys
 from inflight.server.settings import ServerSettings
-from inflight.server.tenants import KeysError, load_tenants
+from inflight.server.tenants import KeysError, Tenants, load_tenants
 
 from .conftest import Server
 
@@ -49,7 +50,11 @@ def test_keys_change_and_streams_go_on(start: Callable[..., Server], keys_file: 
 
 
 def test_without_files_to_read_the_server_drains(start: Callable[..., Server]) -> None:
-    server = start()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where these tests run under nohup, too
+    try:
+        server = start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     with httpx.stream("POST", server.url + "/v1/completions", json=ENDLESS, timeout=60) as response:
         lines = response.iter_lines()
         next(lines)
@@ -67,6 +72,27 @@ def test_what_cannot_be_in_force_yet_is_told(tmp_path: Path, caplog: pytest.LogC
         assert asyncio.run(reload_keys(tenants, ServerSettings(isolate_tenants=False)))
     assert tenants.of("Bearer b").name == "acme" and tenants.of("Bearer c").name == "other"
     assert ["Weights" in caplog.messages[0], "share cached prefixes" in caplog.messages[1]] == [True, True]
+
+
+def test_the_file_is_read_once_at_a_time(keys_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what an earlier signal has read could replace what a later one has."""
+    tenants, inside, seen = load_tenants(keys_file=keys_file), 0, []
+    reread = tenants.reread
+
+    def slow() -> Tenants:
+        nonlocal inside
+        inside += 1
+        seen.append(inside)
+        time.sleep(0.01)
+        inside -= 1
+        return reread()
+
+    async def twice() -> None:
+        await asyncio.gather(*(reload_keys(tenants, ServerSettings()) for _ in range(2)))
+
+    monkeypatch.setattr(tenants, "reread", slow)
+    asyncio.run(twice())
+    assert seen == [1, 1]
 
 
 def test_new_tenants_have_cells_of_their_own() -> None:

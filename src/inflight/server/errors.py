@@ -23,7 +23,8 @@ class ApiError(Exception):
     """The error that a client gets instead of an answer.
 
     status: HTTP status. type, code: OpenAI's names; without a code it is the status's. param: the field of the body
-    that is to blame, if one is. retry_after: seconds after which it makes sense to ask again.
+    that is to blame, if one is. retry_after: seconds after which it makes sense to ask again. accepts: encodings that a
+    body may have, where its own is refused.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        accepts: str | None = None,
     ):
         self.message = shortened(message, MAX_MESSAGE)  # whatever of a body it quotes
         super().__init__(self.message)
@@ -42,7 +44,7 @@ class ApiError(Exception):
         self.type = type
         self.param = None if param is None else shortened(param, MAX_PARAM)
         self.code = code or _code_of(status, param)
-        self.retry_after = retry_after
+        self.retry_after, self.accepts = retry_after, accepts
 
     @property
     def body(self) -> dict[str, Any]:
@@ -55,8 +57,8 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """Retry-After holds whole seconds, and never 0: the client would be back before anything has changed."""
         headers = {} if self.retry_after is None else {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
-        if self.status == 415:
-            headers["Accept-Encoding"] = "gzip, deflate"
+        if self.accepts is not None:
+            headers["Accept-Encoding"] = self.accepts
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers

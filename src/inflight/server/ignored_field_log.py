@@ -27,7 +27,7 @@ class IgnoredFieldLog:
     def note(self, endpoint: EndpointName, names: Sequence[str]) -> None:
         if new := [name for name in names if self._is_news(name)]:
             known = ENDPOINTS[endpoint].body.names
-            shown = ", ".join(_with_hint(name, nearest(name, known)) for name in new)
+            shown = ", ".join(_with_hint(name, None if name in known else nearest(name, known)) for name in new)
             _log.warning(
                 f"{counted(len(new), 'unknown field')} of a body for {ENDPOINTS[endpoint].path} ignored: {shown} (each "
                 f"is reported once in {REPORT_SECONDS / 60:g} min; --unknown-fields says what becomes of them)."

@@ -35,6 +35,11 @@ async def reload_keys(
     """
     if tenants.file is None:
         return False
+    async with tenants.reloading:
+        return await _reload_keys(tenants, settings, prepare)
+
+
+async def _reload_keys(tenants: Tenants, settings: ServerSettings, prepare: Callable[[Sequence[str]], None]) -> bool:
     before, weights = set(tenants.names), tenants.weights
     try:
         reread = await asyncio.to_thread(tenants.reread)

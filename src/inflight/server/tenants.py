@@ -17,6 +17,7 @@ A keys file is TOML, one table a tenant:
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import tomllib
@@ -89,6 +90,7 @@ class Tenants:
         """keys: SHA-256 digest of each key, and whose it is. Several keys may name the same tenant. file: that the keys
         are from which can be read again. given: the others, of the command line."""
         self._keys, self.file, self._given = tuple(keys), file, given
+        self.reloading = asyncio.Lock()  # the file is read once at a time: what was read last is what it has now
 
     @property
     def required(self) -> bool:

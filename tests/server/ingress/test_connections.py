@@ -225,6 +225,21 @@ def test_of_many_that_come_at_once_some_are_refused_and_none_cut_off(monkeypatch
     asyncio.run(test())
 
 
+def test_a_new_connection_does_not_keep_half_sent_ones_from_making_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: 100.0))
+
+    async def test() -> None:
+        every = Connections(ConnectionLimits(head_seconds=5, connections=3, per_address=3), Refusals())
+        slow, new, other = [Silent(), Silent()], Silent(), Silent()
+        for one in slow:
+            assert every.admit(one, "10.0.0.1") is None
+            every.reading(one, 10)
+        assert every.admit(new, "10.0.0.2") is None and every.admit(other, "10.0.0.3") is None
+        assert [one.closed for one in (*slow, new)] == [True, False, False]
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize(("descriptors", "possible"), [(64, 32), (200, 100), (1024, 896)])
 def test_a_system_with_few_descriptors_takes_fewer_connections(descriptors: int, possible: int) -> None:
     assert possible_connections(descriptors) == possible

@@ -134,7 +134,7 @@ class BodyReader:
 
 def _compressed_upload() -> ApiError:
     sentence = "Files are uploaded without Content-Encoding; leave that header out, and send the file uncompressed."
-    return ApiError(415, sentence, code="unsupported_encoding")
+    return ApiError(415, sentence, code="unsupported_encoding", accepts="identity")
 
 
 def _seconds_of_piece(scope: Scope) -> float:

@@ -170,9 +170,9 @@ class Connections:
         return next((one for one in islice(idle, _LOOKED_AT) if self._new.get(one, latest) <= latest), None)
 
     def _least_needed(self) -> Member | None:
-        """The longest idle; else the oldest half-sent request of the address that has most of them."""
-        if self._idle:
-            return self._spare(self._idle)
+        """Return the longest idle; else the oldest half-sent request of the address that has most of them."""
+        if (idle := self._spare(self._idle)) is not None:
+            return idle
         if self._reading:
             return next(iter(max(self._addresses.values(), key=lambda one: len(one.reading)).reading))
         return None

@@ -62,5 +62,6 @@ def inflater_for(scope: Scope) -> Inflater | None:
             415,
             f"Content-Encoding is {shortened(encoding)!r}, which is not read; send gzip, deflate or no compression.",
             code="unsupported_encoding",
+            accepts="gzip, deflate",
         )
     return Inflater(encoding)
