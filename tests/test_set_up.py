@@ -103,11 +103,14 @@ def test_all_instruction_sets_are_compiled_for_the_check_and_from_when_they_are_
     assert compiled(other) == ["native", "all", "all"]
 
 
-@pytest.mark.parametrize(("name", "sources", "is_taken"), [("", "", True), ("another", "", False), ("", "0", False)])
-def test_a_published_module_of_these_sources_is_not_compiled_again(
-    tmp_path: Path, name: str, sources: str, is_taken: bool
+@pytest.mark.parametrize(
+    ("name", "sources", "asked", "is_taken"),
+    [("", "", "1", True), ("another", "", "1", False), ("", "0", "1", False), ("", "", "", False)],
+)
+def test_a_published_module_of_these_sources_is_not_compiled_again_where_that_is_asked_for(
+    tmp_path: Path, name: str, sources: str, asked: str, is_taken: bool
 ) -> None:
-    """name, sources: of the wheel; empty: this checkout's."""
+    """name, sources: of the wheel; empty: this checkout's. asked: INFLIGHT_TAKE_PUBLISHED."""
     root = SCRIPT.parents[1]
     own = subprocess.check_output([sys.executable, root / "native" / "sources_hash.py"], text=True).strip()
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
@@ -116,7 +119,7 @@ def test_a_published_module_of_these_sources_is_not_compiled_again(
         packed.writestr("x-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name or project['name']}\n")
         packed.writestr(f"{folder}/_native.abi.so", "compiled")
         packed.writestr(f"{folder}/_native.sources", (sources or own) + "\n")
-    assert set_up(tmp_path, PUBLISHED=str(wheel)).returncode == 0
+    assert set_up(tmp_path, PUBLISHED=str(wheel), INFLIGHT_TAKE_PUBLISHED=asked).returncode == 0
     taken = tmp_path / "venv" / "published" / folder / "_native.abi.so"
     assert compiled(tmp_path) == [str(taken) if is_taken else "native"]
     assert not is_taken or taken.read_text() == "compiled"
