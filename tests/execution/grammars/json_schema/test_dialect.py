@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.json_schema.dialect import in_one_dialect
 
 DRAFT4 = "http://json-schema.org/draft-04/schema#"
@@ -67,3 +68,16 @@ def test_a_reference_finds_its_part_by_pointer_anchor_or_address(reference: str,
 def test_a_reference_to_the_whole_is_one_definition() -> None:
     read = in_one_dialect({"properties": {"next": {"$ref": "#"}, "other": {"$ref": "#"}}})
     assert len(read["$defs"]) == 1 and read["properties"]["next"] == read["properties"]["other"]
+
+
+@pytest.mark.parametrize(
+    "keyword", ["minLength", "maxItems", "minContains", "minimum", "exclusiveMaximum", "multipleOf"]
+)
+def test_numbers_beyond_all_floats_are_refused(keyword: str) -> None:
+    with pytest.raises(GrammarError, match=f"has {keyword} 'inf' at #/{keyword}; give a"):
+        in_one_dialect({keyword: float("inf"), "contains": True})
+
+
+def test_an_address_that_is_none_names_its_part_all_the_same() -> None:
+    document = {"$defs": {"a": {"$id": "http://[x", "type": "null"}}, "$ref": "http://[x"}
+    assert in_one_dialect(document) == {"$ref": "#/$defs/d0", "$defs": {"d0": {"type": "null"}}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from inflight.execution.grammars.json_schema.dialect import Schema
+from inflight.execution.grammars.json_schema.dialect import Schema, both
 from inflight.execution.grammars.json_schema.facts import Comparison, negated
 
 MAX_SPLITS = 4  # choices that hold of one value together; each doubles what the library looks at
@@ -87,7 +87,7 @@ class _Resolving:
             self._left.append("if")
             if otherwise is True:
                 return
-        first, second = _both(condition, then), _both(True if other is None else other, otherwise)
+        first, second = both(condition, then), both(True if other is None else other, otherwise)
         self._split("if", [one for one in (first, second) if one is not False])
 
     def _depends(self, keyword: str, name: str, then: Schema) -> None:
@@ -96,7 +96,7 @@ class _Resolving:
             return
         absent = negated({"type": "object", "required": [name]})
         assert absent is not None
-        self._split(keyword, [absent, _both({"required": [name]}, then)])
+        self._split(keyword, [absent, both({"required": [name]}, then)])
 
     def _one_of(self) -> None:
         ways = [one for one in self._schema["oneOf"] if one is not False]
@@ -192,9 +192,3 @@ class _Resolving:
                 return None
             is_exact &= found
         return is_exact
-
-
-def _both(one: Schema, other: Schema) -> Schema:
-    if one is True or other is True:
-        return other if one is True else one
-    return False if one is False or other is False else {"allOf": [one, other]}

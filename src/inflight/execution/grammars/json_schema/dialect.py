@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from inflight.execution.grammars.errors import GrammarError
@@ -130,7 +131,7 @@ class _Dialect:
         elif name in _NUMBERS:
             if isinstance(value, bool) and name.startswith("exclusive"):
                 read[name] = value
-            elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            elif isinstance(value, bool) or not isinstance(value, int | float) or not -inf < value < inf:
                 raise _wrong(name, value, place, "a number")
             elif name == "multipleOf" and value <= 0:
                 raise _wrong(name, value, place, "a number above 0")
@@ -246,7 +247,7 @@ def _texts(name: str, value: Any, place: str) -> list[str]:
 
 
 def _count(name: str, value: Any, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf or value != int(value):
         raise _wrong(name, value, place, "a whole number of at least 0")
     return int(value)
 
@@ -255,5 +256,13 @@ def _wrong(name: str, value: Any, place: str, wanted: str) -> GrammarError:
     return GrammarError(f"has {name} {str(value)[:40]!r} at {place}; give {wanted}")
 
 
+def both(one: Schema, other: Schema) -> Schema:
+    """Return the schema of what is valid under both."""
+    if one is True or other is True:
+        return other if one is True else one
+    return False if one is False or other is False else {"allOf": [one, other]}
+
+
 def escaped(name: str) -> str:
+    """Return a name as a step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -52,6 +52,8 @@ def _is_near(bound: float) -> bool:
 def _step(step: float) -> int | None:
     """The digits of a step, where the library finds the same and they are few."""
     exact = Decimal(repr(step)).normalize()
+    if exact > MAX_STEP:  # also what no float holds
+        return None
     digits, places = exact, 0
     while digits != digits.to_integral_value():
         digits, places = digits * 10, places + 1

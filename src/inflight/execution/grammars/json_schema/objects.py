@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inflight.execution.grammars.json_schema.dialect import Schema
+from inflight.execution.grammars.json_schema.dialect import Schema, both
 from inflight.execution.grammars.json_schema.texts import is_followed, listed, without_look_around
 
 KEYWORDS = frozenset(
@@ -85,7 +85,7 @@ def _patterned(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         texts = listed(pattern) if len(patterns) <= MAX_PATTERNS else None
         if texts is not None and len(texts) <= MAX_LISTED:
             for name in texts:
-                properties[name] = _both(properties.get(name, True), one)
+                properties[name] = both(properties.get(name, True), one)
         elif without_look_around(pattern) == pattern:
             kept[pattern] = one
         else:  # what it matches may be as it says, or as others are
@@ -106,12 +106,6 @@ def _patterned(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     if "additionalProperties" not in schema and others is True:
         del kept_schema["additionalProperties"]
     return kept_schema, same
-
-
-def _both(one: Schema, other: Schema) -> Schema:
-    if one is True or other is True:
-        return other if one is True else one
-    return False if one is False or other is False else {"allOf": [one, other]}
 
 
 def _either(one: Schema, other: Schema) -> Schema:

@@ -46,7 +46,7 @@ class References:
 
     def _found(self, keyword: str, reference: str, within: Any, place: str) -> Any:
         base = self._bases.get(id(within), "")
-        url, fragment = urldefrag(base + reference if reference.startswith("#") else _joined(base, reference))
+        url, fragment = _without_fragment(base + reference if reference.startswith("#") else _joined(base, reference))
         if url not in self._resources:
             raise GrammarError(
                 f"refers to {reference[:100]!r} ({keyword} at {place}), and schemas are not fetched; put it into "
@@ -88,7 +88,7 @@ class References:
             if isinstance(own, str) and own.startswith("#"):
                 self._anchors.setdefault((base, own[1:]), schema)
             elif isinstance(own, str) and own:
-                base = urldefrag(_joined(base, own))[0]
+                base = _without_fragment(_joined(base, own))[0]
                 self._resources.setdefault(base, schema)
         dynamic = "" if schema.get("$recursiveAnchor") is True else schema.get("$dynamicAnchor")
         if isinstance(dynamic, str):
@@ -104,6 +104,15 @@ def _joined(base: str, address: str) -> str:
         return urljoin(base, address)
     except ValueError:  # it is no address
         return address
+
+
+def _without_fragment(address: str) -> tuple[str, str]:
+    """Return an address and its fragment, as they are written where it is no address."""
+    try:
+        return tuple(urldefrag(address))
+    except ValueError:
+        before, _, fragment = address.partition("#")
+        return before, fragment
 
 
 def _is_pointer(fragment: str) -> bool:
