@@ -109,10 +109,10 @@ def _joined(base: str, address: str) -> str:
 def _without_fragment(address: str) -> tuple[str, str]:
     """Return an address and its fragment, as they are written where it is no address."""
     try:
-        return tuple(urldefrag(address))
+        before, fragment = urldefrag(address)
     except ValueError:
         before, _, fragment = address.partition("#")
-        return before, fragment
+    return before, fragment
 
 
 def _is_pointer(fragment: str) -> bool:
