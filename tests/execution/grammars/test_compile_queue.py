@@ -145,3 +145,9 @@ def test_whatever_the_library_raises_is_a_verdict(monkeypatch: pytest.MonkeyPatc
     known = compile_worker._Known(VOCABULARY, VOCABULARY.for_llguidance())
     verdict = compile_worker._verdict(known, CompileJob(7, "regex", "a"))
     assert verdict.number == 7 and "Panic: index out of range" in (verdict.error or "")
+
+
+def test_a_child_that_the_system_killed_says_nothing_about_its_grammar() -> None:
+    killed, slow = (compile_worker.ended_verdict(7, -one) for one in (signal.SIGKILL, signal.SIGPROF))
+    assert killed.passes and "was killed" in str(killed.error)
+    assert not slow.passes and "2 s of processor time" in str(slow.error)

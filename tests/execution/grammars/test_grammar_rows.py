@@ -7,7 +7,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -18,12 +18,12 @@ from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.grammars import compiled_grammars, grammar_row
+from inflight.execution.grammars import compiled_grammars, grammar_row, grammar_rows
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.grammar_row import GrammarRow
 from inflight.execution.grammars.grammar_rows import GrammarRows
-from inflight.execution.grammars.slow_masks import MaskThread
+from inflight.execution.grammars.slow_masks import MaskThread, SlowMask
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer
 
@@ -425,9 +425,32 @@ def test_a_preempted_row_goes_on_with_the_mask_that_it_waited_for(
     assert row.allowed() == [expected]
 
 
-def test_an_output_whose_masks_take_too_long_ends_alone(
+def test_a_row_that_comes_back_before_its_mask_is_filled_waits_for_the_same_mask_again(
     compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two threads would move one matcher; and its ticket comes for the later draw, too, where it was polled before."""
+    row = Row(compiled, Grammar("regex", "[ab]{30}"))
+    (expected,) = row.allowed()
+    fillings: list[tuple[SlowMask, Callable[[], None]]] = []
+    monkeypatch.setattr(row.rows._slow, "fill", lambda *given: fillings.append(given))
+    monkeypatch.setattr(row.rows._rows[4], "is_slow", True)
+    ticket = waits(row)
+    row.rows.start((4,), [NewRow(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))])
+    assert row.allowed(300) == [[], []] and len(fillings) == 1
+    ((mask, fill),) = fillings
+    fill()
+    mask.done = True
+    assert row.rows.poll() == [ticket]
+    (told,) = row.rows.sampled(BatchPlan(0, (row._chunk((300,)),)), [Sampled(9, ())])
+    assert told.waits_for == ticket and row.rows.poll() == [ticket]
+    assert row.allowed() == [expected]
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_an_output_whose_masks_take_too_long_ends_alone(
+    compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch, is_parallel: bool
+) -> None:
+    monkeypatch.setattr(grammar_rows, "_IS_PARALLEL", is_parallel)
     monkeypatch.setattr(grammar_row, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(grammar_row, "MAX_SLOW_SECONDS", 0.0)
     row = Row(compiled, AMBIGUOUS)

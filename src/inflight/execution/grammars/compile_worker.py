@@ -52,6 +52,7 @@ _WITH_SCHEMAS = ("json_schema", "lark", "structural_tag")
 
 TOO_SLOW = f"takes more than {CPU_SECONDS:g} s of processor time to compile; make it smaller or simpler"
 TOO_DEEP = "is nested too deeply to be compiled (references count too); make it flatter"
+KILLED = "cannot be compiled now: its process was killed, as systems do when memory is short; try again in a moment"
 TOO_LARGE = f"takes more than {MEMORY_BYTES >> 20} MiB when compiled; make it smaller, or its numbers and counts lower"
 
 
@@ -236,7 +237,7 @@ class _Children:
         del self._children[pipe]
         ended = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
         if not child.cancelled:
-            send(self._engine, bytes(child.verdict) if ended == 0 else encode(Verdict(child.number, error=_why(ended))))
+            send(self._engine, bytes(child.verdict) if ended == 0 else encode(ended_verdict(child.number, ended)))
 
     def end(self) -> None:
         """Kill all that is at work."""
@@ -244,11 +245,13 @@ class _Children:
             os.kill(child.pid, signal.SIGKILL)
 
 
-def _why(ended: int) -> str:
-    """Return why a child has come to no verdict. ended: its exit code, negative for a signal."""
-    if ended in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
-        return TOO_SLOW
-    return TOO_LARGE if ended == -signal.SIGABRT else TOO_DEEP
+def ended_verdict(number: int, ended: int) -> Verdict:
+    """Return the verdict of a child that ended before it had one. ended: its exit code, negative for a signal."""
+    if ended == -signal.SIGKILL:
+        return Verdict(number, error=KILLED, passes=True)
+    if ended == -signal.SIGPROF:
+        return Verdict(number, error=TOO_SLOW)
+    return Verdict(number, error=TOO_LARGE if ended == -signal.SIGABRT else TOO_DEEP)
 
 
 def main() -> int:

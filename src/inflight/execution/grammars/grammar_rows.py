@@ -146,9 +146,10 @@ class GrammarRows:
     def _place(self, row: GrammarRow, drafts: tuple[int, ...], lines: Array, first: int, placed: list[_Placed]) -> None:
         """Have these lines filled: from a slow mask that is done, beside the steps, or with the others of the pass."""
         mask = row.mask
-        if mask is not None and mask.is_of(row.num_tokens, drafts):
-            row.sits_out = not mask.done
-            lines[:] = mask.lines if mask.done else 0
+        is_done = mask is not None and mask.done
+        if mask is not None and (mask.is_of(row.num_tokens, drafts) or not is_done):  # a matcher is of one thread
+            row.sits_out, mask.is_reported = not is_done, False
+            lines[:] = mask.lines if is_done else 0
         elif row.is_slow or row.lacks_grammar:
             own = np.full_like(lines, 0xFFFFFFFF)
             mask = row.mask = self._slow.begin(row.num_tokens, drafts, own)
@@ -224,7 +225,7 @@ class GrammarRows:
     def _fill(self, bits: Array, placed: Sequence[_Placed]) -> None:
         """Fill uint32[lines, words], all bits set; in a thread."""
         began = time.perf_counter()
-        if _IS_PARALLEL and not self._is_suspicious:
+        if _IS_PARALLEL and len(placed) > 1 and not self._is_suspicious:
             self._fill_together(bits, placed)
             self._is_suspicious = time.perf_counter() - began > SLOW_SECONDS  # then each is timed, once
         else:
@@ -232,7 +233,7 @@ class GrammarRows:
                 row_began = time.thread_time()
                 self._fill_together(bits, [one])
                 one.row.took(time.thread_time() - row_began)
-            self._is_suspicious = False
+            self._is_suspicious &= len(placed) == 1
         for row, first, _ in placed:
             if row.fault is not None:
                 bits[first] = 0

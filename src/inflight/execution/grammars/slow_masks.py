@@ -70,10 +70,11 @@ class SlowMasks:
         self._pool.submit(work).add_done_callback(mask.set_done)
 
     def report(self, mask: SlowMask) -> None:
-        """A draw is reported as waiting for this mask: `poll` returns its ticket once it is filled."""
-        if not mask.is_reported:  # not again, for a draw behind that one
+        """Have `poll` return the ticket of this mask once it is filled, for the first of the draws in flight."""
+        if not mask.is_reported:
             mask.is_reported = True
-            self._awaited.append(mask)
+            if mask not in self._awaited:
+                self._awaited.append(mask)
 
     def poll(self) -> list[int] | None:
         """Return the tickets of masks that have been filled since the last call; None: no draw waits."""
