@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from inflight import LLM, SamplingParams
 from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
+from inflight.execution.checkpoints.packaged.catalogue import SUGGESTED
 
 SCORED = SamplingParams(temperature=0, max_tokens=8, logprobs=3)
 
@@ -64,3 +65,11 @@ def test_plain_models_and_modules_of_transformers_refuse_it(tiny: Path) -> None:
         LLM(str(tiny), load_format="dequantize")
     with pytest.raises(SettingsError, match="dequantize is for our own kernels, not --backend transformers"):
         LLM(str(tiny), load_format="dequantize", backend="transformers")
+
+
+def test_a_folder_goes_before_a_name_of_the_catalogue(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / SUGGESTED).symlink_to(tiny)
+    monkeypatch.chdir(tmp_path)
+    assert scores(SUGGESTED) == scores(tiny)

@@ -15,7 +15,7 @@ from pathlib import Path
 from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
-from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE, SUGGESTED, near_name
+from inflight.execution.checkpoints.packaged.catalogue import SUGGESTED, near_name, packaged_model
 from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.execution.checkpoints.quantized import Quantized
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
@@ -180,10 +180,10 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         if is_gguf(path):
             return path
         raise ModelError(f"{path} is a file, not a model folder; give the folder that holds config.json.")
-    if name in CATALOGUE:
+    if (packaged := packaged_model(name)) is not None:
         if revision is not None:
             raise ModelError(f"revision {revision!r} has no meaning for {name}, whose version is fixed; leave it out.")
-        return pull(CATALOGUE[name])
+        return pull(packaged)
     hub_id = re.fullmatch(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(:(?P<tag>\w[\w.-]*))?", name)
     if hub_id is None or hub_id["name"].endswith((".safetensors", ".gguf", ".bin")):
         what = "file" if is_gguf(path) else "model folder"

