@@ -45,6 +45,20 @@ def test_the_models_of_a_server_are_named(stub: StubServer) -> None:
         assert [row["id"] for row in offered(Target(url))] == ["stub"]
 
 
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_breaks_off_is_told(status: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe" % status)
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert "broke off its answer" in refused(f"http://127.0.0.1:{server.getsockname()[1]}")
+
+
 def test_a_server_that_lists_no_models_but_is_well_will_do() -> None:
     with answering({"/health": (200, "")}) as url:
         assert offered(Target(url)) == []

@@ -82,13 +82,17 @@ class ProbeClient:
     def _ask(self, request: urllib.request.Request) -> ProbeResponse:
         """Raises BenchError where there is no answer at all; statuses are the caller's to judge."""
         try:
-            with self._opener.open(request, timeout=self._patience) as answer:
+            with self._opened(request) as answer:
                 return _answer(answer.status, self._read(answer), answer.headers.get(_IGNORED, ""))
-        except urllib.error.HTTPError as error:
-            with error:
-                return _answer(error.code, self._read(error))
         except (OSError, http.client.HTTPException) as error:
             raise BenchError(self._why(request.full_url, getattr(error, "reason", error))) from None
+
+    def _opened(self, request: urllib.request.Request) -> Any:
+        """Return the answer, an error's too, whose body is still to be read."""
+        try:
+            return self._opener.open(request, timeout=self._patience)
+        except urllib.error.HTTPError as error:
+            return error
 
     def _read(self, answer: Any) -> bytes:
         """Return the body. Raises TimeoutError, and BenchError where it is too long."""
@@ -105,6 +109,8 @@ class ProbeClient:
         advice = "Start it (ours: inflight serve), or mend the address."
         if isinstance(cause, TimeoutError):
             return f"{url} did not answer within {self._patience:g} s. {advice}"
+        if isinstance(cause, http.client.IncompleteRead):
+            return f"{url} broke off its answer. {advice}"
         if isinstance(cause, http.client.HTTPException) and not isinstance(cause, ConnectionError):
             return f"What is at {self._target.url} does not speak HTTP: {str(cause) or type(cause).__name__}"
         if isinstance(cause, http.client.RemoteDisconnected | ConnectionResetError):

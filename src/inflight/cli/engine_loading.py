@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,10 +67,7 @@ def load_engine(
     journal = None if kv_events is None else CacheJournal()
     engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, cache_journal=journal, peers=peers)
     engine.prompts.check_chat()
-    tell_device(engine_settings.device, engine.settings["device"])
-    if verbose:
-        for name, entry in engine.settings.items():
-            tell(f"{name}: {entry.value} ({entry.reason})")
+    _tell_settings(engine_settings.device, engine.settings, verbose)
     lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.census(blocks=False).lanes]
     models = _models(settings, engine_settings)
     names = [one.name for one in lanes]
@@ -103,6 +100,13 @@ def load_engine(
     bridge = AsyncBridge(engine.loop)
     shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
     return engine, LoadedEngine(bridge, metrics, described, shown)
+
+
+def _tell_settings(asked_device: str, settings: Mapping[str, Resolved], verbose: bool) -> None:
+    tell_device(asked_device, settings["device"])
+    if verbose:
+        for name, entry in settings.items():
+            tell(f"{name}: {entry.value} ({entry.reason})")
 
 
 def tell_device(asked: str, device: Resolved) -> None:

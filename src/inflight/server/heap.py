@@ -39,16 +39,11 @@ Size = Callable[[], int]
 Trim = Callable[[int], object]
 
 
-def memory_bytes() -> tuple[int, int]:
-    """Of this process: its address space, and what of it is there. Zeros where the system has another way to tell."""
-    if sys.platform != "linux":
-        return 0, 0
-    reserved, resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[:2]
-    return int(reserved) * resource.getpagesize(), int(resident) * resource.getpagesize()
-
-
 def resident_bytes() -> int:
-    return memory_bytes()[1]
+    """Return the memory of this process; 0 where the system has no such file."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 def share_one_heap() -> None:
