@@ -30,7 +30,7 @@ class IgnoredFieldLog:
             shown = ", ".join(_with_hint(name, None if name in known else nearest(name, known)) for name in new)
             _log.warning(
                 f"{counted(len(new), 'unknown field')} of a body for {ENDPOINTS[endpoint].path} ignored: {shown} (each "
-                f"is reported once in {REPORT_SECONDS / 60:g} min; --unknown-fields says what becomes of them)."
+                f"is reported once in {REPORT_SECONDS / 60:g} min; `inflight serve --unknown-fields` may refuse them)."
             )
 
     def _is_news(self, name: str) -> bool:
