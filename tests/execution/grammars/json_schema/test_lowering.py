@@ -265,3 +265,10 @@ def test_what_refers_to_itself_in_many_ways_is_read_in_few_steps(keyword: str) -
     for _ in range(6):
         nested = {"minProperties": 1, "type": "object", "properties": {"a": nested, "b": {}, "c": {}, "d": {}}}
     assert len(lower(nested).text) < 10_000
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"minimum": 10**400, "maximum": 1.5}, {"multipleOf": 10**400}, {"minimum": 1e-320, "maximum": 10**400}]
+)
+def test_whole_numbers_that_no_float_holds_are_bounds_like_others(bounds: dict[str, Any]) -> None:
+    assert lower({"type": "number", **bounds}).check is not None

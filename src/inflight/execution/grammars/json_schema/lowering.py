@@ -60,7 +60,7 @@ def lower(schema: Any, is_wide: bool = False) -> Lowered:
     except ValueError as error:
         if isinstance(error, GrammarError):
             raise
-        raise GrammarError(f"holds a number that JSON cannot write: {error}") from None
+        raise GrammarError(f"holds a value that JSON cannot write: {error}") from None
 
 
 class _Lowering:

@@ -123,7 +123,9 @@ def _just(bound: float) -> float:
 def unwritten_edge(schema: dict[str, Any], types: frozenset[str]) -> float | None:
     """Return an included bound that the library writes with the other's digits alone: 0.5 in [0.5, 0.55] as 0.50."""
     low, low_out, high, high_out = _edges(schema)
-    if low is None or high is None or low * high <= 0 or int(low) != int(high) or low > high:
+    if low is None or high is None or not (_is_near(low) and _is_near(high)):
+        return None
+    if low * high <= 0 or int(low) != int(high) or low > high:
         return None
     if "number" not in types or not set(schema) <= {"type", *_LOWER, *_UPPER}:
         return None
