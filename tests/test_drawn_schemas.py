@@ -72,7 +72,7 @@ def gone_on(compiled: CompiledGrammars, schema: Schema, token_ids: list[int]) ->
     """The same tokens and more behind them, up to an end; tokens that close something come first."""
     tokenizer, chance = Tokenizer.load(BUILT_IN), random.Random(0)
     closing = [tokenizer.encode(text)[0] for text in '"}],0-:{']
-    matcher, more = compiled.new_matcher(Grammar("json_schema", json.dumps(schema))), list(token_ids)
+    matcher, more = compiled.outcome(Grammar("json_schema", json.dumps(schema))).matcher.deep_copy(), list(token_ids)
     assert matcher.consume_tokens(token_ids)
     for _ in range(1000):
         allowed = np.flatnonzero(np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little"))

@@ -86,7 +86,7 @@ def _masks() -> str:
 
 
 def _output(compiled: CompiledGrammars, grammar: Grammar, seed: int) -> list[float]:
-    matcher, chance, times = compiled.new_matcher(grammar), np.random.default_rng(seed), list[float]()
+    matcher, chance, times = compiled.outcome(grammar).matcher.deep_copy(), np.random.default_rng(seed), list[float]()
     bits = np.zeros(-(-VOCABULARIES[-1] // 32), np.uint32)
     while len(times) < TOKENS:
         began = time.perf_counter()
@@ -95,7 +95,7 @@ def _output(compiled: CompiledGrammars, grammar: Grammar, seed: int) -> list[flo
         allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
         allowed = allowed[allowed != VOCABULARIES[-1] - 1]
         if not len(allowed):
-            matcher = compiled.new_matcher(grammar)
+            matcher = compiled.outcome(grammar).matcher.deep_copy()
             continue
         matcher.consume_token(int(chance.choice(allowed)))
     return times

@@ -63,7 +63,7 @@ def _look_at(one: dict[str, Any], compiled: CompiledGrammars, size: int, found: 
         return
     finally:
         found.compile_seconds.append(compiled.stats().compile_seconds - before)
-    checks = compiled.checks(grammar)
+    checks = compiled.outcome(grammar).checks
     found.checked += checks is not None
     order = PropertyOrder(lower(one["schema"]).text)
     for test in one.get("tests", ()):
@@ -81,12 +81,12 @@ def _look_at(one: dict[str, Any], compiled: CompiledGrammars, size: int, found: 
 
 
 def _is_written(compiled: CompiledGrammars, grammar: Grammar, text: str) -> bool:
-    matcher, token_ids = compiled.new_matcher(grammar), compiled.tokens(text)
+    matcher, token_ids = compiled.outcome(grammar).matcher.deep_copy(), compiled.tokens(text)
     return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
 
 
 def _mask_seconds(compiled: CompiledGrammars, grammar: Grammar, text: str, size: int) -> Iterator[float]:
-    matcher, bits = compiled.new_matcher(grammar), np.zeros(-(-size // 32), np.uint32)
+    matcher, bits = compiled.outcome(grammar).matcher.deep_copy(), np.zeros(-(-size // 32), np.uint32)
     for token_id in compiled.tokens(text):
         began = time.perf_counter()
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)

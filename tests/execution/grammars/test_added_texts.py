@@ -36,7 +36,7 @@ class Drawing:
 
     def drawn(self, grammar: Grammar, chance: random.Random) -> tuple[str, list[int]]:
         self.compiled.check(grammar)
-        matcher, output = self.compiled.new_matcher(grammar), list[int]()
+        matcher, output = self.compiled.outcome(grammar).matcher.deep_copy(), list[int]()
         bits = llguidance.numpy.allocate_token_bitmask(1, self.compiled.mask_words * 32)
         while True:
             llguidance.numpy.fill_next_token_bitmask(matcher, bits, 0)

@@ -137,7 +137,7 @@ def is_refused(compiled: CompiledGrammars, grammar: Grammar) -> bool:
 
 
 def takes(compiled: CompiledGrammars, grammar: Grammar, text: str) -> bool:
-    matcher, checks = compiled.new_matcher(grammar), compiled.checks(grammar)
+    matcher, checks = compiled.outcome(grammar).matcher.deep_copy(), compiled.outcome(grammar).checks
     is_whole = matcher.consume_tokens(TOKENIZER.encode(text)) and matcher.is_accepting()
     return is_whole and (checks is None or checks.fault("", text.encode()) is None)
 

@@ -153,15 +153,6 @@ class CompiledGrammars:
         except GrammarError as error:
             raise _refusal(grammar, error) from None
 
-    def new_matcher(self, grammar: Grammar) -> LLMatcher:
-        """Return a matcher at the beginning of the grammar; waits for what was not prepared. Raises GrammarError."""
-        return self.outcome(grammar).matcher.deep_copy()
-
-    def checks(self, grammar: Grammar) -> AnswerChecks | None:
-        """Return the checks of texts once they are whole; None where the grammar is as strict as what was asked for.
-        Raises GrammarError."""
-        return self.outcome(grammar).checks
-
     def text(self, token_ids: list[int]) -> bytes:
         """Return the text that tokens of an output spell."""
         assert self._tokenizer is not None, "a grammar was compiled"
