@@ -26,6 +26,13 @@ def test_others_are_captured_once_each_under_a_name_of_their_own() -> None:
     assert json.loads(checks[name]) == json.loads(UNIQUE)
 
 
+def test_schemas_that_are_lowered_alike_are_checked_each_as_it_is() -> None:
+    patterns = [json.dumps({"type": "string", "pattern": f"^(?!{one}).*$"}) for one in "xy"]
+    lark, checks = with_lowered_schemas("start: " + " ".join(f"%json {one}" for one in patterns), False)
+    first, second = lark.split("\n")[0].split()[1:]
+    assert [checks[first], checks[second]] == patterns
+
+
 def test_texts_and_patterns_that_look_like_schemas_are_left_alone() -> None:
     lark = 'start: "%json {" /%json \\/ {/ T // %json {\nT: "a\\"%json"'
     assert with_lowered_schemas(lark, False) == (lark, {})

@@ -30,8 +30,7 @@ def with_lowered_schemas(lark: str, is_wide: bool) -> tuple[str, dict[str, str]]
         GrammarError: a schema is none, or would have to be checked where nothing can be captured.
     """
     written, end = list[str](), 0
-    rules: dict[str, str] = {}  # by the schema's text
-    checks: dict[str, str] = {}
+    rules: dict[tuple[str, str], str] = {}  # by the lowered schema and the one to check: several may be lowered alike
     name = _unused_name(lark)
     is_nested = False
     for found in _PARTS.finditer(lark):
@@ -48,13 +47,11 @@ def with_lowered_schemas(lark: str, is_wide: bool) -> tuple[str, dict[str, str]]
         elif is_nested:
             raise GrammarError("has a schema within %lark that would have to be checked at its end; put it outside")
         else:
-            rule = rules.setdefault(text, f"{name}{len(rules)}")
-            checks[rule] = check
-            written.append(rule)
+            written.append(rules.setdefault((text, check), f"{name}{len(rules)}"))
         end = after
     written.append(lark[end:])
-    written += [f'\n{rule}[capture="{rule}"]: %json {text}\n' for text, rule in rules.items()]
-    return "".join(written), checks
+    written += [f'\n{rule}[capture="{rule}"]: %json {text}\n' for (text, _), rule in rules.items()]
+    return "".join(written), {rule: check for (_, check), rule in rules.items()}
 
 
 def _unused_name(lark: str) -> str:
