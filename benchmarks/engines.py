@@ -129,7 +129,7 @@ class Model:
         tokens = pass_tokens or budget(settings, scheduling)
         decoder = Decoder(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
         # Steps are compared that compute a token a row; what a grammar forces would put several into some.
-        grammars = None if compiled is None else GrammarRows(compiled, capacity.vocab_size, tells_forced=False)
+        grammars = None if compiled is None else GrammarRows(compiled, capacity.vocab_size, reports_forced=False)
         adapters = AdapterMatrices(self.config, self.places) if adapter_slots else None
         return ModelRunner(decoder, self._backend, self._kv_cache, capacity, grammars=grammars, adapters=adapters)
 

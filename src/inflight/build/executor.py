@@ -253,8 +253,8 @@ def _runner(
     grammars = None
     if settings.grammars is not None:
         # A GPU takes a step with drafts for several decodes' time where it has no graph of it.
-        tells_forced = not limits.on_gpu or computed.graphs.tokens > 0
-        grammars = GrammarRows(settings.grammars, capacity.vocab_size, tells_forced)
+        reports_forced = not limits.on_gpu or computed.graphs.tokens > 0
+        grammars = GrammarRows(settings.grammars, capacity.vocab_size, reports_forced)
     layers = _layer_progress(decoder, backend, settings.shape, places)
     return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers, steps)
 

@@ -1,7 +1,7 @@
 """Requests whose grammars are being compiled: the engine has not heard of them, and they wait.
 
-Knows whose they are, since when, and which were aborted meanwhile; not what compiles, nor how a consumer is told. Its
-verbs may be called in any thread.
+Knows whose they are, since when, and which were aborted meanwhile; not what compiles, nor how a consumer is notified.
+Its methods may be called in any thread.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Preparing(Generic[C]):
         return one is not None
 
     def awaits(self, consumer: C, preparation: Preparation) -> None:
-        """What is being compiled for it; cancelled at once where it has gone meanwhile."""
+        """Keep what is being compiled for it; cancel it at once where the consumer has gone meanwhile."""
         with self._lock:
             one = self._waiting.get(consumer)
             if one is not None:
@@ -87,7 +87,7 @@ class Preparing(Generic[C]):
         return None
 
     def clear(self) -> list[C]:
-        """Nobody waits any more; those who did."""
+        """Let no consumer wait any more, and return those that did."""
         with self._lock:
             left, self._waiting = self._waiting, {}
         for one in left.values():
@@ -95,7 +95,7 @@ class Preparing(Generic[C]):
         return list(left)
 
     def sequences(self) -> Mapping[str, int]:
-        """That wait, by lane."""
+        """Count the sequences that wait, by lane."""
         counts: Counter[str] = Counter()
         with self._lock:
             for consumer in self._waiting:

@@ -41,7 +41,7 @@ class WaitingQueue:
         self._order = GroupOrder(self._key) if policy.group_ranks_rise else None
 
     def clear(self) -> None:
-        """Nobody waits."""
+        """Forget all that wait."""
         self._heaps.clear()
         self._inside.clear()
         self._held.clear()
@@ -55,7 +55,7 @@ class WaitingQueue:
 
     @property
     def ready(self) -> int:
-        """Those that may be served."""
+        """Count those that may be served."""
         return len(self._inside)
 
     def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
@@ -79,7 +79,7 @@ class WaitingQueue:
             self._order.changed(group)
 
     def deferred(self, reason: str) -> int:
-        """Those that wait apart for this."""
+        """Count those that are deferred for this reason."""
         return sum(one[2] == reason for one in self._deferred.values())
 
     def defer(self, sequence: Sequence, reason: str) -> None:
@@ -159,7 +159,7 @@ class WaitingQueue:
         self.backlog.came(leader.request.tenant, len(siblings), 0)
 
     def siblings(self, leader: Sequence) -> list[Sequence]:
-        """Those that wait for the leader's prompt."""
+        """Return those that wait for the leader's prompt."""
         return self._held.get(leader.number, [])
 
     def release_siblings(self, leader: Sequence, now: float) -> None:
@@ -221,7 +221,7 @@ class WaitingQueue:
 
 
 def _tokens(sequence: Sequence) -> int:
-    """That it counts with: of a prompt's samples the first counts that."""
+    """Return the tokens that it counts with: its output, and for the first of a prompt's samples the prompt."""
     return len(sequence.output) + (0 if sequence.sample_index else len(sequence.prompt))
 
 

@@ -78,7 +78,7 @@ class Running:
         return held
 
     def sort(self, now: float) -> None:
-        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only, and
+        """Sort them: the first is served first, the last is preempted first. Ranks compare within a lane only, and
         behind those that are kept there."""
         lanes = [lane for lane in self._lanes.all() if lane.running]
         if len(lanes) == 1 and lanes[0].queue.policy.steady and self._newcomers_are_last(lanes[0], now):
@@ -125,13 +125,13 @@ class Running:
         self.swap_preemptions += keep
 
     def send_unstarted_back(self, now: float) -> None:
-        """What the cache held cannot be trusted any more: whoever was to begin behind it, and has not, looks again."""
+        """Send those back that have not begun behind cached content: it cannot be trusted any more."""
         for sequence in tuple(self.sequences):
             if not sequence.started and sequence.finish is None:
                 self._send_back(sequence, False, now)
 
     def send_lost_back(self, sequence: Sequence, now: float) -> None:
-        """What was computed of it is lost, and nothing of it is in flight any more: it comes again from the start."""
+        """Send back a sequence whose computed content is lost and of which nothing is in flight: it starts again."""
         sequence.recomputes = sequence.sits_out = False
         self._send_back(sequence, False, now)
 
@@ -145,7 +145,7 @@ class Running:
             sequence.waiting_for_kv.add(ticket)
 
     def transferred(self, ticket: int, done: bool, now: float) -> None:
-        """Whoever waits for it goes on; or, where it failed, back to its queue, to find what there is without it."""
+        """Let those go on that wait for it; where it failed, send them to their queue, to find what there is."""
         self.masks_out.discard(ticket)
         for sequence in tuple(self.sequences):
             if ticket in sequence.waiting_for_kv:

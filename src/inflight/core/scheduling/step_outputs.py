@@ -1,4 +1,4 @@
-"""What a step yielded, taken in: new tokens, prompts' scores, vectors.
+"""Take in what a step yielded: new tokens, prompts' scores, vectors.
 
 Knows when a sequence ends with what it got, and who else learns from it: policy, predictor, admission, drafts and the
 prefix cache. What was sampled ahead, behind an end or a step that was lost, is dropped unseen.
@@ -51,7 +51,7 @@ class StepOutputs:
                 handing.computed(sequence, chunk.start + chunk.length, block_size)
 
     def take_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
-        """What else than tokens came of a chunk."""
+        """Handle prompt log-probabilities or an embedding."""
         request_id = sequence.request.request_id
         if sequence.finish is not None or sequence.recomputes:  # it may have been aborted meanwhile
             return []
@@ -62,7 +62,7 @@ class StepOutputs:
         return [PromptScoredEvent(request_id, yielded.logprobs)]
 
     def take_prompt_end(self, sequence: Sequence, chunk: Chunk, now: float) -> list[Event]:
-        """Of one that samples nothing: when its prompt is computed, that was all."""
+        """End a sequence that samples nothing once its prompt is computed."""
         if chunk.start + chunk.length < sequence.num_tokens:
             return []
         sequence.finish = Finish("length")
@@ -117,7 +117,7 @@ class StepOutputs:
         return taken
 
     def _tell(self, sequence: Sequence, taken: int, now: float) -> None:
-        """Those that learn from how many tokens somebody has."""
+        """Notify those that learn from how many tokens a sequence has."""
         queue, total = self._lanes.of(sequence).queue, len(sequence.output)
         if queue.counts:
             queue.policy.served(SequenceView(sequence), 0, taken, now)

@@ -29,7 +29,7 @@ from inflight.execution.grammars.compile_wire import (
     decode_order,
     encode,
 )
-from inflight.execution.grammars.errors import GrammarError, is_unsatisfiable, told
+from inflight.execution.grammars.errors import GrammarError, client_sentence, is_unsatisfiable
 from inflight.execution.grammars.grammar_source import GrammarSource, explained, grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.limited_process import end_before_others, limit_memory, receive, send, silence_stderr
@@ -75,10 +75,10 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     )
     matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
     if matcher.is_error():
-        raise GrammarError(f"cannot be used: {told(matcher.get_error())}")
+        raise GrammarError(f"cannot be used: {client_sentence(matcher.get_error())}")
     matcher.compute_bitmask()
     if matcher.is_error():
-        raise GrammarError(f"cannot be computed: {told(matcher.get_error())}")
+        raise GrammarError(f"cannot be computed: {client_sentence(matcher.get_error())}")
     return matcher
 
 

@@ -259,7 +259,7 @@ class CompiledGrammars:
         self._in_thread(lambda: self._compile(entry, source, verdict))
 
     def _compile(self, entry: _Entry, source: str, verdict: Verdict) -> None:
-        """What a limited process has compiled before, in a thread with more stack."""
+        """Compile what a limited process has compiled before, in a thread with more stack."""
         assert self._tokenizer is not None, "made before the process was asked"
         if entry.outcome.done():
             return
@@ -290,7 +290,7 @@ class CompiledGrammars:
             return True
 
     def _evict(self) -> None:
-        """What was asked for least recently goes, until the rest fits, and what no request is interested in."""
+        """Drop what was asked for least recently and no request is interested in, until the rest fits."""
         for key, one in list(self._entries.items())[:-1]:
             if self._cached_bytes <= CACHE_BYTES:
                 return

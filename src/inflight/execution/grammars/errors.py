@@ -21,7 +21,7 @@ def is_unsatisfiable(error: GrammarError) -> bool:
     return "Unsatisfiable" in str(error) or ALLOWS_NOTHING in str(error)
 
 
-def told(sentence: str) -> str:
+def client_sentence(sentence: str) -> str:
     """The library's error, for a client: one line, which holds the reason."""
     lines = sentence.strip().split("\n")
     first = lines[0]

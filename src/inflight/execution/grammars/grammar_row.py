@@ -15,7 +15,7 @@ import numpy as np
 from inflight.core.types.grammar import Grammar
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import Compiled, CompiledGrammars
-from inflight.execution.grammars.errors import GrammarError, told
+from inflight.execution.grammars.errors import GrammarError, client_sentence
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.prelude import Prelude
 from inflight.execution.grammars.slow_masks import MAX_SLOW_SECONDS, SLOW_SECONDS, SlowMask
@@ -39,7 +39,7 @@ TOO_SLOW = (
 
 
 class GrammarRow:
-    """fault: why nothing can follow, in words, once that is known. sequence_id: whose output it is, from its first
+    """fault: the sentence why nothing can follow, once that is known. sequence_id: whose output it is, from its first
     draw on. is_slow: its masks take long. mask: that it waits, or waited, for. sits_out: its last draw waits for it."""
 
     def __init__(
@@ -95,7 +95,7 @@ class GrammarRow:
             self.fault = TOO_SLOW.format(tokens=self.num_tokens)
 
     def demand(self, lines: Array, first: int, drafts: Sequence[int]) -> Demand | None:
-        """What is left to be filled of the lines from `first` on, once those before the grammar's beginning are. lines
+        """Return what is left to fill of the lines from `first` on; fill those before the grammar's beginning. lines
         uint32[S, V / 32, rounded up], all bits set."""
         self._catch_up()
         self._forced, self._fault_ahead = [], None
@@ -131,7 +131,7 @@ class GrammarRow:
             lines: uint32[1 + drafts, V / 32, rounded up]; where a text is whole and not valid, ends are taken out.
         """
         if demand.matcher.is_error():
-            reason = told(demand.matcher.get_error())
+            reason = client_sentence(demand.matcher.get_error())
             self.fault = f"The grammar has come to a dead end ({reason}); allow more, or make it simpler."
         elif not lines[0].any():
             self.fault = "The grammar has come to a dead end: no token can follow; allow more."

@@ -78,9 +78,9 @@ class Filling:
 
 
 class GrammarRows:
-    def __init__(self, compiled: CompiledGrammars, vocab_size: int, tells_forced: bool = True) -> None:
-        """tells_forced: what alone may follow is told with what was drawn."""
-        self._compiled, self._tells_forced = compiled, tells_forced
+    def __init__(self, compiled: CompiledGrammars, vocab_size: int, reports_forced: bool = True) -> None:
+        """reports_forced: what alone may follow is reported with what was drawn."""
+        self._compiled, self._reports_forced = compiled, reports_forced
         self._words = -(-vocab_size // 32)
         self._rows: dict[int, GrammarRow] = {}
         self._waiting: OrderedDict[int, GrammarRow] = OrderedDict()  # that sat out, by sequence: they may be preempted
@@ -166,7 +166,7 @@ class GrammarRows:
 
     def sampled(self, plan: BatchPlan, draws: Sequence[Sampled]) -> tuple[Sampled, ...]:
         """Take in what a step has drawn, which its rows go on from. Dead ends are reported in their grammar's words,
-        and draws of rows that sit out as waiting. A step that nobody waited for may be reported late, when its rows
+        and draws of rows that sit out as waiting. A step that no call waited for may be reported late, when its rows
         are others'."""
         rows = (self._rows.get(one.row) for one in plan.chunks if one.sample)
         row_of = {row.sequence_id: row for row in rows if row is not None}
@@ -188,7 +188,7 @@ class GrammarRows:
             error = row.error()
             return drawn if error is None else drawn._replace(error=error, by_request=True)
         forced = row.append(drawn.token_ids)
-        return drawn._replace(forced_token_ids=forced) if forced and self._tells_forced else drawn
+        return drawn._replace(forced_token_ids=forced) if forced and self._reports_forced else drawn
 
     def wait(self, filling: Filling) -> bool:
         """Return whether the masks are filled; wait until they are, or have taken too long: then their rows sit the

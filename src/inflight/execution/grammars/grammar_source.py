@@ -1,7 +1,7 @@
 """A request's grammar in llguidance's words, or why it has none.
 
 Knows the forms that clients write: schemas, regular expressions, choices, Lark and GBNF grammars, structural tags. What
-they match, llguidance knows; what it finds wrong when it compiles is told by `compiled_grammars`.
+they match, llguidance knows; what it finds wrong when it compiles `compiled_grammars` reports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from inflight.core.types.grammar import JSON_WHITESPACE, MOST_SOURCE_CHARACTERS, Grammar
 from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
 from inflight.execution.grammars.embedded_schemas import with_lowered_schemas
-from inflight.execution.grammars.errors import GrammarError, told
+from inflight.execution.grammars.errors import GrammarError, client_sentence
 from inflight.execution.grammars.json_schema.lowering import lower
 from inflight.execution.grammars.vocabulary import Vocabulary
 
@@ -110,7 +110,7 @@ def _of_lark(source: str, vocabulary: Vocabulary, is_wide: bool) -> GrammarSourc
     try:
         lark = with_names_as_ids(any_to_lark(source), vocabulary)
     except Exception as error:  # whatever the conversion of GBNF stumbles over
-        raise GrammarError(f"is neither Lark nor GBNF: {told(str(error))}") from None
+        raise GrammarError(f"is neither Lark nor GBNF: {client_sentence(str(error))}") from None
     lowered, checks = with_lowered_schemas(lark, is_wide)
     return GrammarSource(LLMatcher.grammar_from_lark(lowered), checks)
 

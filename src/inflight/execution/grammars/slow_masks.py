@@ -60,7 +60,7 @@ class SlowMasks:
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, num_tokens: int, drafts: tuple[int, ...], lines: Array) -> SlowMask:
-        """Give out a ticket for masks that are being filled, or will be; whoever fills them sets `done`."""
+        """Return a ticket for masks that are being filled, or will be; the thread that fills them sets `done`."""
         self._last_ticket -= 1
         return SlowMask(self._last_ticket, num_tokens, drafts, lines)
 

@@ -1,6 +1,6 @@
 """The model's tokens, as grammars see them.
 
-Knows what llguidance is told of a tokenizer; not where it comes from. Nothing of this is kept in a file: of 150,000
+Knows what llguidance reads of a tokenizer; not where it comes from. Nothing of this is kept in a file: of 150,000
 tokens the library makes its view in half a second, from the same file that the tokenizer is read from.
 """
 

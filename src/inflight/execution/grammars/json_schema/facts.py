@@ -21,7 +21,7 @@ MAX_COMPARED = 5_000  # pairs of schemas
 
 @dataclass
 class Facts:
-    """What holds of every valid instance.
+    """Properties of every valid instance.
 
     Attributes:
         types: those that it may have.
@@ -190,7 +190,7 @@ def _other_types(types: frozenset[str]) -> Schema | None:
 
 
 def _other_values(values: list[Any]) -> Schema | None:
-    """Of texts, true, false and null; other values have too many neighbours."""
+    """Return what is none of these texts, true, false and null; None for other values, with too many neighbours."""
     if not all(one is None or isinstance(one, bool | str) for one in values):
         return None
     types = frozenset().union(*(types_of_value(one) for one in values)) if values else frozenset()

@@ -154,7 +154,7 @@ class _Lowering:
         return {**lowered, "allOf": together} if together else lowered or True
 
     def _first(self, lowered: dict[str, Any], together: list[Schema]) -> Schema:
-        """Of conditions that hold together, the one that says most."""
+        """Return the one of conditions that hold together that says most."""
         parts: list[Schema] = [{name: one for name, one in lowered.items() if name not in ("$ref", "anyOf")}]
         parts += [{str(name): lowered[name]} for name in ("$ref", "anyOf") if name in lowered]
         parts += together

@@ -169,7 +169,7 @@ def _counted(schema: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _counted_others(kept: dict[str, Any], low: int, high: int | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Of properties beside the declared ones, which the library may name twice: that counts once."""
+    """Bound the number of undeclared properties, of which the library may write one twice: that counts once."""
     left = ["minProperties"] * (low > len(kept.get("required", ())) + 1 or low > MAX_COUNT)
     bounds = {"minProperties": min(low, MAX_COUNT)} if low else {}
     if high is not None and high <= MAX_COUNT:

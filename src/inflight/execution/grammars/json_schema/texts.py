@@ -121,7 +121,7 @@ def other_than(texts: Iterable[str]) -> str | None:
 
 
 def _others(rests: list[str]) -> str:
-    """Of those that begin alike: what may follow."""
+    """Return a pattern of what may follow, given the rests of texts that begin alike."""
     by_first: dict[str, list[str]] = {}
     for rest in rests:
         if rest:
