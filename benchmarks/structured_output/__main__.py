@@ -54,9 +54,9 @@ def _parser() -> argparse.ArgumentParser:
 def _of_schemas(asked: argparse.Namespace) -> str:
     vocabulary = costs.vocabulary(asked.vocabulary)
     compiled = CompiledGrammars(lambda: vocabulary)
-    told = real_schemas.report(asked.schemas, compiled, asked.vocabulary, not asked.no_masks)
+    body = real_schemas.report(asked.schemas, compiled, asked.vocabulary, not asked.no_masks)
     compiled.close()
-    return told
+    return body
 
 
 def _on_models(asked: argparse.Namespace) -> str:

@@ -174,7 +174,7 @@ def _targets(
         return Runner(prepared, send, warmup, values["seed"], interrupt=stop), model.max_model_len
 
     for served in started:
-        with started_server(served.name, served.words, show) as address:  # what is wrong is told before any run
+        with started_server(served.name, served.words, show) as address:  # errors are shown before any run
             longest = min(longest, runner(address)[1] or longest)
         found.append(StartedTarget(served, lambda address: runner(address)[0], show))
     for name, url in servers:

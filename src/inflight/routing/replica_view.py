@@ -12,7 +12,7 @@ class ReplicaView:
         """slot: its number in the prefix index. fair: it serves tenants in turns, so that a short line of one's own is
         not behind a long one of somebody else's."""
         self.name, self.slot, self.fair = name, slot, fair
-        self.told = costs  # by the replica itself
+        self.reported = costs  # by the replica itself
         self.costs = costs  # by which it is compared with others
         self.requests = 0  # sent, and not ended
         self.prompt_tokens = 0  # that are to be computed before all of them have their first token

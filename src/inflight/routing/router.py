@@ -66,7 +66,7 @@ class Router:
     def reckon(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
         """With this from now on: what a replica tells of itself, when it does."""
         replica = self._replicas[name]
-        replica.told, replica.fair = costs, fair
+        replica.reported, replica.fair = costs, fair
         self._level()
         self._index.resize(replica.slot, max(1, kv_tokens // self._block_size))
 
@@ -126,7 +126,7 @@ class Router:
             self._expected += _LATEST * (output_tokens - self._expected)
 
     def _level(self) -> None:
-        for one, costs in zip(self.replicas, leveled([one.told for one in self.replicas]), strict=True):
+        for one, costs in zip(self.replicas, leveled([one.reported for one in self.replicas]), strict=True):
             one.costs = costs
 
     def _candidates(self, request: RoutedRequest, replicas: Collection[ReplicaView]) -> list[Candidate]:

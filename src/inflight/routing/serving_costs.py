@@ -53,17 +53,17 @@ UNKNOWN = ServingCosts(prompt_token=1e-4, step=1e-2, row=5e-5, max_num_seqs=256)
 _ALIKE = math.sqrt(2)  # times the mean: estimates of replicas on equal machines lie within
 
 
-def leveled(told: Sequence[ServingCosts]) -> list[ServingCosts]:
+def leveled(reported: Sequence[ServingCosts]) -> list[ServingCosts]:
     """Return the costs by which replicas are compared. Estimates that are learnt of equal machines differ by chance,
     and equal work would follow that; so replicas whose steps take about as long have the mean of their costs, and those
     that have not said anything yet the mean of all that have.
 
     Args:
-        told: Costs of each replica, `UNKNOWN` before it has said any.
+        reported: Costs of each replica, `UNKNOWN` before it has said any.
     """
-    known = [one for one in told if one is not UNKNOWN]
-    if not known or all(one == told[0] for one in told):
-        return list(told)
+    known = [one for one in reported if one is not UNKNOWN]
+    if not known or all(one == reported[0] for one in reported):
+        return list(reported)
     step, token = (_geometric_mean([getattr(one, name) for one in known]) for name in ("step", "prompt_token"))
     alike = [one for one in known if _is_near(one.step, step) and _is_near(one.prompt_token, token)]
     shared, usual = _mean(alike or known), _mean(known)
@@ -73,7 +73,7 @@ def leveled(told: Sequence[ServingCosts]) -> list[ServingCosts]:
             return replace(usual, max_num_seqs=one.max_num_seqs)
         return replace(shared, max_num_seqs=one.max_num_seqs) if one in alike else one
 
-    return list(map(compared, told))
+    return list(map(compared, reported))
 
 
 def _is_near(value: float, mean: float) -> bool:

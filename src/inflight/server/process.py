@@ -55,7 +55,7 @@ class AddressError(ValueError):
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Listen before anything is loaded, so that a port that is taken is told at once. Raises AddressError,
+    """Listen before anything is loaded, so that a port that is taken is an error at once. Raises AddressError,
     DescriptorsError."""
     raise_descriptor_limit()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -220,8 +220,8 @@ class Process:
             self.loop.call_soon_threadsafe(self._service.hurry)
 
     def _hear_hangup(self) -> None:
-        """SIGHUP has files read again; where no option names one, it ends the server as SIGTERM does, unless whoever
-        started the server has it ignored (nohup)."""
+        """SIGHUP has files read again; where no option names one, it ends the server as SIGTERM does, unless it
+        is ignored (nohup)."""
         if can_reload(self._service.settings, self._tenants):
             self.loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

@@ -164,5 +164,5 @@ def _model_named(endpoint: EndpointName, body: bytes) -> str | None:
     try:
         return _NAMED.decode(body).model
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        ENDPOINTS[endpoint].body.decode(body, UnknownFields())  # tells what is wrong with it
+        ENDPOINTS[endpoint].body.decode(body, UnknownFields())  # raises what is wrong with it
         raise

@@ -45,7 +45,7 @@ class StepFailed(Exception):
 
 
 class EngineEnded(Exception):
-    """What was computing the line has died: its engine broke down, or its process was killed. The text says how."""
+    """The engine that computed the line broke down, or its process was killed. The text says how."""
 
 
 InFlight = Callable[[], AbstractAsyncContextManager[None]]

@@ -65,10 +65,10 @@ class BegunLines:
     def end(self, job: str, line: int) -> None:
         """The line is no longer in flight, with or without an answer."""
         self._begun.discard((job, line))
-        self._thread.submit(self._append, self._record((job, line)))  # where that fails, a later `begin` is told
+        self._thread.submit(self._append, self._record((job, line)))  # where that fails, a later `begin` reports it
 
     def crashed(self, job: str, line: int) -> None:
-        """What was computing the line has died, and this process lives; `end` follows."""
+        """Count an unclean end of the engine that computed the line, where this process lives; `end` follows."""
         self._ends[job, line] = self.ends(job, line) + 1
 
     def forget_others(self, jobs: Container[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who is asked beside whom: lines together, or a suspect one alone, so that what it does to others is its own doing."""
+"""Admit lines together, or a suspect line alone, so that an end of the process while it runs is its own doing."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _parted(error: ValidationError) -> tuple[str, list[str]]:
 
 
 def _path(steps: list[str]) -> str:
-    """Without the entry of an object, which msgspec does not name."""
+    """Return the place that the steps lead to, without entries of objects, which msgspec does not name."""
     steps = [one for one in steps if one != "[...]"]
     return "".join(one if one.startswith("[") else f".{one}" for one in steps)
 

@@ -133,7 +133,7 @@ async def _sender(ours: socket.socket) -> int | None:
 
 
 def _cpu_ticks(pid: int | None) -> int | None:
-    """Return the CPU time that a process has used. None where the system does not tell."""
+    """Return the CPU time that a process has used. None where the system does not report it."""
     if pid is None:
         return None
     try:

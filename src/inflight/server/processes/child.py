@@ -273,7 +273,7 @@ class _Counts(BatchCounts):
 
 
 def _certificate(settings: ServerSettings) -> ssl.SSLContext | None:
-    """As the engine's process has just read it; None: there is none, or it has changed since and cannot be used."""
+    """Read the certificate that the engine's process has just checked; None: there is none that can be used."""
     try:
         return tls_context(settings)
     except TlsError as error:

@@ -48,7 +48,7 @@ class HashedBlocks:
             )
 
 
-MAX_RATE, MAX_RATE_OF_FRACTIONS = 1000.0, 100.0  # requests/s, on average, that times in milliseconds may tell
+MAX_RATE, MAX_RATE_OF_FRACTIONS = 1000.0, 100.0  # requests/s, on average, that times in milliseconds may give
 ENOUGH_TO_TELL = 10  # requests
 
 
