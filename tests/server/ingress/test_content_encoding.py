@@ -77,6 +77,18 @@ def test_the_limit_of_bodies_is_of_what_they_hold(start: Callable[..., Server]) 
     assert (answer.status, answer.error["code"]) == (413, "body_too_large")
 
 
+def test_the_limit_of_bodies_is_of_what_comes_too(start: Callable[..., Server]) -> None:
+    server = start("--max-body-mb", "1")
+    empty = [gzip.compress(b"") * 1000] * 60  # in chunks, so that its length is not announced
+    answer = httpx.post(
+        server.url + COMPLETIONS,
+        content=iter([*empty, gzip.compress(BODY)]),
+        headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        timeout=60,
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
 def test_no_piece_is_longer_than_a_step() -> None:
     content = bytes(PIECE_BYTES * 5) + random.Random(0).randbytes(1000)
     inflater, packed = Inflater("gzip"), gzip.compress(content)

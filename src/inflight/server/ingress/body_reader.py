@@ -71,6 +71,7 @@ class BodyReader:
         if inflater is not None:
             announced = 0  # what it holds is not known
         body, pace, address = bytearray(), Pace(self._seconds, "--body-timeout"), client_key(scope)
+        compressed = 0  # bytes, which may inflate to none
         await lease.reserve(announced)
         try:
             while True:
@@ -80,6 +81,9 @@ class BodyReader:
                 piece: bytes = message.get("body", b"")
                 last = not message.get("more_body", False)
                 if inflater is not None:
+                    compressed += len(piece)
+                    if compressed > self._most:
+                        raise self._too_large(compressed)
                     for inflated in inflater.inflate(piece):
                         await self._take(body, inflated, lease, announced=False)
                         await self._turns.wait(address, seconds=PIECE_SECONDS)
