@@ -20,6 +20,7 @@ from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
@@ -177,6 +178,22 @@ def test_others_draw_while_one_sits_out(depth: int) -> None:
     assert {event.request_id for event in events} == {"b"}
     loop.abort("a")
     assert loop.idle
+
+
+def test_each_time_counts_as_a_token_of_its_tenant() -> None:
+    class Counting(Fcfs):
+        output_tokens = 0
+
+        def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
+            self.output_tokens += output_tokens
+
+    capacity = Capacity(num_blocks=64, block_size=4, max_rows=4, max_model_len=60, vocab_size=100)
+    policy, executor = Counting(), Waiting(capacity, chance=0.5)
+    loop = EngineLoop(Scheduler(capacity, Chunked(64), policy), executor, VirtualClock(), depth=1)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    loop.add(Request(request_id="a", prompt_token_ids=(1, 2, 3), params=params))
+    loop.run()
+    assert executor.waited and policy.output_tokens == 20 + executor.waited
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -75,6 +75,7 @@ class StepOutputs:
             return []
         if sampled.waits_for:
             self._running.sit_out(sequence, sampled.waits_for)
+            self._charge(sequence, 1, now)  # it was computed, and will be again
             return []
         request = sequence.request
         if sampled.error is not None:
@@ -116,11 +117,16 @@ class StepOutputs:
                 break
         return taken
 
+    def _charge(self, sequence: Sequence, tokens: int, now: float) -> None:
+        """Count output tokens for the sequence's tenant."""
+        queue = self._lanes.of(sequence).queue
+        if queue.counts:
+            queue.policy.served(SequenceView(sequence), 0, tokens, now)
+
     def _tell(self, sequence: Sequence, taken: int, now: float) -> None:
         """Notify those that learn from how many tokens a sequence has."""
-        queue, total = self._lanes.of(sequence).queue, len(sequence.output)
-        if queue.counts:
-            queue.policy.served(SequenceView(sequence), 0, taken, now)
+        total = len(sequence.output)
+        self._charge(sequence, taken, now)
         if total >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, total)
         if total == taken:
