@@ -1,4 +1,4 @@
-"""Whether an installed inflight does what the first page promises: `inflight serve`, a chat request is answered, and a
+"""Try an installed inflight as the first page describes it: `inflight serve`, a chat request is answered, and a
 report of that is a page.
 
 Run by an interpreter that has the wheel, from anywhere but a checkout. Needs the standard library and what is tried.
@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-DISTRIBUTION = "inflight-llm"
+from inflight.extras import DISTRIBUTION
+
 SECONDS = 20.0
 BODY = {"messages": [{"role": "user", "content": "What is continuous batching?"}], "temperature": 0}
 PAGES = ("/", "/playground", "/docs")

@@ -88,6 +88,12 @@ def test_what_changes_no_token_passes(more: dict[str, Any]) -> None:
             "messages[0].content[1].type",
             "'image_url' is not known here; only text can be read",
         ),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": 5, "text": "a"}]}]},
+            "messages[0].content[0].type",
+            "type: give text; only text can be read",
+        ),
         (CHAT, {"think": 5}, "think", "give true or false"),
         (CHAT, {"options": {"temperature": "hot"}}, "options.temperature", "give a number"),
         (COMPLETION, {"repeat_penalty": "x"}, "repeat_penalty", "give a number"),

@@ -177,8 +177,8 @@ def _explained(message: str) -> str:
         return f"give {_WORDS.get(found[1], found[1])} of {most} {found[3]} {unit}"
     if message.startswith("Expected `str` matching regex"):
         return "give text of the form that GET /docs shows"
-    if found := re.fullmatch(r"Expected `([^`]*)` (.*)", message):
-        return f"give {_WORDS.get(found[1], found[1])} {found[2]}"
+    if found := re.fullmatch(r"Expected `([^`]*)`( .*)?", message):
+        return f"give {_WORDS.get(found[1], found[1])}{found[2] or ''}"
     if found := re.fullmatch(r"Invalid (?:enum )?value (.*)", message, re.DOTALL):
         return f"{shortened(found[1])} is not known here"
     return message[:1].lower() + message[1:]
