@@ -149,7 +149,7 @@ def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> None:
-    """What a request passes before its route, the last one added first."""
+    """Add the layers that a request passes before its route, the last one added first."""
     mebibyte, turns = 1 << 20, Turns()
     most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
     app.add_middleware(
@@ -179,7 +179,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
 
 
 def _no_jobs() -> APIRouter:
-    """What is said where batch jobs would be."""
+    """Return the error where batch jobs would be."""
     routes = APIRouter(include_in_schema=False)
 
     async def nothing() -> None:
@@ -191,7 +191,7 @@ def _no_jobs() -> APIRouter:
 
 
 def _no_responses() -> APIRouter:
-    """What is said where stored responses would be."""
+    """Return the error where stored responses would be."""
     routes = APIRouter(include_in_schema=False)
 
     async def nothing() -> None:

@@ -22,7 +22,7 @@ _NOBODY = 2**31 - 1  # connections of a process that is not there
 
 
 class CallCounts:
-    """Of a server that is one process."""
+    """Calls of a server that is one process."""
 
     def __init__(self) -> None:
         self._mine: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class CallCounts:
 
 
 class SharedCallCounts(CallCounts):
-    """Whoever enters counts himself first and looks then: of two that come at once, neither overlooks the other."""
+    """Calls of all processes. A call is counted before the sum is read: of two at once none is overlooked."""
 
     def __init__(self, table: int, names: Sequence[str], places: int, place: int | None = None):
         """table: its descriptor, see `shared_table`; the first process makes its size. names: all tenants', in the

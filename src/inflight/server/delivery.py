@@ -30,7 +30,7 @@ class Delivery:
 
     @property
     def held(self) -> int:
-        """What the server holds for it, in entries of `answer_memory`."""
+        """Return what the server holds for it, in entries of `answer_memory`."""
         return self.whole_bytes // BYTES_PER_ENTRY
 
     def end(self, error: ApiError) -> None:
@@ -40,7 +40,7 @@ class Delivery:
             self._timers.append(self._loop.call_later(LAST_WORDS, self.given_up.set))
 
     def release(self) -> None:
-        """Nothing is held for it any more."""
+        """Stop its timers, and keep no frames of its error."""
         for timer in self._timers:
             timer.cancel()
         if self.error is not None:

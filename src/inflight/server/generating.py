@@ -54,7 +54,7 @@ class Generation(Delivery):
         return self._stream.held + self._kept + super().held
 
     def end(self, error: ApiError) -> None:
-        """Whoever takes from it, now or later, is told this."""
+        """End the stream: taking from it, now or later, raises this error."""
         if self.error is None:
             super().end(error)
             self._stream.break_off(error)
@@ -102,7 +102,7 @@ class Generation(Delivery):
             yield self.response.failed(error)
 
     async def _take(self, patience: float | None) -> list[Event]:
-        """What has happened since; nothing, when there is no news for so long. Raises ApiError."""
+        """Return the events since; none, when there are no news for so long. Raises ApiError."""
         try:
             return await self._stream.take(patience)
         except EngineStopped as fault:

@@ -78,7 +78,7 @@ class _Collector:
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """What there is now stays: the collector looks at it no more, and at what will have grown old only when asked."""
+    """Keep what there is now: the collector looks at it no more, and at what will have grown old only when asked."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

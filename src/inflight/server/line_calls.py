@@ -83,7 +83,7 @@ def _errors_of_a_line() -> Iterator[None]:
 
 
 def _as_of_a_line(error: ApiError) -> Exception:
-    """What a client would be told, where nobody waits for the answer and the line can be tried again."""
+    """Return the error of a client as one of a line, which can be tried again."""
     if error.code == "step_failed":
         return StepFailed(error)
     # Full; loading, draining or ended by the server; broken down.

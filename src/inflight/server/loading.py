@@ -104,7 +104,7 @@ def make_served(
 
 
 def make_live(service: Service, source: Callable[[], FeedSource | None], record: Path | None = None) -> Live | None:
-    """What the live page is fed with, unless there is to be none. source: None while nothing is loaded."""
+    """Return the feed of the live page, unless there is to be none. source: None while nothing is loaded."""
     if not service.settings.ui:
         return None
 

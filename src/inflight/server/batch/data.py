@@ -43,7 +43,7 @@ class DataDirectoryError(ValueError):
 
 @contextlib.contextmanager
 def directory_told(path: Path) -> Iterator[None]:
-    """What the disk refuses is raised as DataDirectoryError."""
+    """Raise as DataDirectoryError what the disk refuses."""
     try:
         yield
     except NotPrivate as error:

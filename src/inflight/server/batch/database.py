@@ -184,7 +184,7 @@ class Database:
         return [(found.st_dev, found.st_ino) for found in map(os.stat, (self._path, self._log))]
 
     def _check_places(self) -> None:
-        """What is written into files that nobody finds again is lost: SQLite itself goes on without a word."""
+        """Check that the files are still in their places: SQLite goes on silently in removed ones."""
         try:
             same = self._places_now() == self._places
         except FileNotFoundError:

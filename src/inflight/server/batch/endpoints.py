@@ -157,7 +157,7 @@ def _add_batches(routes: APIRouter, service: Kept, asking: Any) -> None:
 
     @routes.post("/v1/batches/{batch_id}/cancel", tags=["batches"], responses=_refusals(401, 404, 409, 507))
     async def cancel_batch(batch_id: str, tenant: Tenant = asking) -> Batch:
-        """What has been answered stays available in the output file."""
+        """Cancel the job; what has been answered stays available in the output file."""
         return Batch.of(await service.jobs.cancel(tenant, batch_id), service.paused)
 
 

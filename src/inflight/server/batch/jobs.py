@@ -87,7 +87,7 @@ class Jobs:
         return found[:limit], len(found) > limit
 
     async def cancel(self, tenant: Tenant, job_id: str) -> Job:
-        """What has been answered stays available. Raises ApiError: 404, or 409 when there is nothing left to cancel."""
+        """Cancel the job; its answers stay available. Raises ApiError: 404, or 409 when it has ended already."""
         job = await self.retrieve(tenant, job_id)
         # The runner may move the job in between; each time round it is further on its way to an end.
         while job.status in ("validating", "in_progress"):
@@ -104,7 +104,7 @@ class Jobs:
 
 
 def window_seconds(window: str) -> int:
-    """Of "90m", "24h" or "7d". Raises ApiError 400."""
+    """Return the seconds of "90m", "24h" or "7d". Raises ApiError 400."""
     match = WINDOW.fullmatch(window)
     if match is None:
         raise invalid(

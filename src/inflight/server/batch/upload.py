@@ -136,7 +136,7 @@ def _text(value: bytes) -> str:
 
 
 def declared_bytes(request: Request) -> int | None:
-    """What the client says the whole request has. Raises ApiError where that is no number."""
+    """Return the bytes that the client announces for the whole request. Raises ApiError where that is no number."""
     length = request.headers.get("content-length")
     if length is None:
         return None

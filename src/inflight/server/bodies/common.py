@@ -80,7 +80,7 @@ class CallSettings(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True):
-    """What a call asks beside its prompt."""
+    """Fields of a call beside its prompt."""
 
     session_id: Name | None = None
     prompt_cache_key: Name | None = None

@@ -43,19 +43,19 @@ class Kind(Struct):
 
 
 class TextBlock(Struct):
-    """What else comes with it (cache_control, citations) changes no token."""
+    """A text; other fields of it (cache_control, citations) change no token."""
 
     text: Text
 
 
 class ThinkingBlock(Struct):
-    """Of an earlier answer. Its signature says nothing here."""
+    """Reasoning of an earlier answer, whose signature is not read."""
 
     thinking: Text
 
 
 class RedactedThinkingBlock(Struct):
-    """Of another server's answer: nobody here can read it, and no template would write it."""
+    """Reasoning that another server encrypted: it is not read, and no template would write it."""
 
 
 class ToolUseBlock(Struct):
@@ -158,7 +158,7 @@ class Metadata(Struct, forbid_unknown_fields=True):
 
 
 class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What makes the prompt, and so all that is counted. output_format: an older place of output_config.format."""
+    """Fields of the prompt, and so all that is counted. output_format: an older place of output_config.format."""
 
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: Name | None = None

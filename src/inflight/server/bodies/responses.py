@@ -80,7 +80,7 @@ class FunctionCallOutputItem(Struct):
 
 
 class ReasoningItem(Struct):
-    """Of an earlier answer. content: the reasoning itself; without, its summary is read."""
+    """Reasoning of an earlier answer. content: the reasoning itself; without, its summary is read."""
 
     content: Annotated[list[Part], _PARTS] | None = None
     summary: Annotated[list[Part], _PARTS] | None = None

@@ -187,7 +187,7 @@ def _one_of(body: ScoreBody, usual: str, other: str) -> tuple[str, list[str]]:
 
 
 def _settings(body: Struct) -> TextSettings:
-    """What the body says beside its texts and the form of its answer."""
+    """Return what the body says beside its texts and the form of its answer."""
     return TextSettings(**{name: getattr(body, name, None) for name in TextSettings.__struct_fields__})
 
 

@@ -24,7 +24,7 @@ class FunctionSpec(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolSpec(Struct, kw_only=True):
-    """What else clients write into it (cache_control) changes no token."""
+    """A function that may be called; other fields of it (cache_control) change no token."""
 
     type: Literal["function"]
     function: FunctionSpec

@@ -46,7 +46,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
     async def tokenizer_info(
         request: Request, model: str | None = None, tenant: Tenant = Depends(tenant_of)
     ) -> Response:
-        """What the model's tokenizer is, as far as it changes how text is cut. model: where there are several."""
+        """Describe the model's tokenizer, as far as it changes how text is cut. model: where there are several."""
         with service.entered(tenant):
             try:
                 borrowed = await lent(request, service.models.borrow(model))
@@ -61,7 +61,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         return PreparedResponse(service.entered(tenant), partial(made, request, name, tenant))
 
     async def lent(request: Request, borrowing: Coroutine[Any, Any, Borrowed]) -> Borrowed:
-        """Who leaves waits for no model. Raises ClientGone, ApiError."""
+        """Wait for the model, unless the client leaves. Raises ClientGone, ApiError."""
         if service.loaded is None or service.loaded.residency is None:
             return await borrowing
         return await until_gone(request.receive, borrowing, asyncio.Event())
@@ -89,7 +89,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
 
 
 def _shown(service: Service, tenant: Tenant) -> list[ListedModel]:
-    """What the tenant may name: models, and adapters."""
+    """Return the models and adapters that the tenant may name."""
     return [one for one in service.models.listed() if one.adapter is None or tenant.may_name(one.name)]
 
 

@@ -31,7 +31,7 @@ def request_id(given: bytes | None) -> str:
 
 
 def request_id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Of the answer: by the names under which clients look for it."""
+    """Return the headers of the request's id, by the names under which clients look for it."""
     value = state_of(scope)["request_id"].encode("ascii")
     names = (REQUEST_ID_HEADER, b"request-id") if is_of_messages(scope["path"]) else (REQUEST_ID_HEADER,)
     return [(name, value) for name in names]
@@ -61,7 +61,7 @@ def abandon(scope: Scope) -> None:
 
 
 def piece_seconds(scope: Scope) -> float:
-    """What parsing the latest piece of the body took: next to nothing, unless it came in chunks of a few bytes."""
+    """Return the seconds that parsing the latest piece of the body took: few, unless it came in small chunks."""
     seconds: Callable[[], float] | None = state_of(scope).get("piece_seconds")
     return 0.0 if seconds is None else seconds()
 

@@ -142,7 +142,7 @@ def _compressed_upload() -> ApiError:
 
 
 def _seconds_of_piece(scope: Scope) -> float:
-    """What the next piece will take, if it is like the last."""
+    """Return the seconds that the next piece will take, if it is like the last."""
     return max(PIECE_SECONDS, piece_seconds(scope))
 
 

@@ -165,7 +165,7 @@ class Connection(HttpToolsProtocol):
             self._stop(414, f"The URL has more than {self._limits.url_bytes:,} bytes.", "url_too_long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Of trailers too."""
+        """Count the header's bytes; trailers come here, too."""
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._limits.header_bytes:
             self._refusal = self._headers_too_large()
@@ -274,7 +274,7 @@ class Connection(HttpToolsProtocol):
             self._closing = self.loop.call_later(seconds, self.transport.abort)
 
     def _refuse(self, error: ApiError) -> None:
-        """What came cannot be served. What was asked before is answered; then the connection ends."""
+        """Refuse what came. What was asked before is answered; then the connection ends."""
         self._connections.refusals.count(f"requests refused with {error.status}: {error.code}")
         self._deaf = True
         if self._late is not None:

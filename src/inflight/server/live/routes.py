@@ -104,7 +104,7 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
 
     @routes.get(ACCOUNT)
     async def account(request: Request, id: str, tenant: Tenant = Depends(tenant_of)) -> Response:
-        """Of the request of that name, while it lives."""
+        """Return the account of the request of that name, while it lives."""
         check_origin(request)
         told = encode_account(await live.hub.account(tenant, id))
         return Response(told, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
@@ -147,7 +147,7 @@ def page_response(file: PageFile, request: Request) -> Response:
 
 
 class FeedResponse(Response):
-    """What the hub has for a viewer who has entered, until one of them ends."""
+    """Yield what the hub has for a viewer who has entered, until one of them ends."""
 
     media_type = "text/event-stream"
 

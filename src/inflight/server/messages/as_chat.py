@@ -62,7 +62,7 @@ def as_chat(body: MessagesBody) -> AsChat:
 
 
 def counted_as_chat(body: PromptFields) -> AsChat:
-    """Of /v1/messages/count_tokens. Raises ApiError."""
+    """Return the conversation of /v1/messages/count_tokens. Raises ApiError."""
     return AsChat(body=_prompt(body))
 
 

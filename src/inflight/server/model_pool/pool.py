@@ -128,7 +128,7 @@ class ModelPool:
         return {name: page for (name, _), page in zip(loaded, pages, strict=True) if page is not None}
 
     async def shown(self, asked: bytes) -> dict[str, bytes]:
-        """What the engines that answer do, by model, as `live.distant` writes it."""
+        """Return what the engines that answer do, by model, as `live.distant` writes it."""
         loaded = tuple(self._keeper.loaded.items())
         told = await asyncio.gather(*(one.worker.shown(asked, name) for name, one in loaded))
         return {name: data for (name, _), data in zip(loaded, told, strict=True) if data is not None}

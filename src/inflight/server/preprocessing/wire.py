@@ -38,7 +38,7 @@ SHORT_MEMORY_BYTES, LONG_MEMORY_BYTES = 16 << 20, 112 << 20
 
 
 class Limits(Struct, frozen=True):
-    """What a body is checked against before anything is cut.
+    """Limits that a body is checked against before it is cut into tokens.
 
     models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
     tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
@@ -83,7 +83,7 @@ def out_of_memory(most_bytes: int) -> ApiError:
 
 
 class Setup(Struct, frozen=True):
-    """What a process is made from: the model's folder, and the seconds that it may compute for one body."""
+    """The settings of a process: the model's folder, and the seconds that it may compute for one body."""
 
     model_folder: str
     cpu_seconds: float

@@ -211,7 +211,7 @@ class _Child:
         return await self._pages.ask(lambda question: self._tell(AskPage(question)))
 
     async def _show(self, asked: bytes) -> Mapping[str, bytes]:
-        """What the engine does. Raises EngineStopped."""
+        """Return frames of what the engine does. Raises EngineStopped."""
         return {"": await self._frames.ask(lambda question: self._tell(AskFrames(question, asked)))}
 
     def _observe(self, route: str, status: int, seconds: float) -> None:
@@ -256,7 +256,7 @@ class _Child:
 
 
 class _Counts(BatchCounts):
-    """Of batch jobs, for the metrics, which are elsewhere."""
+    """Counts of batch jobs, sent to the engine's process, which has the metrics."""
 
     def __init__(self, tell: Callable[[FromChild], None]):
         super().__init__()
