@@ -48,7 +48,8 @@ def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: floa
     wrong: Mapping[int, int] = NOTHING
     if any(map(_num_drafts, plan.chunks)):
         drafts = {chunk.sequence_id: chunk.num_drafts for chunk in plan.chunks if chunk.num_drafts}
-        right = {one.sequence_id: max(0, len(one.token_ids) - 1) for one in result.sampled if one.sequence_id in drafts}
+        drawn = [one for one in result.sampled if one.sequence_id in drafts and not one.waits_for]
+        right = {one.sequence_id: max(0, len(one.token_ids) - 1) for one in drawn}
         wrong = {number: count - right.get(number, 0) for number, count in drafts.items()}
         checked = tuple((drafts[number], accepted) for number, accepted in right.items())
     return StepFacts(
