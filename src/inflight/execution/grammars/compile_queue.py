@@ -123,8 +123,7 @@ class CompileQueue:
             self._process.send(CompileJob(job.number, job.grammar.kind, job.grammar.source))
 
     def _may_start(self, tenant: str) -> bool:
-        at_work = sum(job.tenant == tenant for job in self._at_work.values())
-        return bool(self._waiting[tenant]) and at_work < MAX_OF_TENANT
+        return sum(job.tenant == tenant for job in self._at_work.values()) < MAX_OF_TENANT
 
     def _start(self) -> None:
         """Start the process unless it runs. Raises GrammarNotNow."""

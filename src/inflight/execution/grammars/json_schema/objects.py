@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inflight.execution.grammars.json_schema.dialect import Schema, both
-from inflight.execution.grammars.json_schema.texts import is_followed, listed, without_look_around
+from inflight.execution.grammars.json_schema.texts import LENGTHS, is_followed, listed, without_look_around
 
 KEYWORDS = frozenset(
     [
@@ -52,21 +52,18 @@ def _named(schema: dict[str, Any], names: Schema) -> tuple[dict[str, Any], bool]
     pattern = _name_pattern(names)
     if pattern is None or patterns or others is False or (schema.get("properties") and others is not True):
         return schema, others is False and not patterns and not schema.get("properties")
-    is_all = not schema.get("properties") and set(names) <= {"type", "pattern"} | _LENGTHS and _is_one_of(names)
+    is_all = not schema.get("properties") and set(names) <= {"type", "pattern", *LENGTHS} and _is_one_of(names)
     return {**schema, "patternProperties": {pattern: others}, "additionalProperties": False}, is_all
 
 
-_LENGTHS = {"minLength", "maxLength"}
-
-
 def _is_one_of(names: dict[str, Any]) -> bool:
-    return ("pattern" in names) != bool(_LENGTHS & set(names))
+    return ("pattern" in names) != (not names.keys().isdisjoint(LENGTHS))
 
 
 def _name_pattern(names: dict[str, Any]) -> str | None:
     if "pattern" in names:
         return str(names["pattern"])
-    if _LENGTHS & set(names):
+    if not names.keys().isdisjoint(LENGTHS):
         return rf"^[\s\S]{{{names.get('minLength', 0)},{names.get('maxLength', '')}}}$"
     return None
 

@@ -18,7 +18,7 @@ _KEYWORDS = ("pattern", "format", "minLength", "maxLength")
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<=|<!)")
 _CONTROL = re.compile(r"\\c([A-Za-z])")  # of ECMA's patterns
 _COUNTED = re.compile(r"\{\d*,?\d+\}")
-_LENGTHS = ("minLength", "maxLength")
+LENGTHS = ("minLength", "maxLength")
 _IN_CLASS = re.compile(r"([\\\]\[^&~\-])")
 MAX_LENGTH = 2**16  # a text that is longer ends nearly any answer by its tokens
 MANY = 64  # characters, which a pattern that counts has as many states for each of; the library gives up in silence
@@ -46,7 +46,7 @@ def writable(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, A
             left.append("pattern")
             given["pattern"] = wider
         is_large = given.get("maxLength", 0) >= MANY and _COUNTED.search(wider) is not None
-        for dropped in (_LENGTHS if is_large else (), _LENGTHS, ("pattern",)):
+        for dropped in (LENGTHS if is_large else (), LENGTHS, ("pattern",)):
             for name in dropped:
                 if given.pop(name, None) is not None and name not in left:
                     left.append(name)
