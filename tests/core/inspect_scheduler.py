@@ -104,8 +104,10 @@ def with_untold_blocks(scheduler: Scheduler) -> set[int]:
 
 
 def overdue(scheduler: Scheduler) -> set[str]:
-    """Background lanes to which foreground work is to give way."""
-    return {lane.settings.name for lane in scheduler._lanes.held_up() if lane.owed.is_overdue}
+    """Background lanes to which foreground work is to give way; not those all of whose requests wait for an adapter's
+    slot, which goes by arrival."""
+    held_up = [lane for lane in scheduler._lanes.held_up() if lane.queue.ready or lane.running]
+    return {lane.settings.name for lane in held_up if lane.owed.is_overdue}
 
 
 def host_blocks_in_use(scheduler: Scheduler) -> int:

@@ -270,6 +270,8 @@ class Scheduler:
                     self._step_builder.ended(sequence)
             elif sequence.recomputes:
                 self._lost_steps.come_again(sequence, now)
+                if self._step_builder.run_to_completion:
+                    self._step_builder.end_batch()  # it may have been the last that went on
         return events
 
     def transferred(self, ended: Iterable[Transferred], now: float) -> list[Event]:

@@ -151,9 +151,14 @@ class StepBuilder:
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence that holds a row has its end, and nothing of it is in flight."""
-        if not self.run_to_completion:
+        if self.run_to_completion:
+            self.end_batch()
+        else:
             self.running.leave(sequence)
-        elif all(one.finish is not None and not one.in_flight for one in self.running.sequences):
+
+    def end_batch(self) -> None:
+        """Have the sequences of a batch that ends together leave, if all of them have their ends."""
+        if all(one.finish is not None and not one.in_flight for one in self.running.sequences):
             for one in tuple(self.running.sequences):
                 self.running.leave(one)
 
