@@ -29,7 +29,8 @@ from inflight.execution.grammars.compile_wire import (
     decode_order,
     encode,
 )
-from inflight.execution.grammars.errors import GrammarError, client_sentence, is_unsatisfiable
+from inflight.execution.grammars.compiling import NICE, STACK_BYTES, compiled
+from inflight.execution.grammars.errors import GrammarError, is_unsatisfiable
 from inflight.execution.grammars.grammar_source import GrammarSource, explained, grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.limited_process import end_before_others, limit_memory, receive, send, silence_stderr
@@ -42,12 +43,7 @@ if TYPE_CHECKING:
 CPU_SECONDS = 2.0  # of one grammar; 437 schemas of real projects take 0.0024 s in the median, and 0.028 s at most
 MEMORY_BYTES = 64 << 20  # of a compiled grammar
 WORKING_BYTES = 256 << 20  # while it is compiled
-STACK_BYTES = 16 << 20  # of the thread that compiles here
-MAX_LEXER_STATES = 20_000  # of the automaton that reads a text; of about 2 kB
-MAX_SYMBOLS = 200_000  # of its rules
 MAX_ERROR_CHARACTERS = 300
-STEP_LEXER_FUEL = 200_000  # of one mask: about 14 ms; the first of a hundred optional properties needs 150,000
-NICE = 10
 _WITH_SCHEMAS = ("json_schema", "lark", "structural_tag")
 
 TOO_SLOW = f"takes more than {CPU_SECONDS:g} s of processor time to compile; make it smaller or simpler"
@@ -61,25 +57,6 @@ class _Known(NamedTuple):
 
     vocabulary: Vocabulary
     tokenizer: LLTokenizer
-
-
-def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
-    """Return a matcher at the beginning of a grammar whose first mask is known. Raises GrammarError."""
-    from llguidance import LLMatcher, LLParserLimits
-
-    limits = LLParserLimits(
-        max_lexer_states=MAX_LEXER_STATES,
-        max_grammar_size=MAX_SYMBOLS,
-        step_lexer_fuel=STEP_LEXER_FUEL,
-        verbose_errors=False,
-    )
-    matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
-    if matcher.is_error():
-        raise GrammarError(f"cannot be used: {client_sentence(matcher.get_error())}")
-    matcher.compute_bitmask()
-    if matcher.is_error():
-        raise GrammarError(f"cannot be computed: {client_sentence(matcher.get_error())}")
-    return matcher
 
 
 # -- the child -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.request import RequestRefused
 from inflight.execution.grammars.compile_queue import CompileQueue
 from inflight.execution.grammars.compile_wire import Verdict
-from inflight.execution.grammars.compile_worker import NICE, STACK_BYTES, compiled
+from inflight.execution.grammars.compiling import NICE, STACK_BYTES, compiled
 from inflight.execution.grammars.errors import GrammarError, GrammarNotNow
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.tally import GrammarTally

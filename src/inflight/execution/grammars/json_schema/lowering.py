@@ -45,8 +45,8 @@ def lower(schema: Any, is_wide: bool = False) -> Lowered:
 
     Args:
         schema: as a client sent it, read from JSON.
-        is_wide: whether of conditions that hold of one value together only the first is followed, for schemas that the
-            library does not take otherwise.
+        is_wide: whether of conditions that hold of one value together only the first is followed, and numbers of
+            properties are not, for schemas that the library does not take otherwise.
     """
     try:
         whole = in_one_dialect(schema)
@@ -116,6 +116,9 @@ class _Lowering:
             if isinstance(found, bool):
                 return found
             schema = found
+        if self._is_wide and (counts := {"minProperties", "maxProperties"} & schema.keys()):
+            self.left.update(counts)
+            schema = {name: one for name, one in schema.items() if name not in counts}
         if "object" in types_of(schema):
             ways, left = objects.members(schema, self._definitions)
             self.left.update(left)
