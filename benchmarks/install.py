@@ -88,7 +88,7 @@ def _report_checkout(checkout: Path, repeats: int, write: bool) -> None:
     print(body)
     if write:
         command = f"python -m benchmarks.install --checkout . --repeats {repeats}"
-        write_section("checkout", "The first minute with a checkout", command, body)
+        write_section("install checkout", "The first minute with a checkout", command, body)
 
 
 def main() -> None:

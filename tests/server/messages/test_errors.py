@@ -28,7 +28,8 @@ def test_types_and_statuses(status: int, code: str | None, told: int, kind: str)
     error = ApiError(status, "So.", code=code)
     body = body_of(error, "req_1")
     assert status_of(error) == told and body["request_id"] == "req_1" and body["type"] == "error"
-    assert body["error"] == {"type": kind, "message": "So."} | ({"details": {"error_code": code}} if code else {})
+    details = {"error_code": code or "invalid_request"}  # every error has a code
+    assert body["error"] == {"type": kind, "message": "So.", "details": details}
 
 
 def test_which_paths_speak_so() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -315,24 +316,27 @@ class Connection(HttpToolsProtocol):
 
 
 class _Client:
-    """The client of one request, for the application that answers it."""
+    """The client of one request, for the application that answers it. The cycle holds this by its scope, and so is
+    held weakly here: nothing is to be left for the collector."""
 
     __slots__ = ("_cycle", "_transport")
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle):
-        self._transport, self._cycle = transport, cycle
+        self._transport, self._cycle = transport, weakref.ref(cycle)
 
     def is_gone(self) -> bool:
         """Return whether the client has left. The transport knows a round of the loop before the protocol: an
         application that ends without an answer meanwhile would be an error for uvicorn, unless the cycle is notified.
         """
-        if self._transport.is_closing():
-            self._cycle.disconnected = True
-        return self._cycle.disconnected
+        cycle = self._cycle()
+        if cycle is not None and self._transport.is_closing():
+            cycle.disconnected = True
+        return cycle is None or cycle.disconnected
 
     def abandon(self) -> None:
         """End the connection in the middle of an answer that the client does not take."""
-        self._cycle.disconnected = True
+        if (cycle := self._cycle()) is not None:
+            cycle.disconnected = True
         self._transport.abort()
 
 
