@@ -430,6 +430,8 @@ def test_a_record_replays_to_the_same_plans(
     # Dynamic batching notes lengths when it looks at who waits, and of looks that found nothing to plan a record is
     # silent: whoever is gone by the next plan was noted in the run only.
     assume(setup.strategy != "dynamic" or all(victim is None for _, _, victim, _ in script))
+    # The plugin of these tests fails when it was asked so often: at depth 2 also by looks that a replay does not take.
+    assume(setup.depth == 1 or all(lane.policy != "plugin" for lane in setup.lanes))
     # Windows slide at each look, also at one that finds nothing to plan ahead but those who wait for drafts.
     assume(setup.depth == 1 or setup.right_drafts is None or setup.windows == (0,))
     recorded = Recorded(setup, broken, unsound)
