@@ -44,6 +44,8 @@ CPU_SECONDS = 2.0  # of one grammar; 437 schemas of real projects take 0.0024 s 
 MEMORY_BYTES = 64 << 20  # of a compiled grammar
 WORKING_BYTES = 256 << 20  # while it is compiled
 MAX_ERROR_CHARACTERS = 300
+SMALL_SECONDS = 0.1  # after which a grammar is large, and small ones and steps come before it
+LARGE_NICE = 15
 _WITH_SCHEMAS = ("json_schema", "lark", "structural_tag")
 
 TOO_SLOW = f"takes more than {CPU_SECONDS:g} s of processor time to compile; make it smaller or simpler"
@@ -82,6 +84,10 @@ def _write_verdict(known: _Known, job: CompileJob, verdict: int) -> None:
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=lambda: outcome.append(_verdict(known, job)))
     thread.start()
+    thread.join(SMALL_SECONDS)
+    if thread.is_alive() and thread.native_id is not None:
+        with contextlib.suppress(AttributeError, OSError):  # where threads of a process do not differ in that
+            os.setpriority(os.PRIO_PROCESS, thread.native_id, LARGE_NICE)
     thread.join()
     with os.fdopen(verdict, "wb", closefd=False) as pipe:
         pipe.write(encode(outcome[0]))

@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 0.02  # of processor time of the thread that fills the masks 
 MAX_SLOW_SECONDS = 10.0  # of processor time, that the slow masks of one output may take together
 _THREADS = 2
 log = logging.getLogger(__name__)
-_NICE = 10
+_NICE = 15
 
 
 @dataclass(slots=True, eq=False)
