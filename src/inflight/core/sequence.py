@@ -162,7 +162,7 @@ class Sequence:
             self.num_pending -= samples
 
     def draw_again(self) -> None:
-        """Nothing is in flight, and the last draw has not come: its position is computed once more."""
+        """Have the last position computed once more: its draw has not come, and no plan is in flight."""
         self.sits_out = False
         self.num_computed = self.num_tokens - 1
 

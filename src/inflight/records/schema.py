@@ -94,7 +94,7 @@ class FaultRecord(TypedDict):
 
 
 class TransferredRecord(TypedDict):
-    """Of a transfer, or an adapter's load, that goes on beside the steps. Tickets count those of plans, from 1, and
+    """A transfer, or an adapter's load, that goes on beside the steps. Tickets count those of plans, from 1, and
     those of masks that draws wait for, from -1 down."""
 
     ticket: Ticket

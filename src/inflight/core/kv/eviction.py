@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class EvictionOrder(Protocol):
-    """Of blocks that are not held; iterating yields them in the order in which they would go by now."""
+    """Order blocks that are not held; iterating yields them in the order in which they would go by now."""
 
     def __len__(self) -> int: ...
 

@@ -26,6 +26,6 @@ def root_name(root: SharedRoot, identity: bytes) -> bytes:
 
 
 def next_name(before: bytes, token_ids: Sequence[int]) -> bytes:
-    """Of the block with these tokens behind that one; the same whatever the machine's byte order is."""
+    """Name the block with these tokens behind that one; the same whatever the machine's byte order is."""
     content = before + struct.pack(f"<{len(token_ids)}I", *token_ids)
     return blake2b(content, digest_size=BYTES, person=_BLOCK).digest()

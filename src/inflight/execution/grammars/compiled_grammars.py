@@ -239,7 +239,7 @@ class CompiledGrammars:
 
     @contextlib.contextmanager
     def _refusing(self, entry: _Entry) -> Iterator[None]:
-        """Whatever goes wrong refuses this grammar: its requests would wait for ever, and the thread end."""
+        """Refuse this grammar whatever goes wrong: its requests would wait for ever, and the thread end."""
         try:
             yield
         except GrammarError as error:

@@ -54,7 +54,7 @@ def forced_by(syntax: CallSyntax) -> Callable[[Mapping[str, int]], AnswerGrammar
 
 
 class CallGrammars:
-    """Of one format. mark_ids: of the marks that are tokens."""
+    """Write the grammars of one format. mark_ids: of the marks that are tokens."""
 
     def __init__(self, syntax: CallSyntax, mark_ids: Mapping[str, int]):
         self._syntax = syntax
