@@ -5,13 +5,14 @@
 #   benchmarks/peers/setup.sh FOLDER              makes FOLDER/llama, openvino, onnxruntime and vllm (about 9 GB; the
 #                                                 compiling of llama.cpp takes two cores five minutes)
 #   benchmarks/peers/setup.sh FOLDER openvino     only those named
+#   benchmarks/peers/setup.sh FOLDER llama_avx2   llama.cpp once more, for AVX2 alone (benchmarks/real_models)
 #   benchmarks/peers/setup.sh FOLDER embeddings   what benchmarks/embeddings compares with
 #
 # Needs Python 3.11 to 3.13 (PYTHON names another one than python3) on x86-64 Linux; llama.cpp a compiler, cmake and
 # ninja besides (JOBS: how many files are compiled at once, 2 unless said otherwise). What exists already is kept.
 set -eu
 
-[ $# -ge 1 ] || { echo "usage: $0 FOLDER [llama] [openvino] [onnxruntime] [vllm]" >&2; exit 2; }
+[ $# -ge 1 ] || { echo "usage: $0 FOLDER [llama] [llama_avx2] [openvino] [onnxruntime] [vllm]" >&2; exit 2; }
 folder=$1
 shift
 [ $# -gt 0 ] || set -- llama openvino onnxruntime vllm
@@ -45,10 +46,23 @@ llama() {
         tar xzf "$folder/llama/llama_cpp_python-0.3.36.tar.gz" -C "$source.unfinished" --strip-components=1
         mv "$source.unfinished" "$source"
     fi
-    build=$folder/llama/build
+    build_llama build -DGGML_NATIVE=ON
+}
+
+# The same library for processors that have AVX2 and no more, beside the first.
+llama_avx2() {
+    source=$folder/llama/source
+    [ -d "$source" ] || llama
+    build_llama build-avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON \
+        -DGGML_F16C=ON -DGGML_BMI2=ON
+}
+
+# $1: the build's folder. Other arguments: options of cmake.
+build_llama() {
+    build=$folder/llama/$1
+    shift
     cmake -S "$source/vendor/llama.cpp" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
-        -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
-        -DLLAMA_BUILD_SERVER=OFF
+        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF "$@"
     cmake --build "$build" --parallel "${JOBS:-2}" --target llama
 }
 
@@ -100,7 +114,7 @@ embeddings() {
 
 for engine in "$@"; do
     case $engine in
-    llama | openvino | onnxruntime | vllm | embeddings) $engine ;;
-    *) echo "$engine is unknown; there are llama, openvino, onnxruntime, vllm and embeddings." >&2; exit 2 ;;
+    llama | llama_avx2 | openvino | onnxruntime | vllm | embeddings) $engine ;;
+    *) echo "$engine is unknown: llama, llama_avx2, openvino, onnxruntime, vllm and embeddings." >&2; exit 2 ;;
     esac
 done
