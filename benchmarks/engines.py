@@ -15,8 +15,9 @@ from benchmarks.drive import Observer, Watched
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.build import BUILT_IN
 from inflight.config.assembly import budget, scheduler_for
-from inflight.config.engine import LOGIT_ROWS, EngineSettings, resolve_rows, resolve_threads
+from inflight.config.engine import LOGIT_ROWS, EngineSettings, resolve_rows
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.threads import resolve_threads
 from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.grammar_gate import GrammarGate

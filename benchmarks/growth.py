@@ -21,7 +21,8 @@ from benchmarks.rates import Probe, timed
 from benchmarks.results import RESULTS, table, write_section
 from benchmarks.roofline import MOST_KV, Step, decode_seconds, prefill_seconds
 from benchmarks.shapes import SHAPES, write_config
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.roofline import Machine
 from inflight.execution.sizes import kv_bytes_per_token

@@ -27,7 +27,8 @@ from benchmarks.results import table, write_section
 from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.build import BUILT_IN
-from inflight.config.engine import DTypeChoice, EngineSettings, KVCacheChoice, QuantizationChoice, resolve_threads
+from inflight.config.engine import DTypeChoice, EngineSettings, KVCacheChoice, QuantizationChoice
+from inflight.config.threads import resolve_threads
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Array

@@ -24,7 +24,8 @@ from benchmarks.rates import Probe, Timing, in_turns, timed
 from benchmarks.results import table, write_section
 from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.counted import counted
 from inflight.execution.backends.native import NativeBackend

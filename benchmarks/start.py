@@ -93,7 +93,8 @@ def _in_child(path: Path, threads: int | None) -> list[Cost]:
     with meter.part("imports"):
         import inflight.cli.run
         import inflight.frontend.offline  # noqa: F401
-        from inflight.config.engine import EngineSettings, resolve_threads
+        from inflight.config.engine import EngineSettings
+        from inflight.config.threads import resolve_threads
         from inflight.execution.backends import open_backend
         from inflight.execution.checkpoints.checkpoint import open_checkpoint
         from inflight.execution.weights import load_weights

@@ -53,16 +53,25 @@ inline const Kernels* kernels_of(const std::string& isa) {
 
 class Backend {
  public:
-  Backend(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
+  Backend(const std::string& dtype, int threads, const std::string& isa, const std::vector<std::vector<int>>& cpus,
+          bool hold_caller, bool first_touch)
+      : weight_arena_(first_touch ? std::function<void(char*, std::size_t)>([this](char* data, std::size_t bytes) {
+          touch(data, bytes);
+        }) : nullptr) {
     if (dtype != "bfloat16" && dtype != "float32") refuse("dtype must be bfloat16 or float32, not " + dtype);
     if (threads < 1 || threads > 1024) refuse("threads must be between 1 and 1024, not " + std::to_string(threads));
     format_ = dtype == "bfloat16" ? Format::bf16 : Format::f32;
     act_ = format_ == Format::bf16 ? Kind::u16 : Kind::f32;
     kernels_ = kernels_of(isa);
-    for (const int core : cores)
-      if (core < 0 || core >= 1024)
-        refuse("cores are numbered from 0 to 1023, so that there is no " + std::to_string(core));
-    pool_ = std::make_unique<Pool>(threads, cores.data(), static_cast<int>(cores.size()));
+    if (!cpus.empty() && cpus.size() != static_cast<std::size_t>(threads))
+      refuse("there are CPUs for " + std::to_string(cpus.size()) + " threads, not for " + std::to_string(threads));
+    std::vector<Pool::Cpus> each(static_cast<std::size_t>(threads), Pool::Cpus{nullptr, 0});
+    for (std::size_t i = 0; i < cpus.size(); ++i) {
+      for (const int cpu : cpus[i])
+        if (cpu < 0 || cpu >= 1024) refuse("CPUs are numbered from 0 to 1023, so that there is no " + std::to_string(cpu));
+      each[i] = {cpus[i].data(), static_cast<int>(cpus[i].size())};
+    }
+    pool_ = std::make_unique<Pool>(threads, each.data(), hold_caller);
   }
 
   std::string isa() const { return kernels_->name; }
@@ -130,6 +139,13 @@ class Backend {
   }
 
  private:
+  // Pages that each thread will read are first written by it.
+  void touch(char* data, std::size_t bytes) {
+    nb::gil_scoped_release release;
+    std::lock_guard lock(turn_);
+    pool_->touch(data, bytes);
+  }
+
   template <class Work>
   void alone(Work& work) {
     std::lock_guard lock(turn_);
@@ -141,7 +157,7 @@ class Backend {
   const Kernels* kernels_ = nullptr;
   std::unique_ptr<Pool> pool_;
   std::mutex turn_;  // calls from several Python threads take turns
-  WeightArena weight_arena_;  // of packed weights
+  WeightArena weight_arena_;  // of packed weights; touched by the pool
   LowRankMemory low_rank_memory_;
   Memory probe_;
   PackingQueue packing_;  // the last, so that it ends before what it works with

@@ -52,6 +52,12 @@ Memory::Memory(std::shared_ptr<Mapping> mapping, void* data, std::size_t bytes)
     : mapping_(std::move(mapping)), data_(data), bytes_(bytes) {}
 
 Memory WeightArena::take(std::size_t bytes) {
+  Memory memory = untouched(bytes);
+  if (first_touch_ != nullptr) first_touch_(static_cast<char*>(memory.data()), memory.bytes());
+  return memory;
+}
+
+Memory WeightArena::untouched(std::size_t bytes) {
   if (bytes >= arena_bytes) return Memory(bytes);
   if (mapping_ == nullptr || filled_ + bytes > mapping_->bytes()) {
     mapping_ = std::make_shared<Mapping>(arena_bytes);

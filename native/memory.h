@@ -5,7 +5,9 @@
 // order in which they are packed, which is that in which a step reads them.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <utility>
 
 namespace inflight {
 
@@ -32,9 +34,15 @@ class Memory {
 // Hands out memory side by side. Not for several threads at once.
 class WeightArena {
  public:
+  // first_touch: is given all memory before anyone else writes to it.
+  explicit WeightArena(std::function<void(char* data, std::size_t bytes)> first_touch = nullptr)
+      : first_touch_(std::move(first_touch)) {}
   Memory take(std::size_t bytes);  // throws std::bad_alloc
 
  private:
+  Memory untouched(std::size_t bytes);
+
+  std::function<void(char*, std::size_t)> first_touch_;
   std::shared_ptr<Mapping> mapping_;  // what is being filled
   std::size_t filled_ = 0;
 };

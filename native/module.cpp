@@ -87,8 +87,9 @@ NB_MODULE(_native, m) {
       .def("propose", &propose_tokens, nb::arg("others").none(), nb::arg("most"));
 
   nb::class_<Backend>(m, "Backend")
-      .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),
-           nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
+      .def(nb::init<const std::string&, int, const std::string&, const std::vector<std::vector<int>>&, bool, bool>(),
+           nb::arg("dtype"), nb::arg("threads"), nb::arg("isa"), nb::arg("cpus"), nb::arg("hold_caller"),
+           nb::arg("first_touch"))
       .def_prop_ro("isa", &Backend::isa)
       .def("pack_linear", nb::overload_cast<Backend&, nb::list, nb::handle>(&pack_linear), nb::arg("pieces"), nb::arg("bias").none())
       .def("pack_gate_up", &pack_gate_up, nb::arg("piece"), nb::arg("bias").none())

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t open_bit = 1ull << 31;
 constexpr std::uint64_t count_mask = open_bit - 1;
+constexpr std::size_t page = 4096;
 constexpr auto spin_time = std::chrono::microseconds(150);
 
 inline void pause() {
@@ -30,15 +31,44 @@ inline void pause() {
 #endif
 }
 
-// Keeps the calling thread on one core, where the system has such a thing and lets it.
-void stay_on([[maybe_unused]] int core) {
+using Numbers = std::vector<int>;
+
+// Keeps the calling thread on some CPUs, where the system has such a thing and lets it.
+void stay_on([[maybe_unused]] const Numbers& cpus) {
 #if defined(__linux__)
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+  if (cpus.empty()) return;
+  cpu_set_t some;
+  CPU_ZERO(&some);
+  for (const int cpu : cpus) CPU_SET(cpu, &some);
+  pthread_setaffinity_np(pthread_self(), sizeof some, &some);
 #endif
 }
+
+// Keeps it there for a while.
+class StayOn {
+ public:
+  explicit StayOn(const Numbers& cpus) {
+#if defined(__linux__)
+    moved_ = !cpus.empty() && pthread_getaffinity_np(pthread_self(), sizeof before_, &before_) == 0;
+    if (moved_) stay_on(cpus);
+#else
+    (void)cpus;
+#endif
+  }
+  ~StayOn() {
+#if defined(__linux__)
+    if (moved_) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
+#endif
+  }
+  StayOn(const StayOn&) = delete;
+  StayOn& operator=(const StayOn&) = delete;
+
+ private:
+#if defined(__linux__)
+  cpu_set_t before_;
+#endif
+  bool moved_ = false;
+};
 
 std::uint32_t generation(std::uint64_t state) { return static_cast<std::uint32_t>(state >> 32); }
 
@@ -46,12 +76,14 @@ std::uint32_t generation(std::uint64_t state) { return static_cast<std::uint32_t
 
 class Pool::Workers {
  public:
-  Workers(int threads, const int* cores, int num_cores) {
+  Workers(int threads, const Cpus* cpus, bool hold_caller)
+      : caller_(cpus[0].first, cpus[0].first + cpus[0].count), hold_caller_(hold_caller && cpus[0].count > 0) {
+    static std::atomic<std::uint64_t> made{0};
+    number_ = ++made;
     try {
       for (int worker = 1; worker < threads; ++worker) {
-        const int core = num_cores > 0 ? cores[worker % num_cores] : -1;
-        threads_.emplace_back([this, worker, core] {
-          if (core >= 0) stay_on(core);
+        threads_.emplace_back([this, worker, own = Numbers(cpus[worker].first, cpus[worker].first + cpus[worker].count)] {
+          stay_on(own);
           work(worker);
         });
       }
@@ -63,6 +95,7 @@ class Pool::Workers {
   ~Workers() { end(); }
 
   int count() const { return static_cast<int>(threads_.size()); }
+  const Numbers& caller() const { return caller_; }
   void run(Body body, void* context);
 
  private:
@@ -77,6 +110,9 @@ class Pool::Workers {
   std::atomic<bool> stopping_{false};
   Body body_ = nullptr;
   void* context_ = nullptr;
+  const Numbers caller_;  // its CPUs
+  const bool hold_caller_;
+  std::uint64_t number_;  // of all that were made
   std::vector<std::thread> threads_;
 };
 
@@ -88,6 +124,10 @@ void Pool::Workers::end() {
 }
 
 void Pool::Workers::run(Body body, void* context) {
+  if (hold_caller_) {
+    static thread_local std::uint64_t held_by = 0;
+    if (std::exchange(held_by, number_) != number_) stay_on(caller_);
+  }
   if (threads_.empty()) {
     body(context, 0);
     return;
@@ -160,8 +200,8 @@ void* Buffer::reserve(std::size_t bytes) {
   return data_;
 }
 
-Pool::Pool(int threads, const int* cores, int num_cores) {
-  auto workers = std::make_unique<Workers>(threads, cores, num_cores);
+Pool::Pool(int threads, const Cpus* cpus, bool hold_caller) {
+  auto workers = std::make_unique<Workers>(threads, cpus, hold_caller);
   buffers_ = new Buffer[caller_slots + threads];
   workers_ = workers.release();
 }
@@ -174,6 +214,26 @@ Pool::~Pool() {
 int Pool::threads() const { return workers_->count() + 1; }
 
 void Pool::run(Body body, void* context) { workers_->run(body, context); }
+
+void Pool::touch(char* data, std::size_t bytes) {
+  struct Job {
+    char* data;
+    std::size_t bytes;
+    int threads;
+    std::atomic<int> entered{0};
+  } job{data, bytes, threads()};
+  const StayOn here(workers_->caller());
+  const auto write = [](void* context, int worker) {
+    Job& all = *static_cast<Job*>(context);
+    all.entered.fetch_add(1);
+    const std::size_t part = static_cast<std::size_t>(worker), parts = static_cast<std::size_t>(all.threads);
+    const std::size_t end = all.bytes * (part + 1) / parts;
+    for (std::size_t at = all.bytes * part / parts; at < end; at += page) static_cast<volatile char*>(all.data)[at] = 0;
+    // A job ends without workers that come late; here each has a part that no other may do.
+    while (worker == 0 && all.entered.load() < all.threads) std::this_thread::yield();
+  };
+  run(write, &job);
+}
 
 void* Pool::scratch(int slot, std::size_t bytes) { return buffers_[slot].reserve(bytes); }
 

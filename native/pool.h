@@ -31,10 +31,16 @@ class Pool {
  public:
   using Body = void (*)(void* context, int worker);
 
-  // cores: if there are any, worker w stays on cores[w] (begun again where there are fewer). The caller of `run` goes where
-  // the system puts it: a process or thread that it starts would inherit its core. Throws std::system_error where the
-  // system gives no more threads.
-  Pool(int threads, const int* cores, int num_cores);
+  // CPUs of a thread: `count` numbers from `first` on; none: wherever the system puts it.
+  struct Cpus {
+    const int* first;
+    int count;
+  };
+
+  // cpus: of each thread where it stays, the caller's first. hold_caller: whoever calls `run` stays on its CPUs from then
+  // on, and with it the processes and threads that it starts; else the caller goes where the system puts it. Throws
+  // std::system_error where the system gives no more threads.
+  Pool(int threads, const Cpus* cpus, bool hold_caller);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -45,6 +51,10 @@ class Pool {
   // returns when all who entered have left. The body claims tasks from the context until none is left. One job at a time:
   // callers take turns.
   void run(Body body, void* context);
+
+  // Writes a zero to each page, of 4 KiB, of memory that is all zeros: worker w to those of its part, w of as many equal
+  // parts as there are threads. The system puts a page near whoever writes to it first.
+  void touch(char* data, std::size_t bytes);
 
   // Memory of at least `bytes` for the caller of `run`, that stays valid until the next call with the same slot (0 … 3).
   // Throws std::bad_alloc.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,16 @@ def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
     assert engine.start.weights > 0 and engine.start.memory > 0 and engine.start.warm_up >= 0
     (told,) = (one for one in caplog.messages if "warm-up" in one)
     assert told.startswith(f"weights {engine.start.weights:.1f} s, largest step {engine.start.profile:.1f} s, memory ")
+
+
+def test_an_engine_runs_on_the_cpus_that_are_named() -> None:
+    last = max(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(1) as caller:  # stays on them
+        engine = caller.submit(build_engine, EngineSettings(cpu_list=str(last))).result()
+        caller.submit(engine.loop.close).result()
+    assert (engine.settings["cpu_list"].value, engine.settings["threads"].value) == (str(last), 1)
+    with pytest.raises(SettingsError, match="--cpu-list names CPU 1023, but this process may use "):
+        build_engine(EngineSettings(cpu_list="1023"))
 
 
 @pytest.mark.parametrize("enabled", [True, False])

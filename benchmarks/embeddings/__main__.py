@@ -29,7 +29,8 @@ from benchmarks.embeddings.export import SHAPES, VOCABULARY
 from benchmarks.embeddings.runner import Job
 from benchmarks.embeddings.texts import TAILS, arrivals, texts
 from benchmarks.peers.tokenizer import write_tokenizer
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 
 ROOT = Path(__file__).parents[2]
 PEERS = {"torch": ("float32", "bfloat16"), "onnxruntime": ("float32",), "openvino": ("float32", "bfloat16")}

@@ -26,7 +26,8 @@ from benchmarks.embeddings.texts import TAILS, texts
 from benchmarks.peers.tokenizer import write_tokenizer
 from benchmarks.results import table, write_section
 from benchmarks.shapes import QWEN3_06B
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 
 VOCABULARY, SEED = 30_522, 11
 WAYS = (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8"), ("bfloat16", "int4"))

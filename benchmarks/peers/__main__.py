@@ -26,7 +26,8 @@ from benchmarks.peers.trials import LOAD, QUICK, READING_BATCH, Sizes
 from benchmarks.peers.workload import mixed
 from benchmarks.results import write_section
 from benchmarks.shapes import SHAPES
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 from inflight.execution.backends import native
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.sizes import kv_bytes_per_token

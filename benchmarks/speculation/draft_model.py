@@ -20,7 +20,8 @@ from benchmarks.draft_pair import PairShape, write_pair
 from benchmarks.results import table
 from benchmarks.speculation.legs import Leg, in_turns, speed_up, told
 from benchmarks.speculation.step_costs import BLOCK, WIDTH, Rows
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.drafter import ExecutorDrafter

@@ -28,9 +28,10 @@ from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
 from inflight.build.text import load_text, read_text_prompts
 from inflight.config.assembly import Rules, make_rules, make_scheduler
-from inflight.config.engine import EngineSettings, cores_of
+from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
+from inflight.config.threads import thread_cpus
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.types.plan import Capacity, Executor
 from inflight.core.types.sampling import SamplingParams
@@ -323,7 +324,7 @@ def kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tup
 
 def _open_backend(computed: ComputedModel, limits: Limits, settings: EngineSettings) -> Device:
     try:
-        return computed.open_backend(limits.number_format, limits.num_threads, cores_of(settings))
+        return computed.open_backend(limits.number_format, limits.num_threads, thread_cpus(settings))
     except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
         raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
 

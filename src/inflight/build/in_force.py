@@ -49,9 +49,7 @@ def values_in_force(
         "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
         "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
         "threads": limits.threads,
-        "pin_threads": Resolved(
-            settings.pin_threads, "each but the first has a core" if settings.pin_threads else "the system moves them"
-        ),
+        **_pinning(settings),
         "max_num_seqs": limits.rows,
         "max_num_batched_tokens": limits.budget,
         "max_model_len": limits.length,
@@ -79,6 +77,14 @@ def values_in_force(
         ),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
+
+
+def _pinning(settings: EngineSettings) -> dict[str, Resolved]:
+    """On which CPUs kernel threads run."""
+    if settings.cpu_list is not None:
+        return {"cpu_list": Resolved(settings.cpu_list, "as set: each thread stays on one, the first on all of them")}
+    why = "each but the first has a core" if settings.pin_threads else "the system moves them"
+    return {"pin_threads": Resolved(settings.pin_threads, why)}
 
 
 def _why_invariant(backend: Device, limits: Limits, settings: EngineSettings) -> str:

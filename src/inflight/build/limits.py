@@ -18,9 +18,9 @@ from inflight.config.engine import (
     resolve_max_model_len,
     resolve_quantization,
     resolve_rows,
-    resolve_threads,
 )
 from inflight.config.setting import Resolved, SettingsError
+from inflight.config.threads import resolve_threads
 from inflight.execution.attention_backends import AttentionUse, misfit
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from inflight.build.engine import Engine, build_engine
 from inflight.build.kv_peers import PeersWanted
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
+from inflight.config.threads import resolve_threads
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
 from inflight.peer_secret import PeerSecret
@@ -58,6 +59,11 @@ def build_engines(
 
 def _share(settings: EngineSettings, engines: int) -> EngineSettings:
     """Memory for keys and values is what the engines before have left."""
+    if settings.cpu_list is not None:
+        raise SettingsError(
+            f"--cpu-list gives the threads of one engine their CPUs, and prefill_engines adds {engines - 1}; leave one "
+            "of them out."
+        )
     if settings.threads is not None:
         return settings
     return replace(settings, threads=max(1, int(resolve_threads(settings).value) // engines))

@@ -17,8 +17,9 @@ import click
 from inflight.cli.compiled_kernels import COMMAND, compile_all, listing
 from inflight.cli.options import complete_model
 from inflight.cli.verb import Verb
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
+from inflight.config.threads import resolve_threads
 from inflight.counted import counted
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import click
 
 from inflight.cli.options import complete_model
 from inflight.cli.verb import Verb
-from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings
+from inflight.config.threads import resolve_threads
 from inflight.counted import counted
 
 if TYPE_CHECKING:

@@ -301,6 +301,9 @@ engine_options = grouped(
     click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
     click.option("--threads", type=int, help="Kernel threads; without it one per usable core."),
     click.option("--pin-threads", is_flag=True, help="Each kernel thread but the first stays on a core of its own."),
+    click.option(
+        "--cpu-list", metavar="CPUS", help="CPUs such as 0-7,16-23, one for each kernel thread, which stays on it."
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
 )
 

@@ -6,8 +6,6 @@ with the answers).
 
 from __future__ import annotations
 
-import math
-import os
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -16,6 +14,7 @@ from inflight.config.setting import MOST, Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.types.adapter import MOST_RANK
 from inflight.counted import counted
+from inflight.cpus import BadCpuList, parse_cpu_list
 from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import described
 
@@ -56,6 +55,7 @@ class EngineSettings:
     a folder in which they are kept as well, over restarts and for others. kv_cache_disk: GiB that it may hold.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
+    cpu_list: CPUs such as "0-7,16-23", one for each thread, which stays on it; the calling one stays on them all.
     watermark: share of the KV blocks kept free of newcomers.
     pooling: of which tokens a text's vector is made; "auto": as the model's files say, if they do.
     score_tokens: two answers, by which a model that continues texts scores pairs: the probability of the first against
@@ -95,6 +95,7 @@ class EngineSettings:
     watermark: float = 0.01
     threads: int | None = None
     pin_threads: bool = False
+    cpu_list: str | None = None
     seed: int = 0
     pooling: PoolingChoice = "auto"
     score_tokens: tuple[str, str] | None = None
@@ -154,15 +155,31 @@ class EngineSettings:
             )
         if self.device == "cpu" and self.enforce_eager:
             raise SettingsError("--enforce-eager is about graphs of a GPU, and --device is cpu; leave one of them out.")
-        if self.device.startswith("cuda") and self.pin_threads:
-            raise SettingsError(
-                f"--pin-threads is about threads of the CPU's kernels, and --device is {self.device}; leave one of "
-                "them out."
-            )
+        self._check_cpus()
         if self.backend == "transformers":
             self._check_transformers()
         if self.kv_cache_dtype not in get_args(KVCacheChoice):
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto, int8 and fp8.")
+
+    def _check_cpus(self) -> None:
+        for name in ("pin_threads", "cpu_list"):
+            if getattr(self, name) and self.device.startswith("cuda"):
+                raise SettingsError(
+                    f"{option(name)} is about threads of the CPU's kernels, and --device is {self.device}; leave one "
+                    "of them out."
+                )
+        if self.cpu_list is None:
+            return
+        if self.tensor_parallel_size > 1:
+            raise SettingsError(
+                "--cpu-list is about threads of the CPU's kernels, and --tensor-parallel-size is "
+                f"{self.tensor_parallel_size}, which is for GPUs; leave one of them out."
+            )
+        try:
+            parse_cpu_list(self.cpu_list)
+        except (BadCpuList, AttributeError) as error:
+            why = str(error) if isinstance(error, BadCpuList) else "it is no text"
+            raise SettingsError(f"--cpu-list is {self.cpu_list!r}: {why}; give CPUs such as 0-7,16-23.") from None
 
     def _check_tiers(self) -> None:
         if self.kv_eviction not in get_args(EvictionChoice):
@@ -242,6 +259,7 @@ class EngineSettings:
             "quantization": "none",
             "kv_cache_dtype": "auto",
             "pin_threads": False,
+            "cpu_list": None,
             "enforce_eager": False,
             "gpu_memory_utilization": None,
             "kv_cache_dir": None,
@@ -338,46 +356,6 @@ def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked
     return Resolved(given, "as set")
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may run on, at most as many as its CPU quota pays for."""
-    cores, quota = _cores(), _cpu_quota()
-    return cores if quota is None else max(1, min(cores, math.floor(quota)))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def resolve_threads(settings: EngineSettings) -> Resolved:
-    cores, usable = _cores(), usable_cores()
-    if settings.threads is not None:
-        if settings.threads > 4 * cores:
-            raise SettingsError(
-                f"--threads is {settings.threads}, but this process may use {cores} cores; give at most {4 * cores}."
-            )
-        return Resolved(settings.threads, "as set")
-    if settings.tensor_parallel_size > 1:
-        each = max(1, usable // settings.tensor_parallel_size)
-        return Resolved(each, f"the cores this process may use, shared by {settings.tensor_parallel_size} ranks")
-    return Resolved(usable, "the cores this process may use")
-
-
-def cores_of(settings: EngineSettings) -> tuple[int, ...]:
-    """Numbers of the cores that kernel threads stay on, in their order; none where the system may move them. Raises
-    SettingsError where there are fewer cores than threads."""
-    if not settings.pin_threads:
-        return ()
-    if not hasattr(os, "sched_getaffinity"):
-        raise SettingsError("--pin-threads needs Linux: this system does not tell which cores there are; leave it out.")
-    cores, threads = sorted(os.sched_getaffinity(0)), int(resolve_threads(settings).value)
-    if threads > len(cores):
-        raise SettingsError(
-            f"--pin-threads gives each thread a core, but --threads is {threads} and this process may use {len(cores)} "
-            f"cores; give at most {len(cores)} threads."
-        )
-    return tuple(cores[:threads])
-
-
 def resolve_quantization(settings: EngineSettings, dtype: str, format: WeightFormat | None = None) -> Resolved:
     """format: of a checkpoint that is quantized already."""
     if format is not None and settings.quantization == "none":
@@ -412,13 +390,3 @@ def resolve_max_model_len(settings: EngineSettings, default: int) -> Resolved:
     if settings.max_model_len is None:
         return Resolved(default, "the model's own maximum")
     return Resolved(settings.max_model_len, "as set")
-
-
-def _cpu_quota() -> float | None:
-    """CPUs that the control group allows (cgroup v2), if it limits them."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)

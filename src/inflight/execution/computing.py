@@ -6,12 +6,12 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from inflight.cpus import ThreadCpus
 from inflight.execution.attention_backends import AttentionBackend
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
@@ -46,7 +46,7 @@ class ComputedModel(Protocol):
     def graphs(self) -> GraphLimits:
         """Which steps are replayed as graphs."""
 
-    def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
+    def open_backend(self, dtype: DType, threads: int, cpus: ThreadCpus) -> Device:
         """Raises ImportError or ValueError where the kernels are not to be had."""
 
     def decoder(
@@ -82,12 +82,12 @@ class KernelModel:
     def parameters(self) -> int:
         return parameters(self.spec)
 
-    def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
+    def open_backend(self, dtype: DType, threads: int, cpus: ThreadCpus) -> Device:
         if self.ranks is None:
             return open_backend(
                 dtype,
                 threads,
-                cores=cores,
+                cpus=cpus,
                 device=self.device,
                 graphs=self.graphs,
                 batch_invariant=self.batch_invariant,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inflight.cpus import ThreadCpus
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.native import NativeBackend, available_isas
 from inflight.execution.backends.protocol import Backend
@@ -35,9 +36,9 @@ def test_open_backend_gives_what_is_asked_for(monkeypatch):
 def test_pinned_threads_stay_on_their_cores():
     cores = sorted(os.sched_getaffinity(0))
     before = {task.name for task in TASKS.iterdir()}
-    ops = made("float32", 4, cores=[cores[0], cores[-1], cores[0], cores[-1]])
-    linear, x, out = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64), np.empty((9, 600), np.float32)
-    ops.linear(x, linear, out)
+    ends = [(cores[0],), (cores[-1],)]
+    ops = made("float32", 4, cpus=ThreadCpus((*ends, *ends)))
+    multiply(ops)
     want = sorted([[cores[-1]], [cores[0]], [cores[-1]]])  # all but the caller
     for _ in range(1000):  # a thread that has not run yet has not taken its core
         own = [task.name for task in TASKS.iterdir() if task.name not in before]
@@ -47,6 +48,44 @@ def test_pinned_threads_stay_on_their_cores():
         time.sleep(0.01)
     assert allowed == want
     assert os.sched_getaffinity(0) == set(cores), "who starts a process must not hand on one core"
+
+
+def test_a_caller_that_is_held_stays_on_its_cpus_whichever_thread_it_is():
+    cores = sorted(os.sched_getaffinity(0))
+    found = {}
+
+    def call():
+        for last in (cores[0], cores[-1]):
+            multiply(made("float32", 2, cpus=ThreadCpus(((last,), (last,)), hold_caller=True)))
+            found[last] = os.sched_getaffinity(0)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    caller.join()
+    assert found == {last: {last} for last in found}
+    assert os.sched_getaffinity(0) == set(cores), "another thread is not held"
+
+
+def test_pages_of_packed_weights_are_first_written_by_the_thread_that_reads_them():
+    cores = sorted(os.sched_getaffinity(0))
+    before = {task.name for task in TASKS.iterdir()}
+    ops = made("float32", 3, cpus=ThreadCpus(((cores[0],),) * 3, first_touch=True))
+    weight, x = normal(1, 12 * 1024, 1024), normal(2, 3, 1024)  # 48 MiB, 24 huge pages
+    linear, out = ops.pack_linear([weight]), np.empty((3, 12 * 1024), np.float32)
+    own = [task for task in TASKS.iterdir() if task.name not in before]
+    faults = [int(task.joinpath("stat").read_text().rpartition(")")[2].split()[7]) for task in own]
+    assert sum(count >= 6 for count in faults) >= 2, "two workers have a third of the pages each"
+    assert os.sched_getaffinity(0) == set(cores), "the caller is where it was for the moment only"
+    ops.linear(x, linear, out)
+    same = made("float32", 3)
+    want = np.empty_like(out)
+    same.linear(x, same.pack_linear([weight]), want)
+    np.testing.assert_array_equal(out, want)
+
+
+def multiply(ops: OnArrays) -> None:
+    linear, x, out = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64), np.empty((9, 600), np.float32)
+    ops.linear(x, linear, out)
 
 
 def test_many_small_jobs_on_several_pools():

@@ -5,7 +5,6 @@ Knows Ray Serve; what a replica computes and which of them gets a request, other
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,6 +15,8 @@ from inflight.cli.replica_options import Replicas
 from inflight.cli.replicas.engine_replica import EngineReplica
 from inflight.cli.replicas.replica_setup import PoolSetups, ReplicaSetup
 from inflight.cli.replicas.scale import Scale
+from inflight.config.setting import SettingsError
+from inflight.cpus import usable_cpus
 from inflight.routing.autoscaling import DOWN_SECONDS, TELL_SECONDS, UP_SECONDS, WINDOW_SECONDS
 
 ENGINE, PREFILL = "engine", "prefill"  # deployments
@@ -73,9 +74,14 @@ def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.De
 
 def sharing_this_machine(setup: ReplicaSetup, replicas: Replicas) -> ReplicaSetup:
     """Each with its part of the cores, where nobody said how many threads it has."""
+    if setup.engine.cpu_list is not None and replicas.places > 1:
+        raise SettingsError(
+            "--cpu-list gives the threads of one engine their CPUs, and --replicas asks for up to "
+            f"{replicas.places}; leave one of them out."
+        )
     if setup.engine.threads is not None or setup.engine.device.startswith("cuda"):
         return setup
-    threads = max(1, len(os.sched_getaffinity(0)) // replicas.places)
+    threads = max(1, usable_cpus().num_threads // replicas.places)
     return replace(setup, engine=replace(setup.engine, threads=threads))
 
 

@@ -7,9 +7,9 @@ Importing this package loads no kernels; `open_backend` loads the one that is as
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inflight.cpus import ANYWHERE, ThreadCpus, usable_cpus
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def open_backend(
     dtype: DType = "bfloat16",
     threads: int | None = None,
     isa: str = "auto",
-    cores: Sequence[int] = (),
+    cpus: ThreadCpus = ANYWHERE,
     device: str = "cpu",
     graphs: GraphLimits = NO_GRAPHS,
     batch_invariant: bool = False,
@@ -36,11 +36,11 @@ def open_backend(
 
     The rest is about the CPU. `threads` None takes those this process may run on. `isa` is "auto" (the best this CPU
     has, unless the environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference"
-    (numpy), "torch" (what runs on a GPU, in PyTorch's own operations), or "null" (computes nothing). `cores`: as of
-    `NativeBackend`.
+    (numpy), "torch" (what runs on a GPU, in PyTorch's own operations), or "null" (computes nothing). `cpus`: where
+    threads run.
     """
     if threads is None:
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = usable_cpus().num_threads
     if isa == "auto":
         isa = os.environ.get("INFLIGHT_ISA") or "auto"
     if device != "cpu" or isa == "torch":
@@ -57,4 +57,4 @@ def open_backend(
         return NullBackend(dtype, threads)
     from inflight.execution.backends.native import NativeBackend
 
-    return NativeBackend(dtype, threads, isa, cores)
+    return NativeBackend(dtype, threads, isa, cpus)

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from inflight.core.types.plan import StepResult
+from inflight.cpus import ANYWHERE
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.memory import memory_of
 from inflight.execution.parallel.faults import PeerLost
@@ -76,7 +77,7 @@ def work(setup: Setup, inbox: Inbox, tell: Tell) -> None:
     assert model.member is not None
     ranks = Ranks(model.member, model.device)
     model = replace(model, ranks=ranks)
-    backend = model.open_backend(setup.dtype, setup.threads, ())
+    backend = model.open_backend(setup.dtype, setup.threads, ANYWHERE)
     assert isinstance(backend, Backend)
     decoder = model.decoder(backend, setup.max_positions, setup.max_tokens, setup.max_logit_rows, None)
     tell(Loaded(memory_of(backend).available))

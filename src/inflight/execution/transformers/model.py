@@ -17,6 +17,7 @@ import transformers
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from inflight.counted import counted
+from inflight.cpus import ThreadCpus
 from inflight.execution.backends.protocol import Device, DType
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import gib, machine_memory
@@ -55,7 +56,7 @@ class TransformersModel:
     def parameters(self) -> int:
         return sum(one.numel() for one in self.modules.parameters())
 
-    def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
+    def open_backend(self, dtype: DType, threads: int, cpus: ThreadCpus) -> Device:
         torch.set_num_threads(threads)
         return TransformersBackend(dtype, threads, self.kept)
 

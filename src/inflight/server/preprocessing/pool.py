@@ -16,7 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from inflight.config.engine import usable_cores
+from inflight.cpus import usable_cpus
 from inflight.limited_process import receive, send
 from inflight.server.call import EndpointName
 from inflight.server.errors import ApiError, invalid
@@ -65,7 +65,7 @@ class PreprocessingPool:
             long_processes: That read long bodies at once. None: half of the cores, from 2 to 4; long bodies have the
                 lowest priority on them.
         """
-        self._long_processes = long_processes or max(2, min(MAX_LONG_PROCESSES, usable_cores() // 2))
+        self._long_processes = long_processes or max(2, min(MAX_LONG_PROCESSES, usable_cpus().paid_for // 2))
         self._setup: Setup | None = None
         self._lanes: tuple[Lane, Lane] | None = None  # for short and for long bodies; in the event loop's thread
         self._limits = Limits()

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from inflight.core.types.plan import Chunk
+from inflight.cpus import ANYWHERE, ThreadCpus
 from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.matrices import Matrix, Rows, alike, in_order
 from inflight.execution.backends.native.forward_pass import NativePass
@@ -37,10 +38,9 @@ from inflight.execution.backends.slots import PassInputs, RequestSlots
 class NativeBackend(HostBackend[NativePass]):
     """Backend over the compiled kernels, with threads of its own."""
 
-    def __init__(self, dtype: DType, threads: int, isa: str = "auto", cores: Sequence[int] = ()) -> None:
-        """cores: if any, thread t but the first, which is the caller's, stays on cores[t]."""
+    def __init__(self, dtype: DType, threads: int, isa: str = "auto", cpus: ThreadCpus = ANYWHERE) -> None:
         self._module = module()
-        self._kernels = self._module.Backend(dtype, threads, isa, list(cores))
+        self._kernels = self._module.Backend(dtype, threads, isa, cpus.cpus, cpus.hold_caller, cpus.first_touch)
         self.isa: str = self._kernels.isa
         self.name = f"native {self.isa}"
         self.dtype: DType = dtype
