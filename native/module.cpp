@@ -14,6 +14,7 @@
 #include "adapters.h"
 #include "arguments.h"
 #include "backend.h"
+#include "bpe_texts.h"
 #include "kv_cache.h"
 #include "logits.h"
 #include "packed.h"
@@ -85,6 +86,26 @@ NB_MODULE(_native, m) {
       .def("end_text", &SuffixIndex::end_text)
       .def("drop_text", &SuffixIndex::drop_text)
       .def("propose", &propose_tokens, nb::arg("others").none(), nb::arg("most"));
+
+  nb::class_<AddedTokens>(m, "AddedTokens")
+      .def(nb::new_(&make_added), nb::arg("texts"), nb::arg("ids"))
+      .def("split", &split_added);
+  nb::class_<Vocabulary>(m, "Vocabulary")
+      .def(nb::init<nb::handle, std::uint64_t, nb::handle, nb::handle, bool>(), nb::arg("data"), nb::arg("begin"),
+           nb::arg("ends"), nb::arg("kinds").none(), nb::arg("spaces"))
+      .def("add_pairs", &Vocabulary::add_pairs)
+      .def("merge_by_scores", &Vocabulary::merge_by_scores, nb::arg("scores").none())
+      .def("set_unknown", &Vocabulary::set_unknown)
+      .def("keep_words", &Vocabulary::keep_words)
+      .def("__len__", &Vocabulary::size)
+      .def_prop_ro("longest", &Vocabulary::longest)
+      .def_prop_ro("special", &Vocabulary::special)
+      .def_prop_ro("defined", &Vocabulary::defined)
+      .def("find", &Vocabulary::find)
+      .def("token", &Vocabulary::token)
+      .def("encode_words", &Vocabulary::encode_words)
+      .def("encode_text", &Vocabulary::encode_text)
+      .def("encode_places", &Vocabulary::encode_places);
 
   nb::class_<Backend>(m, "Backend")
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<std::vector<int>>&, bool, bool>(),

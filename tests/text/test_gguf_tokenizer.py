@@ -11,7 +11,7 @@ import gguf
 import pytest
 from gguf_files import byte_level as byte_level_keys
 from gguf_files import finish
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from inflight.models.errors import ModelError
@@ -39,8 +39,8 @@ def trained(pre: str) -> Backend:
     assert splits is not None
     backend = Backend(models.BPE(ignore_merges=pre in ("llama-bpe", "tekken")))
     backend.pre_tokenizer = splits.pre_tokenizer
-    if splits.composes:
-        backend.normalizer = normalizers.NFC()
+    if splits.normalizer is not None:
+        backend.normalizer = splits.normalizer
     backend.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)

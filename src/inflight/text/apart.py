@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from inflight.text.compiled_tokenizer import CompiledTokenizer
 from inflight.text.errors import LibraryFaults, TokenizerError
 
 if TYPE_CHECKING:
@@ -56,17 +57,7 @@ class ApartEncoder:
         return found
 
     def _text_ids(self, token_id: int) -> list[int]:
-        """Of a token that came out of text. Where the model itself has a control token among its words (those of
-        sentencepiece's Unigram do), its characters stand for it."""
-        if token_id not in self._control_ids or token_id in self._unknown_ids:
-            return [token_id]
-        content = self._backend.id_to_token(token_id) or ""
-        spelled = [one for character in content for one in _ids_of(self._backend, character)]
-        if not spelled or not self._control_ids.isdisjoint(set(spelled) - set(self._unknown_ids)):
-            raise TokenizerError(
-                f"The tokenizer has no way to write {content!r} as text; leave it out of the messages."
-            )
-        return spelled
+        return _as_text(token_id, self._backend, self._control_ids, self._unknown_ids)
 
     def _make(self, lead: int) -> _Made:
         from tokenizers import AddedToken, Tokenizer
@@ -102,6 +93,40 @@ class ApartEncoder:
         return _Made(backend, lead, names, ids, frozenset(named_ids))
 
 
+class CompiledApartEncoder:
+    """The same of a compiled tokenizer, which takes the added tokens of each text as they are given."""
+
+    def __init__(self, backend: CompiledTokenizer, control: Collection[str]) -> None:
+        self._backend, self._added = backend, backend.apart(control)
+        self._control_ids = {content: backend.token_to_id(content) for content in control}
+        self._unknown_ids = _ids_of(backend, _UNKNOWN)
+
+    def encode(self, parts: Sequence[str]) -> list[int]:
+        """As `ApartEncoder.encode`."""
+        backend, control_ids, found = self._backend, set(self._control_ids.values()), list[int]()
+        for place, part in enumerate(parts):
+            if place % 2:
+                token_id = self._control_ids[part]
+                assert token_id is not None, "an added token has an id"
+                found.append(token_id)
+                continue
+            with LibraryFaults("The tokenizer fails on this text"):
+                ids = backend.ids_between(part, self._added)
+            if not control_ids.isdisjoint(ids):
+                ids = [one for own in ids for one in _as_text(own, backend, control_ids, self._unknown_ids)]
+            found += ids
+        return found
+
+
+def apart_encoder(
+    backend: tokenizers.Tokenizer | CompiledTokenizer, control: Collection[str]
+) -> ApartEncoder | CompiledApartEncoder:
+    """control: the contents of the added tokens that are control tokens."""
+    if isinstance(backend, CompiledTokenizer):
+        return CompiledApartEncoder(backend, control)
+    return ApartEncoder(backend, control)
+
+
 class _Made:
     """A second tokenizer. ids: what its added tokens are called in the first one."""
 
@@ -129,10 +154,29 @@ def _unused_lead(texts: Sequence[str]) -> int:
     return lead
 
 
-def _ids_of(backend: tokenizers.Tokenizer, piece: str) -> list[int]:
+def _as_text(
+    token_id: int,
+    backend: tokenizers.Tokenizer | CompiledTokenizer,
+    control_ids: Collection[int | None],
+    unknown_ids: Sequence[int],
+) -> list[int]:
+    """Of a token that came out of text. Where the model itself has a control token among its words (those of
+    sentencepiece's Unigram do), its characters stand for it."""
+    if token_id not in control_ids or token_id in unknown_ids:
+        return [token_id]
+    content = backend.id_to_token(token_id) or ""
+    spelled = [one for character in content for one in _ids_of(backend, character)]
+    if not spelled or not set(control_ids).isdisjoint(set(spelled) - set(unknown_ids)):
+        raise TokenizerError(f"The tokenizer has no way to write {content!r} as text; leave it out of the messages.")
+    return spelled
+
+
+def _ids_of(backend: tokenizers.Tokenizer | CompiledTokenizer, piece: str) -> list[int]:
     """What the model alone makes of a piece of text; nothing, where it cannot."""
     try:
         with LibraryFaults("The model cannot take this"):
+            if isinstance(backend, CompiledTokenizer):
+                return backend.word_ids(piece)
             return [token.id for token in backend.model.tokenize(piece)]
     except TokenizerError:
         return []

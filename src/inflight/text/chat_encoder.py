@@ -14,7 +14,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inflight.text.apart import ApartEncoder
+from inflight.text.apart import ApartEncoder, CompiledApartEncoder
 from inflight.text.chat import ChatTemplate, Conversation
 from inflight.text.control import ControlTokens
 from inflight.text.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class ChatEncoder:
         )
 
     @cached_property
-    def _apart(self) -> ApartEncoder:
+    def _apart(self) -> ApartEncoder | CompiledApartEncoder:
         return self._tokenizer.apart(self._control.contents)
 
     def prepare(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tokenizers import pre_tokenizers
+    from tokenizers import normalizers, pre_tokenizers
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -81,17 +81,19 @@ BEGIN_BY_DEFAULT = IGNORE_MERGES  # whose texts begin with the beginning token w
 
 
 class Splits(NamedTuple):
+    """normalizer: of what composes characters (NFC) first; None where nothing is changed."""
+
     pre_tokenizer: pre_tokenizers.Sequence
-    composes: bool
+    normalizer: normalizers.NFC | None
 
 
 def pre_tokenizer_of(name: str) -> Splits | None:
     """None for a name that is not known."""
-    from tokenizers import Regex, pre_tokenizers
+    from tokenizers import Regex, normalizers, pre_tokenizers
 
     patterns = _BY_NAME.get(name)
     if patterns is None:
         return None
     splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
     bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return Splits(pre_tokenizers.Sequence([*splits, bytes_alone]), name in _COMPOSES)
+    return Splits(pre_tokenizers.Sequence([*splits, bytes_alone]), normalizers.NFC() if name in _COMPOSES else None)

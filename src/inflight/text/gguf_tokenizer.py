@@ -7,6 +7,7 @@ before merging is `gguf_splits`'s. Does not know what a file's bytes look like (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inflight.json_file import shown
@@ -18,11 +19,11 @@ from .gguf_splits import BEGIN_BY_DEFAULT, IGNORE_MERGES, pre_tokenizer_of
 if TYPE_CHECKING:
     import tokenizers
 
-_KEY = "tokenizer.ggml."
+KEY = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5  # token types
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _NAMED = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
-_SENTENCEPIECE = ("llama", "gemma4")
+SENTENCEPIECE = ("llama", "gemma4")
 _AGAIN = "convert the model again, or take another file."
 
 
@@ -31,13 +32,13 @@ def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
     metadata = model.metadata
     config: dict[str, Any] = {}
     for key, name in _NAMED.items():
-        number = metadata.token_id(f"{_KEY}{key}_token_id")
-        if number is not None and 0 <= number < metadata.length(_KEY + "tokens"):
-            config[f"{name}_token"] = metadata.text_of(_KEY + "tokens", number)
-    begins = metadata.flag(_KEY + "add_bos_token")
-    kind, pre = metadata.text(_KEY + "model"), metadata.text(_KEY + "pre") or ""
+        number = metadata.token_id(f"{KEY}{key}_token_id")
+        if number is not None and 0 <= number < metadata.length(KEY + "tokens"):
+            config[f"{name}_token"] = metadata.text_of(KEY + "tokens", number)
+    begins = metadata.flag(KEY + "add_bos_token")
+    kind, pre = metadata.text(KEY + "model"), metadata.text(KEY + "pre") or ""
     config["add_bos_token"] = (kind == "llama" or pre in BEGIN_BY_DEFAULT) if begins is None else begins
-    config["add_eos_token"] = bool(metadata.flag(_KEY + "add_eos_token"))
+    config["add_eos_token"] = bool(metadata.flag(KEY + "add_eos_token"))
     template = metadata.text("tokenizer.chat_template")
     if template is not None:
         named = [one for one in metadata if one.startswith("tokenizer.chat_template.")]
@@ -49,14 +50,14 @@ def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
 def gguf_backend(model: GGUFModel) -> tokenizers.Tokenizer:
     """Raises TokenizerError for a kind of vocabulary that is not read, and for one that does not fit together."""
     metadata = model.metadata
-    kind = metadata.text(_KEY + "model")
-    if kind not in ("gpt2", *_SENTENCEPIECE):
+    kind = metadata.text(KEY + "model")
+    if kind not in ("gpt2", *SENTENCEPIECE):
         raise TokenizerError(
             f"{model.path} has a vocabulary of the kind {shown(kind)}; read are gpt2 (byte-level BPE) and llama "
             "(sentencepiece BPE). Take another file, or a folder with a tokenizer.json."
         )
-    tokens = metadata.texts(_KEY + "tokens")
-    types = list(map(int, metadata.numbers(_KEY + "token_type"))) or [1] * len(tokens)
+    tokens = metadata.texts(KEY + "tokens")
+    types = list(map(int, metadata.numbers(KEY + "token_type"))) or [1] * len(tokens)
     if not tokens or len(types) != len(tokens):
         raise TokenizerError(f"{model.path} has {len(tokens):,} tokens, but types of {len(types):,}; {_AGAIN}")
     try:
@@ -71,9 +72,9 @@ def gguf_backend(model: GGUFModel) -> tokenizers.Tokenizer:
 
 def _byte_level(model: GGUFModel, tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
     """GPT-2, Llama 3, Qwen: every byte has a character, and a text is split before it is merged."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
+    from tokenizers import Tokenizer, decoders, models
 
-    pre = model.metadata.text(_KEY + "pre") or "default"
+    pre = model.metadata.text(KEY + "pre") or "default"
     merges = _written_merges(model)
     bpe = models.BPE(_vocabulary(tokens, types), merges, ignore_merges=pre in IGNORE_MERGES)
     backend = Tokenizer(bpe)
@@ -84,8 +85,8 @@ def _byte_level(model: GGUFModel, tokens: list[str], types: list[int]) -> tokeni
             "a folder with the model's tokenizer.json."
         )
     backend.pre_tokenizer = splits.pre_tokenizer
-    if splits.composes:
-        backend.normalizer = normalizers.NFC()
+    if splits.normalizer is not None:
+        backend.normalizer = splits.normalizer
     backend.decoder = decoders.ByteLevel()
     return backend
 
@@ -95,25 +96,47 @@ def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tok
 
     The converter writes runs of spaces as they are where the vocabulary has ▁▁.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers
+    from tokenizers import Tokenizer, models
 
-    metadata = model.metadata
     respelled = ["▁" * len(token) if len(token) > 1 and not token.strip(" ") else token for token in tokens]
     vocabulary = _vocabulary(respelled, types)
     merges = _written_merges(model) or _merges_of(vocabulary, _ranks(model, respelled))
-    unknown = metadata.token_id(_KEY + "unknown_token_id")
-    if unknown is None and _UNKNOWN in types:
-        unknown = types.index(_UNKNOWN)
+    unknown = unknown_token(model, types)
     named = {} if unknown is None or not 0 <= unknown < len(tokens) else {"unk_token": respelled[unknown]}
     has_bytes = all(token in vocabulary for token in _BYTES)
     backend = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=True, byte_fallback=has_bytes, **named))
-    prefixed = metadata.flag(_KEY + "add_space_prefix")
-    prefixed = metadata.text(_KEY + "model") == "llama" if prefixed is None else prefixed
-    spaces = normalizers.Replace(" ", "▁")
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefixed else spaces
-    decoder = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    backend.decoder = decoders.Sequence([*decoder, decoders.Strip(" ", 1, 0)] if prefixed else decoder)
+    prefixed = is_prefixed(model)
+    backend.normalizer = sentencepiece_normalizer(prefixed)
+    backend.decoder = sentencepiece_decoder(prefixed)
     return backend
+
+
+def sentencepiece_normalizer(prefixed: bool) -> tokenizers.normalizers.Normalizer:
+    """prefixed: a space is put before each text."""
+    from tokenizers import normalizers
+
+    spaces = normalizers.Replace(" ", "▁")
+    return normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefixed else spaces
+
+
+def sentencepiece_decoder(prefixed: bool) -> tokenizers.decoders.Sequence:
+    """prefixed: a text's first space was put before it."""
+    from tokenizers import decoders
+
+    decoder = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*decoder, decoders.Strip(" ", 1, 0)] if prefixed else decoder)
+
+
+def is_prefixed(model: GGUFModel) -> bool:
+    """Whether a space is put before each text."""
+    prefixed = model.metadata.flag(KEY + "add_space_prefix")
+    return model.metadata.text(KEY + "model") == "llama" if prefixed is None else prefixed
+
+
+def unknown_token(model: GGUFModel, types: Sequence[int]) -> int | None:
+    """Return the token that stands for unknown characters, by the file's word or its type."""
+    unknown = model.metadata.token_id(KEY + "unknown_token_id")
+    return types.index(_UNKNOWN) if unknown is None and _UNKNOWN in types else unknown
 
 
 def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
@@ -128,7 +151,7 @@ def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
 
 def _written_merges(model: GGUFModel) -> list[tuple[str, str]]:
     """As pairs; the space that divides one is the first after its first character."""
-    merges = model.metadata.texts(_KEY + "merges")
+    merges = model.metadata.texts(KEY + "merges")
     spaces = [merge.find(" ", 1) for merge in merges]
     if -1 in spaces:
         wrong = merges[spaces.index(-1)]
@@ -139,7 +162,7 @@ def _written_merges(model: GGUFModel) -> list[tuple[str, str]]:
 def _ranks(model: GGUFModel, tokens: list[str]) -> list[float]:
     """How early a token is merged, for each, the highest first: its score. Gemma's scores do not follow the order of
     its merges; the order of its tokens does."""
-    scores = [float(one) for one in model.metadata.numbers(_KEY + "scores")]
+    scores = [float(one) for one in model.metadata.numbers(KEY + "scores")]
     if model.architecture.startswith("gemma") or not scores:
         return [-float(number) for number in range(len(tokens))]
     if len(scores) != len(tokens):

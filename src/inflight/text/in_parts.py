@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+    from inflight.text.compiled_tokenizer import CompiledEncoding
+
+    Encode = Callable[[str], Encoding | CompiledEncoding]
+
 PART = 1 << 15  # characters that are tokenized at once
 _TAIL = 1 << 10  # characters behind a cut that must become the same tokens
 _MAX_TRIES = 32  # places of a part at which a cut is tried
@@ -38,7 +42,7 @@ class _Cut(NamedTuple):
     lead: int
 
 
-def encoded_in_parts(encode: Callable[[str], Encoding], text: str) -> Iterator[list[int]]:
+def encoded_in_parts(encode: Encode, text: str) -> Iterator[list[int]]:
     """Yield the token ids of a text, part by part. encode: with places of tokens, and nothing added around the text."""
     start, lead, size = 0, 0, PART
     while True:
@@ -56,7 +60,7 @@ def encoded_in_parts(encode: Callable[[str], Encoding], text: str) -> Iterator[l
         start, lead, size = start + cut.place, cut.lead, PART
 
 
-def _behind(encode: Callable[[str], Encoding], text: str, start: int, end: int, lead: int) -> _Tokens | None:
+def _behind(encode: Encode, text: str, start: int, end: int, lead: int) -> _Tokens | None:
     """Return the tokens of a part, read with so many characters before it; None where a token begins before the part
     and ends within."""
     lead = min(lead, start)
@@ -71,7 +75,7 @@ def _behind(encode: Callable[[str], Encoding], text: str, start: int, end: int, 
     return _Tokens(ids[first:], [begin - lead for begin, _ in inside], [end - lead for _, end in inside])
 
 
-def _found(encode: Callable[[str], Encoding], text: str, start: int, end: int, part: _Tokens) -> _Cut | None:
+def _found(encode: Encode, text: str, start: int, end: int, part: _Tokens) -> _Cut | None:
     """Return a place of a part at which it can be cut; None where none was found."""
     size = end - start
     tries = 0

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inflight.text.pieces import parts_of
+from inflight.text.compiled_tokenizer import CompiledTokenizer
+from inflight.text.pieces import byte_level_alphabet, parts_of
 
 if TYPE_CHECKING:
     import tokenizers
+
+    Backend = tokenizers.Tokenizer | CompiledTokenizer
 
 # NFC and NFKC put characters together; what they make of several is never of more than four, since the longest
 # canonical decomposition of a character (such as U+1F82) has four.
@@ -21,7 +24,7 @@ _COMPOSING = ("NFC", "NFKC")
 _KEEPING = ("NFD", "NFKD", "Prepend", "ByteLevel", "Metaspace", "Digits")
 
 
-def longest_token(backend: tokenizers.Tokenizer) -> int | None:
+def longest_token(backend: Backend) -> int | None:
     """Most characters of a text that a token of this tokenizer stands for, or None if there is no such number."""
     normalizers = parts_of(backend.normalizer, "normalizers")
     parts = [*normalizers, *parts_of(backend.pre_tokenizer, "pretokenizers")]
@@ -29,12 +32,17 @@ def longest_token(backend: tokenizers.Tokenizer) -> int | None:
         return None
     if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
         return None  # these take all the spaces beside them
-    vocabulary = backend.get_vocab(with_added_tokens=True)
-    if not _has_every_byte(backend, vocabulary, parts):
+    if not _has_every_byte(backend, parts):
         return None
     composes = any(part["type"] in _COMPOSING for part in normalizers)
     # Where each character of the name is a byte of the text, it has no fewer of them than the text has characters.
-    return max(map(len, vocabulary)) * (COMPOSED if composes else 1)
+    return _longest_name(backend) * (COMPOSED if composes else 1)
+
+
+def _longest_name(backend: Backend) -> int:
+    if isinstance(backend, CompiledTokenizer):
+        return backend.longest_name
+    return max(map(len, backend.get_vocab(with_added_tokens=True)))
 
 
 def _keeps(part: dict[str, Any]) -> bool:
@@ -47,12 +55,13 @@ def _keeps(part: dict[str, Any]) -> bool:
     return part["type"] in _KEEPING or part["type"] in _COMPOSING
 
 
-def _has_every_byte(backend: tokenizers.Tokenizer, vocabulary: dict[str, int], parts: list[dict[str, Any]]) -> bool:
+def _has_every_byte(backend: Backend, parts: list[dict[str, Any]]) -> bool:
     """Whether no character is unknown: runs of unknown ones may become one token, or none."""
-    from tokenizers import models, pre_tokenizers
+    from tokenizers import models
 
-    if not isinstance(backend.model, models.BPE):
+    if not isinstance(backend, CompiledTokenizer) and not isinstance(backend.model, models.BPE):
         return False
     if any(part["type"] == "ByteLevel" for part in parts):
-        return all(character in vocabulary for character in pre_tokenizers.ByteLevel.alphabet())
-    return backend.model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+        return all(backend.token_to_id(character) is not None for character in byte_level_alphabet())
+    falls_back = isinstance(backend, CompiledTokenizer) or backend.model.byte_fallback
+    return falls_back and all(backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))

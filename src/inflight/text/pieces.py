@@ -19,13 +19,15 @@ from inflight.text.errors import LibraryFaults, TokenizerError
 if TYPE_CHECKING:
     import tokenizers
 
+    from inflight.text.compiled_tokenizer import CompiledTokenizer
+
 _UNDECODABLE = "\ufffd"
 
 
 class TokenPieces:
     """The bytes of every token of one tokenizer, worked out at first use and kept; safe to share between streams."""
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer | CompiledTokenizer) -> None:
         parts = parts_of(backend.decoder, "decoders")
         kinds = [part["type"] for part in parts]
         self._backend = backend

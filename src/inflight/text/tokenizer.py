@@ -1,7 +1,8 @@
-"""Text to token ids and back, by the model's own `tokenizer.json`.
+"""Text to token ids and back, by the model's own `tokenizer.json`, or what a GGUF file has of it.
 
 Knows which files a tokenizer is made of, which special tokens they name, and how to say what is wrong with them. Leaves
-all splitting and merging to the `tokenizers` library. Does not know streams (`detokenizer`) or chats (`chat`).
+all splitting and merging to the `tokenizers` library, or to the compiled tokenizer of a GGUF file. Does not know
+streams (`detokenizer`) or chats (`chat`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
-from inflight.text.apart import ApartEncoder
+from inflight.text.apart import ApartEncoder, CompiledApartEncoder, apart_encoder
+from inflight.text.compiled_tokenizer import CompiledEncoding, CompiledTokenizer, compiled_tokenizer
 from inflight.text.control import AddedToken
 from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
+from inflight.text.gguf_tokenizer import gguf_backend
 from inflight.text.grammar_tokens import GrammarTokens, grammar_tokens
 from inflight.text.in_parts import encoded_in_parts
 from inflight.text.longest import longest_token
@@ -41,11 +44,14 @@ class Tokenizer:
         pieces: what each token adds to the text, as bytes.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer | CompiledTokenizer, config: Mapping[str, Any] | None = None
+    ) -> None:
         """Take over a library tokenizer, whose padding and truncation are switched off, and the model's settings."""
         config = config or {}
-        backend.no_padding()  # some files were saved with the padding and truncation of their training
-        backend.no_truncation()
+        if not isinstance(backend, CompiledTokenizer):
+            backend.no_padding()  # some files were saved with the padding and truncation of their training
+            backend.no_truncation()
         self.special_tokens = special_tokens(config)
         self._backend = backend
         self._mark_special()
@@ -63,9 +69,7 @@ class Tokenizer:
         """
         gguf = gguf_at(folder)
         if gguf is not None:
-            from .gguf_tokenizer import gguf_backend
-
-            return cls(gguf_backend(gguf), read_tokenizer_config(gguf))
+            return cls(compiled_tokenizer(gguf) or gguf_backend(gguf), read_tokenizer_config(gguf))
         assert not isinstance(folder, GGUFModel)
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -101,7 +105,8 @@ class Tokenizer:
     def for_grammars(self) -> GrammarTokens:
         """Return the tokens as grammars need them, special tokens that the settings name included; made anew each
         time."""
-        return grammar_tokens(self._backend, self.pieces)
+        backend = self._backend
+        return grammar_tokens(backend.library if isinstance(backend, CompiledTokenizer) else backend, self.pieces)
 
     @cached_property
     def longest_token(self) -> int | None:
@@ -114,9 +119,9 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return tuple(AddedToken(token.content, token.special, token.single_word) for token in added.values())
 
-    def apart(self, control: Collection[str]) -> ApartEncoder:
+    def apart(self, control: Collection[str]) -> ApartEncoder | CompiledApartEncoder:
         """An encoder of texts whose control tokens are known; these are the contents of the tokens that are control."""
-        return ApartEncoder(self._backend, control)
+        return apart_encoder(self._backend, control)
 
     @property
     def bos_token_id(self) -> int | None:
@@ -152,7 +157,7 @@ class Tokenizer:
         """Yield the token ids of a text, part by part, so that a long one takes no more memory than a part; nothing is
         added around it. Raises TokenizerError."""
 
-        def encoding(part: str) -> tokenizers.Encoding:
+        def encoding(part: str) -> tokenizers.Encoding | CompiledEncoding:
             try:
                 with LibraryFaults("The tokenizer fails on this text"):
                     return self._backend.encode(part, add_special_tokens=False)
@@ -168,8 +173,9 @@ class Tokenizer:
         most -= len(self._before) + len(self._after)
         with LibraryFaults("The tokenizer fails on this text"):
             inside = self._encoding(text, add_special_tokens=False)
-            inside.truncate(max(0, most - self._backend.num_special_tokens_to_add(False)))
-            token_ids = self._backend.post_process(inside, None, True).ids
+            backend: Any = self._backend  # each kind takes its own encodings
+            inside.truncate(max(0, most - backend.num_special_tokens_to_add(False)))
+            token_ids = backend.post_process(inside, None, True).ids
         return [*self._before, *token_ids, *self._after]
 
     def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
@@ -183,7 +189,8 @@ class Tokenizer:
                 lengths = _longest_first(len(one.ids), len(other.ids), room)
                 one.truncate(lengths[0])
                 other.truncate(lengths[1])
-            whole = self._backend.post_process(one, other, True)
+            backend: Any = self._backend  # each kind takes its own encodings
+            whole = backend.post_process(one, other, True)
         return whole.ids, whole.type_ids.index(1) if 1 in whole.type_ids else None
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -213,7 +220,7 @@ class Tokenizer:
         """The bytes a token adds in the middle of a text, which may be part of a character; none for unknown ids."""
         return self.pieces.inside(token_id) or b""
 
-    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding | CompiledEncoding:
         if isinstance(text, str) and len(text) >= LONG:
             return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return self._backend.encode(text, add_special_tokens=add_special_tokens)

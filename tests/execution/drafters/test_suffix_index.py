@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.execution.backends.native.module import module
+from inflight.compiled import module
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import (
     DEPTH,

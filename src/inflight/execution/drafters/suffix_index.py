@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from inflight.execution.backends.native.module import module
+from inflight.compiled import module
 from inflight.execution.drafters.suffix_reference import ReferenceIndex
 
 

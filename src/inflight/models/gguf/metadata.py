@@ -7,6 +7,8 @@ of thousands of strings, which only the tokenizer wants: until then they are byt
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from mmap import mmap
@@ -17,7 +19,7 @@ from msgspec import Struct
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 
-STRING, ARRAY, BOOL = 8, 9, 7
+STRING, ARRAY, BOOL, _INT32 = 8, 9, 7, 5
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # little endian
 _FLOATS = (6, 12)
 _NO_TOKEN = 2**32 - 1  # -1 as an unsigned number
@@ -110,6 +112,21 @@ class Metadata:
         if value.kind not in FORMATS:
             raise self._other_kind(key, "a list of numbers", "a list of texts")
         return list(struct.unpack_from(f"<{value.count}{FORMATS[value.kind]}", self._data, value.begin))
+
+    def strings(self, key: str) -> tuple[mmap, int, Sequence[int]]:
+        """An array of strings as it lies in the file: its bytes, where the first string's length begins, and where each
+        string ends."""
+        value = self._texts(key)
+        return self._data, value.begin, value.ends
+
+    def int32s(self, key: str) -> array[int]:
+        """As `numbers`, of numbers of 32 bits."""
+        found = array("i")
+        if key in self and (value := self._array(key)).kind == _INT32 and sys.byteorder == "little":
+            found.frombytes(self._data[value.begin : value.begin + 4 * (value.count or 0)])
+        else:
+            found.extend(map(int, self.numbers(key)))
+        return found
 
     # -- reading ------------------------------------------------------------------------------------------------------
     def _scalar(self, key: str) -> Scalar | None:

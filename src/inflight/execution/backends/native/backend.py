@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inflight.compiled import module
 from inflight.core.types.plan import Chunk
 from inflight.cpus import ANYWHERE, ThreadCpus
 from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.matrices import Matrix, Rows, alike, in_order
 from inflight.execution.backends.native.forward_pass import NativePass
 from inflight.execution.backends.native.memory import NativeStates, laid_out, state_sizes
-from inflight.execution.backends.native.module import module
 from inflight.execution.backends.native.packing import pieces, taken_rows
 from inflight.execution.backends.protocol import (
     Array,

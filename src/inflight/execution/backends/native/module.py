@@ -1,10 +1,10 @@
-"""The compiled module, loaded when it is first asked for. Knows where it is, and what to do where it is not built."""
+"""The instruction sets that the compiled module has kernels for."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
+
+from inflight.compiled import module
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,6 @@ class InstructionSet:
     needs: tuple[str, ...]
     runs: bool
     compiled: bool
-
-
-def module() -> Any:
-    try:
-        return importlib.import_module("inflight.execution.backends._native")
-    except ImportError as error:
-        raise ImportError(
-            "the native kernels are not built: install the package with `pip install .` (needs a C++20 compiler), "
-            'or use the slow numpy backend with isa="reference"'
-        ) from error
 
 
 def available_isas() -> list[str]:
