@@ -50,7 +50,7 @@ def test_frequencies_and_table_agree(name: str) -> None:
     theirs = rotary.inv_freq.numpy()
     # One unit in the last place of float32 is 1.2e-7 of a value; the powers may differ by that.
     np.testing.assert_allclose(inverse_frequencies(settings, length), theirs, rtol=2.5e-7)
-    table = rope_table(settings, min(length, 6000))
+    table = rope_table(settings, min(length, 6000)).whole()
     positions = torch.arange(len(table.cos))[None]
     cos, sin = (part[0, :, : head_dim // 2].numpy() for part in rotary(torch.zeros(1), positions))
     # At position p an error of one unit in a frequency turns the angle by p · 1.2e-7.
@@ -112,8 +112,20 @@ def test_a_part_of_a_head_that_cannot_be_rotated_is_named() -> None:
 
 def test_a_table_does_not_depend_on_its_length() -> None:
     settings = RopeSettings.from_dict({"rope_parameters": REAL["llama31"][2]}, 128, 131_072)
-    long, short = rope_table(settings, 10_000), rope_table(settings, 17)
+    long, short = rope_table(settings, 10_000).whole(), rope_table(settings, 17).whole()
     assert np.array_equal(long.cos[:17], short.cos) and np.array_equal(long.sin[:17], short.sin)
+
+
+def test_a_table_that_grows_is_the_whole_one_as_far_as_it_is_reached() -> None:
+    """Also a table whose values are scaled (yarn)."""
+    scaled = RopeSettings.from_dict({"rope_parameters": REAL["qwen25_yarn"][2]}, *REAL["qwen25_yarn"][:2])
+    for settings in (RopeSettings.from_dict({"rope_parameters": REAL["llama31"][2]}, 128, 131_072), scaled):
+        whole, growing = rope_table(settings, 3_000).whole(), rope_table(settings, 3_000)
+        for reached in (0, 1, 600, 2_000, 1_999, 10**6):
+            growing.reach(reached)
+            there = slice(0, reached)
+            assert np.array_equal(whole.cos[there], growing.cos[there])
+            assert np.array_equal(whole.sin[there], growing.sin[there])
 
 
 def test_old_and_new_style_mean_the_same() -> None:

@@ -21,7 +21,7 @@ from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
 from inflight.models.spec import ModelSpec
 
-_SLAB_POSITIONS = 4096  # positions turned at a time: the float64 intermediate stays a few MB
+_SLAB_POSITIONS = 512  # that are computed at a time, in two milliseconds or less
 
 
 def rope_settings(model: ModelSpec) -> tuple[RopeSettings, ...]:
@@ -32,23 +32,30 @@ def rope_settings(model: ModelSpec) -> tuple[RopeSettings, ...]:
 
 
 def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
-    """Cosines and sines for positions 0 … max_positions - 1, float32[max_positions, head_dim / 2] each."""
+    """Cosines and sines for positions 0 … max_positions - 1, float32[max_positions, head_dim / 2] each, of which none is
+    computed before it is reached: those of 131,072 positions take as long as packing a small model."""
     inverse = inverse_frequencies(settings, max_positions)
     cos = np.empty((max_positions, len(inverse)), np.float32)
     sin = np.empty_like(cos)
     is_short = settings.kind == "longrope" and max_positions <= settings.original_length
     scale = np.float32(settings.short_attention_factor if is_short else settings.attention_factor)
-    for start in range(0, max_positions, _SLAB_POSITIONS):
-        slab = slice(start, min(start + _SLAB_POSITIONS, max_positions))
-        # The angle is rounded to float32, as the oracle does; its cosine is not, until it is stored.
-        angles = np.arange(slab.start, slab.stop, dtype=np.float32)[:, None] * inverse
-        wide = angles.astype(np.float64)
-        cos[slab] = np.cos(wide)
-        sin[slab] = np.sin(wide)
-    if scale != 1:
-        cos *= scale
-        sin *= scale
-    return RopeTable(cos, sin, _query_scale(settings, max_positions) if settings.query_growth else None)
+    computed = 0
+
+    def grow(positions: int) -> None:
+        nonlocal computed
+        while computed < min(positions, max_positions):
+            slab = slice(computed, min(computed + _SLAB_POSITIONS, max_positions))
+            # The angle is rounded to float32, as the oracle does; its cosine is not, until it is stored.
+            angles = np.arange(slab.start, slab.stop, dtype=np.float32)[:, None] * inverse
+            wide = angles.astype(np.float64)
+            cos[slab] = np.cos(wide)
+            sin[slab] = np.sin(wide)
+            if scale != 1:
+                cos[slab] *= scale
+                sin[slab] *= scale
+            computed = slab.stop
+
+    return RopeTable(cos, sin, _query_scale(settings, max_positions) if settings.query_growth else None, grow)
 
 
 def _query_scale(settings: RopeSettings, max_positions: int) -> Array:

@@ -45,12 +45,16 @@ class NativeBackend(HostBackend[NativePass]):
         self.name = f"native {self.isa}"
         self.dtype: DType = dtype
         self.threads = threads
+        self._ropes: list[RopeTable] = []
+        self._reached = 0  # positions that all of them have
 
     # -- once, at load ----------------------------------------------------------------------------------------------
     def pack_vector(self, values: Array) -> Any:
         return self._module.Vector(np.array(values, np.float32))
 
     def pack_rope(self, table: RopeTable) -> Any:
+        table.reach(self._reached)
+        self._ropes.append(table)
         return self._module.RopeTable(table.cos, table.sin, table.q_scale)
 
     def pack_linear(
@@ -134,6 +138,7 @@ class NativeBackend(HostBackend[NativePass]):
         self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
     ) -> NativePass:
         where, states = inputs.metadata, slots.states
+        self._reach(where.positions)
         of_states: tuple[Any, ...] = ()
         if inputs.states is not None:
             assert isinstance(states, NativeStates)
@@ -153,6 +158,14 @@ class NativeBackend(HostBackend[NativePass]):
             counts = [one.rows.stop - one.rows.start for one in inputs.adapted]
             prepared.adapt(firsts, counts, [one.adapter for one in inputs.adapted])
         return NativePass(prepared, self, inputs, slots, chunks)
+
+    def _reach(self, positions: Array) -> None:
+        """Have the rope tables of these positions computed."""
+        past = int(positions.max(initial=-1)) + 1
+        if past > self._reached:
+            for table in self._ropes:
+                table.reach(past)
+            self._reached = past
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         rows, vocabulary = logits.shape

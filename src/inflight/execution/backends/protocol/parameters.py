@@ -5,6 +5,7 @@ Knows functions by their names, rotations as tables, and how tokens are routed t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,17 @@ class RopeTable:
     cos: Array  # float32[positions, R / 2]
     sin: Array  # float32[positions, R / 2]
     q_scale: Array | None = None  # float32[positions], what queries are multiplied by
+    grow: Callable[[int], None] | None = None  # computes cos and sin up to so many positions; None: all are computed
+
+    def reach(self, positions: int) -> None:
+        """Compute cos and sin of so many positions, where they are not computed yet."""
+        if self.grow is not None:
+            self.grow(positions)
+
+    def whole(self) -> RopeTable:
+        """Return this table with all positions computed."""
+        self.reach(len(self.cos))
+        return self
 
 
 @dataclass(frozen=True, slots=True)

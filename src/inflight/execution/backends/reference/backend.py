@@ -62,7 +62,7 @@ class ReferenceBackend(HostBackend[ReferencePass]):
         return np.array(values, np.float32)
 
     def pack_rope(self, table: RopeTable) -> RopeTable:
-        return table
+        return table.whole()
 
     def pack_linear(
         self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32

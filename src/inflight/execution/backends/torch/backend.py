@@ -95,6 +95,7 @@ class TorchBackend:
         return self._packer.tensor(values, torch.float32)
 
     def pack_rope(self, table: RopeTable) -> RopeTensors:
+        table = table.whole()
         scale = None if table.q_scale is None else self.pack_vector(table.q_scale)
         return RopeTensors(self.pack_vector(table.cos), self.pack_vector(table.sin), scale)
 
