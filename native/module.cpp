@@ -29,6 +29,7 @@
 
 NB_MODULE(_native, m) {
   using namespace inflight;
+  nb::set_leak_warnings(false);  // what a process holds to its end is not looked over once more there (gc.freeze)
   m.def("available_isas", &available_isas);
   m.def("instruction_sets", &list_instruction_sets);
 

@@ -32,7 +32,7 @@ def rope_settings(model: ModelSpec) -> tuple[RopeSettings, ...]:
 
 
 def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
-    """Cosines and sines for positions 0 … max_positions - 1, float32[max_positions, head_dim / 2] each, of which none is
+    """Cosines and sines for positions 0 … max_positions - 1, float32[max_positions, head_dim / 2] each. None of them is
     computed before it is reached: those of 131,072 positions take as long as packing a small model."""
     inverse = inverse_frequencies(settings, max_positions)
     cos = np.empty((max_positions, len(inverse)), np.float32)

@@ -59,6 +59,6 @@ def test_what_does_not_fit_is_counted_in_tokens_too() -> None:
     )
     layout = layout_of(12, windows=(0, 0, 0))
     assert layout.shortage(17) == (
-        "needs 15 KV blocks of 4 tokens in 3 groups of layers, but there are 12 in all: it has 17 tokens, and there is "
-        "room for 16"
+        "needs 15 KV blocks of 4 tokens (at most 5 for each of 3 groups of layers), but there are 12 in all: it has 17 "
+        "tokens, and there is room for 16"
     )

@@ -46,7 +46,8 @@ class TableLayout:
         it does."""
         if self.most_blocks(tokens) <= self.nothing:
             return None
-        groups = f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else ""
+        count, each = len(self.windows), self.blocks_for(tokens)
+        groups = f" (at most {each:,} for each of {count} groups of layers)" if count > 1 else ""
         return (
             f"needs {counted(self.most_blocks(tokens), 'KV block')} of {self.block_size} tokens{groups}, but "
             f"{there_are(self.nothing)} in all: it has {counted(tokens, 'token')}, and there is room for "
