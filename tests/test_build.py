@@ -22,8 +22,9 @@ def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
         engine = build_engine(EngineSettings(threads=1))
     engine.loop.close()
     assert engine.start.weights > 0 and engine.start.memory > 0 and engine.start.warm_up >= 0
-    (told,) = (one for one in caplog.messages if "warm-up" in one)
-    assert told.startswith(f"weights {engine.start.weights:.1f} s, largest step {engine.start.profile:.1f} s, memory ")
+    assert engine.start.header > 0 and engine.start.text > 0
+    (message,) = (one for one in caplog.messages if one.startswith("Loaded: "))
+    assert all(f"{name} {seconds:.2f} s" in message for name, seconds in engine.start.parts())
 
 
 def test_an_engine_runs_on_the_cpus_that_are_named() -> None:

@@ -6,10 +6,12 @@ Knows the order of the parts and what of them runs aside; each part is made in a
 from __future__ import annotations
 
 import gc
+import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from inflight.config.threads import thread_cpus
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.types.plan import Capacity, Executor
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import seconds_of_parts
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
@@ -58,6 +61,8 @@ from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import ModelSpec
 from inflight.release import VERSION
 from inflight.text import ChatTemplate, Tokenizer
+
+log = logging.getLogger(__name__)
 
 Wrap = Callable[[Executor, Resolved], Executor]
 
@@ -98,10 +103,12 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Tokenizer and chat template, which are read while weights are packed; prompts: what stands around whole texts."""
+    """Tokenizer and chat template, which are read while weights are packed, and the seconds that this takes. prompts:
+    what stands around whole texts. header: seconds that the model's header took."""
 
-    reading: Future[tuple[Tokenizer | None, ChatTemplate | None]]
+    reading: Future[tuple[Tokenizer | None, ChatTemplate | None, float]]
     prompts: TextPrompts
+    header: float
 
     def tokenizer(self) -> Tokenizer | None:
         """Waits for it."""
@@ -162,15 +169,22 @@ def _without_collections() -> Iterator[None]:
 
 
 def _build(wanted: _Wanted) -> Engine:
-    settings = wanted.settings
+    settings, began = wanted.settings, time.perf_counter()
     folder = model_folder(settings)
     files = gguf_at(folder) or folder  # opened once for all who read it
     device = resolve_device(settings)
     computed = computed_model(files, settings, str(device.value))
     prompts = read_text_prompts(files, settings, computed.spec)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
-        text = _Text(aside.submit(load_text, files, settings), prompts)
+        text = _Text(aside.submit(_timed_text, files, settings), prompts, time.perf_counter() - began)
         return _assemble(files, computed, device, text, wanted)
+
+
+def _timed_text(
+    files: Path | GGUFModel, settings: EngineSettings
+) -> tuple[Tokenizer | None, ChatTemplate | None, float]:
+    began = time.perf_counter()
+    return *load_text(files, settings), time.perf_counter() - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +267,7 @@ def _assemble(
     settings, prepared = wanted.settings, _prepare(files, computed, device, wanted)
     computing = _compute(settings, prepared, text, wanted.progress)
     places, built = computing.places, computing.built
-    tokenizer, template = text.reading.result()
+    tokenizer, template, text_seconds = text.reading.result()
     ends = find_end_tokens(computed.spec, tokenizer)
     in_force = _in_force(settings, prepared, computing) | {"end_token_ids": ends.resolved()}
     capacity = built.executor.capacity
@@ -280,6 +294,8 @@ def _assemble(
         grammars=computing.grammars,
         places=places.of_loop,
     )
+    start = replace(built.seconds, header=text.header, text=text_seconds)
+    log.info("Loaded: %s", seconds_of_parts(start.parts()))
     block_bytes = len(prepared.windows) * computing.backend.bytes_per_block(prepared.shape)
     return Engine(
         loop=loop,
@@ -291,7 +307,7 @@ def _assemble(
         settings=in_force,
         defaults=sampling_defaults(read_generation(files)),
         kv_bytes_per_token=block_bytes / prepared.shape.block_size,
-        start=built.seconds,
+        start=start,
         adapters=built.adapters,
         text_prompts=text.prompts,
         exchange=places.exchange,

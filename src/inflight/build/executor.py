@@ -6,7 +6,6 @@ Knows the order in which they are made, and that the first step is computed here
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from inflight.execution.parallel.workers import Workers
 
 
-log = logging.getLogger(__name__)
-
 PlacesOpener = Callable[[BlockMemory | None, StepActivity], Iterable[PlaceTransfers]]
 
 
@@ -78,12 +75,26 @@ class ExecutorSettings:
 @dataclass(frozen=True, slots=True)
 class StartSeconds:
     """What of an engine's start took how long: weights from their files to the device, the largest step (on a GPU, with
-    what it compiles), memory for keys, values and states, and what is captured before the first request."""
+    what it compiles), memory for keys, values and states, what is captured before the first request; before them the
+    header of the model's files, beside them the tokenizer and chat template (`text`)."""
 
     weights: float
     profile: float
     memory: float
     warm_up: float
+    header: float = 0.0
+    text: float = 0.0
+
+    def parts(self) -> tuple[tuple[str, float], ...]:
+        """Return names and seconds, in order."""
+        return (
+            ("header of the model", self.header),
+            ("tokenizer beside the next", self.text),
+            ("weights", self.weights),
+            ("largest step", self.profile),
+            ("memory for keys and values", self.memory),
+            ("warm-up", self.warm_up),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +157,6 @@ def build_executor(
         raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
     ready = time.perf_counter()
     seconds = StartSeconds(loaded - began, profiled - loaded, allocated - profiled, ready - allocated)
-    log.info(
-        "weights %.1f s, largest step %.1f s, memory for keys and values %.1f s, warm-up %.1f s",
-        seconds.weights,
-        seconds.profile,
-        seconds.memory,
-        seconds.warm_up,
-    )
     return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -24,10 +25,13 @@ from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.server_options import answer_options
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
-from inflight.counted import counted, printable
+from inflight.counted import counted, printable, seconds_of_parts
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
+
+if TYPE_CHECKING:
+    from inflight.build import Engine
 
 QUESTION = "What is continuous batching?"
 
@@ -55,7 +59,7 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]
 @click.option("--resume", is_flag=True, help="Keep what --output holds, and answer the lines it lacks.")
 @click.option("--raw", is_flag=True, help="Give PROMPT to the model as it is, without its chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as an output line, and the summary as JSON.")
-@click.option("--verbose", is_flag=True, help="Show every setting in force, with its reason.")
+@click.option("--verbose", is_flag=True, help="Show every setting in force with its reason, and what the start took.")
 def command(prompt: str | None, input_path: Path | None, output_path: Path | None, **values: Any) -> int:
     """Answer PROMPT, or every line of a JSONL file.
 
@@ -74,11 +78,11 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
     if resume:
         _check_files(input_path, output_path)
 
+    began = time.monotonic()
     engine = open_engine(settings, scheduling, record)
     try:
         if verbose:
-            for name, entry in engine.settings.items():
-                print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
+            _show_settings(engine, time.monotonic() - began)
         if raw or input_path is not None:
             _warn_of_templates(engine)
         if input_path is not None:
@@ -92,6 +96,18 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         engine.loop.close()
         if engine.loop.watcher_fault is not None:  # the answers are there, the record is not
             raise engine.loop.watcher_fault
+
+
+def _show_settings(engine: Engine, seconds: float) -> None:
+    """Print every setting in force, and what the start took. seconds: of loading the engine, its imports included."""
+    for name, entry in engine.settings.items():
+        print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
+    parts = engine.start.parts()
+    print(
+        f"start: {seconds:.2f} s ({seconds_of_parts(parts)}, the rest imports); {time.process_time():.2f} s of the "
+        "processor so far",
+        file=sys.stderr,
+    )
 
 
 def _warn_of_templates(engine: Any) -> None:

@@ -19,6 +19,7 @@ from inflight.cli.kv_peers import wanted_peers
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.counted import seconds_of_parts
 from inflight.engine.observers import EngineObserver
 from inflight.server import logs
 from inflight.server.access_log import log_call
@@ -64,12 +65,13 @@ def serve(
     check_tracing(settings)
     tls = tls_context(settings)  # other processes read it again; a mistake is told at once, and once
     bound = listen(settings)
-    tell_ready = partial(tell_ready_at, settings, tenants, bound, started)
+    parts: list[tuple[str, float]] = []
+    tell_ready = partial(tell_ready_at, settings, tenants, bound, started, parts)
     if ready is not None:
         tell_ready = partial(ready, url(settings, bound))
     peers = wanted_peers(settings)
     kv_events = open_kv_events(settings.kv_events_config, engine_settings)
-    load = partial(
+    load_asked = partial(
         load_engine,
         settings,
         engine_settings,
@@ -81,6 +83,16 @@ def serve(
         observers=observers,
         peers=peers,
     )
+
+    def load(doing: Doing, found: Found) -> tuple[Engine, LoadedEngine]:
+        began = time.monotonic()
+        import inflight.build  # noqa: F401  (here, in the loader's thread: it brings numpy and the kernels)
+
+        imported = time.monotonic()
+        engine, loaded = load_asked(doing, found)
+        parts[:] = [("server", began - started), ("imports", imported - began), *engine.start.parts()]
+        return engine, loaded
+
     if preprocessing is not None:
         return _serve_here(settings, tenants, preprocessing, load, tell_ready, bound, tls, record)
 
@@ -157,8 +169,16 @@ def _serve_here(
     return Process(service, tenants, load_here, begin, end).run(app, bound, tls)
 
 
-def tell_ready_at(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
-    tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
+def tell_ready_at(
+    settings: ServerSettings,
+    tenants: Tenants,
+    bound: socket.socket,
+    started: float,
+    parts: Sequence[tuple[str, float]] = (),
+) -> None:
+    """parts: of the start, with their seconds, where the engine is in this process."""
+    taken = f": {seconds_of_parts(parts)}; {time.process_time():.2f} s of the processor" if parts else ""
+    tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs){taken}.")
     if not settings.is_loopback and not tenants.required:
         tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
     if (number := len(tenants.names)) > 1 and settings.isolate_tenants:
