@@ -23,6 +23,7 @@ rewrites its own and no other.
 _ORDER: Mapping[str, Sequence[str]] = {
     "How fast it is, beside others and beside what the machine allows": (
         *("peers", "roofline", "recurrence", "latent", "int4", "gpu", "growth", "quantization_accuracy"),
+        *("real_models",),
         *("family_error", "embeddings", "neighbour", "scheduler_cost", "structured_output", "adapters", "kv_tiers"),
         *("sessions", "session_trace", "kv_transfer", "several_models", "routing", "disaggregation"),
         *("suffix_index", "light", "start", "install", "versions"),

@@ -1,114 +1,119 @@
 """What real models answer in each precision, as served, beside their own weights in float32 and beside llama.cpp.
 
-    benchmarks/peers/setup.sh FOLDER llama
+    benchmarks/peers/setup.sh FOLDER llama llama_avx2
     python -m benchmarks.real_models --environments FOLDER --write
 
-Without --environments llama.cpp is left out. `--quick` asks two passages in the precisions of the file alone.
+Without --environments llama.cpp is left out. `--quick` asks two passages in the precisions of the file alone, on the
+best instruction set. Models come from the package index (`inflight pull`).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.comparison import tell
-from benchmarks.real_models import engines
-from benchmarks.real_models.agreement import Agreement, agreement
-from benchmarks.real_models.answers import Answers, Questions
-from benchmarks.real_models.engines import REFERENCE, WAYS, EngineFailed, Runner, Way
-from benchmarks.real_models.passages import passages
-from benchmarks.results import table
+from benchmarks.real_models import sentence_vectors
+from benchmarks.real_models.engines import LLAMA_BUILDS, WAYS, inflight, llama
+from benchmarks.real_models.passages import long_texts, passages, sentences
+from benchmarks.real_models.subject import Subject
+from benchmarks.real_models.tables import Engines, instruction_sets, long_positions, precisions
+from benchmarks.results import write_section
 from inflight.execution.backends import native
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
 from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.text import Tokenizer
 
 GENERATIVE = ("gemma3-270m", "smollm2")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model under test: its file, the files of questions and of the reference's answers, and the folder in bf16."""
-
-    name: str
-    file: Path
-    folder: Path
-    questions: Path
-    reference: Answers
+MODELS = (*GENERATIVE, sentence_vectors.MODEL)
+_SENTENCES = 240
 
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in arguments.models:
-            subject = _subject(name, Path(scratch), arguments.quick)
-            print(_report(subject, list(_rows(subject, arguments))), flush=True)
+    engines = _engines(arguments)
+    if arguments.environments and not engines.llama:
+        tell(f"{arguments.environments} has no llama.cpp; benchmarks/peers/setup.sh FOLDER llama makes it.")
+    for name in arguments.models:
+        body = _vectors(arguments, engines) if name not in GENERATIVE else _generative(name, arguments, engines)
+        print(body, flush=True)
+        if arguments.write:
+            title = f"What precision costs on real weights: {name}"
+            write_section(f"real_models {name}", title, _command(arguments, name), body)
 
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=GENERATIVE, default=GENERATIVE)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--environments", type=Path, help="the folder that benchmarks/peers/setup.sh was given")
+    parser.add_argument("--isas", nargs="+", help="instruction sets, the main one first (default: all of this machine)")
     parser.add_argument("--quick", action="store_true", help="two passages, and the precisions of the file alone")
+    parser.add_argument("--write", action="store_true", help="write the sections of docs/results.md")
     return parser
 
 
-def _subject(name: str, scratch: Path, quick: bool) -> Subject:
-    file = pull(CATALOGUE[name])
-    texts = passages(Tokenizer.load(file))
-    questions, folder = scratch / f"{name}.questions.npz", scratch / f"{name}.bf16"
-    Questions(texts[:2] if quick else texts).save(questions)
-    tell(f"{name}: the reference")
-    settings = {} if quick else {"folder": str(folder)}
-    reference = REFERENCE.run(file, questions, scratch / "reference.npz", settings)
-    return Subject(name, file, folder, questions, reference)
+def _engines(arguments: argparse.Namespace) -> Engines:
+    isas = arguments.isas or native.available_isas()
+    built = {name: llama(arguments.environments, name) for name in LLAMA_BUILDS} if arguments.environments else {}
+    return Engines({isa: inflight(isa) for isa in isas}, {name: one for name, one in built.items() if one})
 
 
-def _rows(subject: Subject, arguments: argparse.Namespace) -> Iterator[tuple[str, str, Agreement]]:
-    isa = native.available_isas()[0]
-    peer = engines.llama(arguments.environments) if arguments.environments else None
-    if peer is None:
-        tell("llama.cpp is left out; benchmarks/peers/setup.sh FOLDER llama makes it, --environments FOLDER names it.")
-    else:
-        yield from _row(subject, peer, Way("llama.cpp, GGUF"), "native")
-    for way in WAYS:
-        if not (arguments.quick and way.of_folder):
-            yield from _row(subject, engines.inflight(isa), way, isa)
+def _command(arguments: argparse.Namespace, name: str) -> str:
+    words = ["python -m benchmarks.real_models --models", name]
+    words += ["--environments FOLDER"] if arguments.environments else []
+    words += ["--isas", *arguments.isas] if arguments.isas else []
+    return " ".join([*words, "--quick"] if arguments.quick else words)
 
 
-def _row(subject: Subject, runner: Runner, way: Way, isa: str) -> Iterator[tuple[str, str, Agreement]]:
-    tell(f"{subject.name}: {way.name}, {isa}")
-    model = subject.folder if way.of_folder else subject.file
-    try:
-        found = runner.run(model, subject.questions, subject.questions.with_suffix(".answers.npz"), way.settings)
-    except EngineFailed as error:
-        tell(str(error))
-        return
-    yield way.name, isa, agreement(subject.reference, found)
-
-
-def _report(subject: Subject, rows: Sequence[tuple[str, str, Agreement]]) -> str:
-    head = ["held as", "instructions", "KL mean", "median", "p99", "top-1", "NLL − reference (s.e.)", "perplexity"]
-    head.append("another choice where close")
-    lines = [
-        [
-            name,
-            isa,
-            f"{one.kl_mean:.5f}",
-            f"{one.kl_median:.5f}",
-            f"{one.kl_p99:.4f}",
-            f"{one.same_best:.2%}",
-            f"{one.loss:+.4f} ({one.loss_error:.4f})",
-            f"{one.perplexity_ratio - 1:+.2%}",
-            f"{one.other_where_close:.0%}",
+def _generative(name: str, arguments: argparse.Namespace, engines: Engines) -> str:
+    with tempfile.TemporaryDirectory(prefix="real-models-") as scratch:
+        subject = Subject(name, Path(scratch))
+        tokenizer = Tokenizer.load(subject.file)
+        texts = passages(tokenizer)[: 2 if arguments.quick else None]
+        examined = subject.examine("passages", texts, with_folder=not arguments.quick)
+        ways = [way for way in WAYS if not (arguments.quick and way.of_folder)]
+        parts = [_about(subject, examined.reference.about, len(examined.reference.best), engines)]
+        parts.append(precisions(subject, examined, engines, ways))
+        if arguments.quick:
+            return "\n\n".join(parts)
+        parts += [_OF_INSTRUCTION_SETS, instruction_sets(subject, examined, engines)]
+        pages = long_texts(tokenizer)
+        far = subject.examine("long texts", pages)
+        parts += [
+            f"Long texts: four pages of the manual, {sum(map(len, pages)):,} tokens.",
+            long_positions(subject, far, engines, [len(page) for page in pages]),
         ]
-        for name, isa, one in rows
-    ]
-    positions = f"{len(subject.reference.best):,} positions"
-    return f"### {subject.name}\n\n{positions} against {subject.reference.about}.\n\n{table(head, lines)}\n"
+    return "\n\n".join(parts)
+
+
+_OF_INSTRUCTION_SETS = (
+    "Two processors answer alike as far as their arithmetic is: the mean difference of the next token's "
+    "log-probability between each instruction set and the first, and how often their likeliest tokens are the same."
+)
+
+
+def _about(subject: Subject, reference: str, positions: int, engines: Engines) -> str:
+    main_set = next(iter(engines.inflight))
+    return (
+        f"{CATALOGUE[subject.name].description}. {positions:,} positions of passages in English, code and seven other "
+        f"languages. The reference is {reference}, over the numbers that the file stands for. KL(reference ‖ engine) "
+        "in nats, over the reference's 1,024 likeliest tokens and one bucket for the others; the bf16 folder has the "
+        "same numbers rounded to bf16. Close is where the reference's best two tokens are 0.1 to 0.3 nats from each "
+        f"other. Instructions: {main_set}, llama.cpp those of its build."
+    )
+
+
+def _vectors(arguments: argparse.Namespace, engines: Engines) -> str:
+    texts = sentences(50 if arguments.quick else _SENTENCES)
+    isas = list(engines.inflight)
+    folder = pull(CATALOGUE[sentence_vectors.MODEL])
+    about = (
+        f"{CATALOGUE[sentence_vectors.MODEL].description}. {len(texts)} sentences in eight languages, each alone by "
+        "transformers in float32, means of the last hidden states. The nearest of the other sentences are by cosine."
+    )
+    return f"{about}\n\n{sentence_vectors.report(folder, texts, isas[:1] if arguments.quick else isas)}"
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ class EngineFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How an engine is started: its interpreter, module and environment variables."""
+    """How an engine is started: its interpreter, module and environment variables; name: for messages."""
 
+    name: str
     module: str
     python: Path = Path(sys.executable)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -49,30 +50,30 @@ class Runner:
         )
         if done.returncode:
             words = done.stderr.strip().splitlines() or ["it said nothing"]
-            raise EngineFailed(f"{self.module} ended with status {done.returncode}: {words[-1]}")
+            raise EngineFailed(f"{self.name} ended with status {done.returncode}: {words[-1]}")
         return Answers.load(answers)
 
 
-REFERENCE = Runner("benchmarks.real_models.run_reference")
+REFERENCE = Runner("transformers", "benchmarks.real_models.run_reference")
 
 
 def inflight(isa: str) -> Runner:
     """Return this checkout's engine on one instruction set."""
-    return Runner("benchmarks.real_models.run_inflight", environment={"INFLIGHT_ISA": isa})
+    return Runner(f"inflight, {isa}", "benchmarks.real_models.run_inflight", environment={"INFLIGHT_ISA": isa})
 
 
 # Builds that `benchmarks/peers/setup.sh` makes of llama.cpp: for all that this processor has, and for AVX2 alone.
 LLAMA_BUILDS = {"native": "build", "avx2": "build-avx2"}
 
 
-def llama(environments: Path, build: str = "native") -> Runner | None:
+def llama(environments: Path, build: str) -> Runner | None:
     """Return llama.cpp as `benchmarks/peers/setup.sh` has built it, or None where it has not."""
     folder = environments.absolute() / "llama"
     library = folder / LLAMA_BUILDS[build] / "bin"
     if not library.is_dir():
         return None
     variables = {"PYTHONPATH": str(folder / "source"), "LLAMA_CPP_LIB_PATH": str(library)}
-    return Runner("benchmarks.real_models.run_llama", folder / "bin/python", variables)
+    return Runner(f"llama.cpp, {build}", "benchmarks.real_models.run_llama", folder / "bin/python", variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ WAYS = (
     Way("GGUF, `--dtype float32`", {"dtype": "float32"}),
     Way("GGUF, `--kv-cache-dtype int8`", {"kv_cache_dtype": "int8"}),
     Way("GGUF, `--load-format dequantize`", {"load_format": "dequantize"}),
-    Way("the same, `--dtype float32`", {"load_format": "dequantize", "dtype": "float32"}),
+    Way("GGUF, dequantized, `--dtype float32`", {"load_format": "dequantize", "dtype": "float32"}),
     Way("bf16 folder", {}, True),
     Way("bf16 folder, `--kv-cache-dtype int8`", {"kv_cache_dtype": "int8"}, True),
     Way("bf16 folder, `--quantization int8`", {"quantization": "int8"}, True),
@@ -97,4 +98,5 @@ WAYS = (
     Way("bf16 folder, `int4`, groups of 32", {"quantization": "int4"}, True),
     Way("bf16 folder, `int4`, groups of 128", {"quantization": "int4", "quantization_group_size": 128}, True),
 )
-AS_SERVED = WAYS[0]
+AS_SERVED, DEQUANTIZED, LLAMA = WAYS[0], WAYS[3], Way("llama.cpp, GGUF")
+LONG_WAYS = (AS_SERVED, WAYS[2], DEQUANTIZED, WAYS[4])

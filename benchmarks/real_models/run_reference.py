@@ -15,6 +15,8 @@ import numpy as np
 
 from benchmarks.real_models.answers import Answers, Collected, Questions
 
+_ROWS = 256  # of logits that are held at a time
+
 
 def oracle(path: Path) -> Any:
     """Return the model of a GGUF file in float32."""
@@ -32,9 +34,9 @@ def reference(model: Any, texts: list[np.ndarray]) -> tuple[Questions, Answers]:
     collected = Collected(Questions(texts))
     with torch.inference_mode():
         for text in texts:
-            logits = model(torch.from_numpy(text[:-1].astype(np.int64))[None]).logits[0]
-            for rows in logits.split(256):
-                collected.take(rows.numpy())
+            hidden = model.model(torch.from_numpy(text[:-1].astype(np.int64))[None]).last_hidden_state[0]
+            for rows in hidden.split(_ROWS):
+                collected.take(model.lm_head(rows).numpy())
     about = f"transformers {transformers.__version__}, float32"
     return Questions(texts, collected.chosen()), collected.answers(about)
 

@@ -1,0 +1,51 @@
+"""A model under test: its file, its weights in bf16, the reference's answers, and the answers of engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.comparison import tell
+from benchmarks.real_models.answers import Answers, Questions
+from benchmarks.real_models.engines import REFERENCE, EngineFailed, Runner, Way
+from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
+from inflight.execution.checkpoints.packaged.model_cache import pull
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Texts that a model is asked about, with the reference's answers."""
+
+    questions: Path
+    reference: Answers
+
+
+class Subject:
+    """A model of the catalogue. Its files are below `scratch`, and stay as long as that does."""
+
+    def __init__(self, name: str, scratch: Path):
+        self.name = name
+        self.file = pull(CATALOGUE[name])
+        self._scratch = scratch / name
+        self._scratch.mkdir()
+        self._folder = self._scratch / "bf16"
+
+    def examine(self, subject_matter: str, texts: list[np.ndarray], with_folder: bool = False) -> Examined:
+        """Ask the reference. with_folder: also write the folder of bf16 weights, which some ways load."""
+        tell(f"{self.name}, {subject_matter}: the reference")
+        questions = self._scratch / f"{subject_matter}.npz"
+        Questions(texts).save(questions)
+        settings = {"folder": str(self._folder)} if with_folder else {}
+        return Examined(questions, REFERENCE.run(self.file, questions, self._scratch / "reference.npz", settings))
+
+    def ask(self, runner: Runner, way: Way, examined: Examined) -> Answers | None:
+        """Return an engine's answers, or None where it failed, which is reported."""
+        tell(f"{self.name}, {examined.questions.stem}: {way.name} by {runner.name}")
+        model = self._folder if way.of_folder else self.file
+        try:
+            return runner.run(model, examined.questions, self._scratch / "answers.npz", way.settings)
+        except EngineFailed as error:
+            tell(str(error))
+            return None
