@@ -88,10 +88,8 @@ def report(folder: Path, texts: Sequence[str], isas: Sequence[str]) -> str:
             tell(f"{MODEL}: {name}, {isa}")
             with _instructions(isa):
                 one = closeness(reference, vectors(folder, texts, settings))
-            lines.append(
-                [name, isa, f"{one.cosine_mean:.6f}", f"{one.cosine_min:.6f}"]
-                + [f"{one.same_nearest:.1%}", f"{one.overlap:.1%}", f"{one.similarity_error:.4f}"]
-            )
+            shares = [f"{one.same_nearest:.1%}", f"{one.overlap:.1%}", f"{one.similarity_error:.4f}"]
+            lines.append([name, isa, f"{one.cosine_mean:.6f}", f"{one.cosine_min:.6f}", *shares])
     head = ["held as", "instructions", "cosine mean", "min", "nearest the same", "top-5 overlap"]
     return table([*head, "largest error of a similarity"], lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -96,13 +97,10 @@ def long_positions(subject: Subject, examined: Examined, engines: Engines, lengt
         if (found := subject.ask(runner, way, examined)) is None:
             continue
         kl = divergence(reference.log_probs, found.log_probs)
-        of_ranges = [
-            f"{kl[(within >= start) & (within < end)].mean():.5f}"
-            for start, end in zip(_RANGES, _RANGES[1:], strict=False)
-        ]
+        of_ranges = [f"{kl[(within >= start) & (within < end)].mean():.5f}" for start, end in pairwise(_RANGES)]
         ratio = _perplexity(found) / _perplexity(reference)
         lines.append([way.name, *of_ranges, f"{_perplexity(found):.3f}", f"{ratio - 1:+.2%}"])
-    ranges = [f"KL, positions {a:,} to {b:,}" for a, b in zip(_RANGES, _RANGES[1:], strict=False)]
+    ranges = [f"KL, positions {a:,} to {b:,}" for a, b in pairwise(_RANGES)]
     return table(["held as", *ranges, "perplexity", "beside the reference"], lines)
 
 
