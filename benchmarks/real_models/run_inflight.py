@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.real_models.answers import Answers, Collected, Questions
+from benchmarks.real_models.answers import Collected, Questions
 from inflight import LLM, SamplingParams
 
 
-def answers(llm: LLM, questions: Questions) -> Answers:
-    """Return what a model answers; its prefix cache must be off, since cached positions have no logits."""
+def collect(llm: LLM, questions: Questions) -> Collected:
+    """Return a model's answers. Its prefix cache must be off, since cached positions have no logits."""
     backend: Any = llm._engine.executor._backend  # type: ignore[attr-defined]  # of the runner, in this process
     collected, score = Collected(questions), backend.score
 
@@ -34,9 +34,8 @@ def answers(llm: LLM, questions: Questions) -> Answers:
             found += [entry.logprob for entry in output.prompt_token_logprobs or ()]
     finally:
         del backend.score
-    read = collected.answers(", ".join(str(llm.settings[name].value) for name in ("dtype", "quantization")))
-    np.testing.assert_allclose(found, read.of_next, atol=1e-3)
-    return read
+    np.testing.assert_allclose(found, collected.answers().of_next, atol=1e-3)
+    return collected
 
 
 def main() -> None:
@@ -44,7 +43,8 @@ def main() -> None:
     questions = Questions.load(Path(job["questions"]))
     longest = max(map(len, questions.texts))
     llm = LLM(job["model"], enable_prefix_caching=False, max_num_seqs=1, max_model_len=longest + 1, **job["settings"])
-    answers(llm, questions).save(Path(job["answers"]))
+    about = ", ".join(str(llm.settings[name].value) for name in ("dtype", "quantization"))
+    collect(llm, questions).answers(about).save(Path(job["answers"]))
 
 
 if __name__ == "__main__":

@@ -42,10 +42,14 @@ def reference(model: Any, texts: list[np.ndarray]) -> tuple[Questions, Answers]:
 
 
 def write_folder(model: Any, folder: Path) -> None:
-    """Write the model's weights in bf16. The model itself is rounded."""
+    """Write the model's weights in bf16."""
     import torch
+    from transformers import AutoModelForCausalLM
 
-    model.to(torch.bfloat16).save_pretrained(folder)
+    plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16)  # one read of GGUF cannot be saved
+    plain.load_state_dict(model.state_dict())
+    del plain.config.quantization_config
+    plain.save_pretrained(folder)
 
 
 def main() -> None:
