@@ -61,7 +61,7 @@ __attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::in
   const std::uint32_t* w[P];
   for (int p = 0; p < P; ++p) w[p] = keys[p];
   for (std::int64_t i = 0, at = 0; i < steps; ++i, at += block) {
-    for (int c = 0; c < prefetch.count; ++c) prefetch_to_l2(prefetch.at[c] + at);
+    for (int c = 0; c < prefetch.count; ++c) prefetch_to_l1(prefetch.at[c] + at);
     vu row[N];
     for (int p = 0; p < P; ++p)
       for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + at + v * lanes);
@@ -95,7 +95,7 @@ __attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, cons
   for (int s = 0; s < segments; ++s) {
     const std::uint32_t* w = values[s] + column;
     for (int i = 0; i < steps; ++i, w += width) {
-      for (int c = 0; c < prefetch.count; ++c) prefetch_to_l2(prefetch.at[c] + prefetch.from + (s * steps + i) * panel);
+      for (int c = 0; c < prefetch.count; ++c) prefetch_to_l1(prefetch.at[c] + prefetch.from + (s * steps + i) * panel);
       vu row[N];
       for (int n = 0; n < N; ++n) row[n] = load<vu>(w + n * lanes);
       Dot::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
