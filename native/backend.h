@@ -18,6 +18,7 @@
 #include "memory.h"
 #include "packing_queue.h"
 #include "pool.h"
+#include "trace.h"
 #include "types.h"
 
 namespace inflight {
@@ -115,6 +116,22 @@ class Backend {
 
   void finish_packing() { packing_.finish(); }
 
+  // From now on each call and job is recorded, until `stop_trace` gives what was.
+  void start_trace() {
+    std::lock_guard lock(turn_);
+    trace_ = std::make_unique<Trace>(pool_->threads());
+    pool_->record(trace_.get());
+  }
+  std::unique_ptr<Trace> stop_trace() {
+    std::lock_guard lock(turn_);
+    pool_->record(nullptr);
+    return std::move(trace_);
+  }
+  void begin_traced_call(std::int64_t call) {
+    if (trace_) trace_->begin_call(call);
+  }
+  Trace* trace() { return trace_.get(); }  // or null
+
   // Best of a few passes over memory that no cache holds; bytes per second.
   double read_bandwidth(std::int64_t bytes, int passes) {
     double best = 0;
@@ -149,6 +166,7 @@ class Backend {
   template <class Work>
   void alone(Work& work) {
     std::lock_guard lock(turn_);
+    const TracedCall traced(trace_.get());
     work(*pool_, kernels_->rows);
   }
 
@@ -157,6 +175,7 @@ class Backend {
   const Kernels* kernels_ = nullptr;
   std::unique_ptr<Pool> pool_;
   std::mutex turn_;  // calls from several Python threads take turns
+  std::unique_ptr<Trace> trace_;  // or null; the pool knows it, too
   WeightArena weight_arena_;  // of packed weights; touched by the pool
   LowRankMemory low_rank_memory_;
   Memory probe_;

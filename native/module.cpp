@@ -9,6 +9,8 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "adapters.h"
@@ -26,6 +28,28 @@
 #include "prepared_pass.h"
 #include "state_cache.h"
 #include "suffix_drafts.h"
+#include "trace.h"
+
+namespace {
+
+// Call, beginning, end and the thread's own time of each.
+using Spans = std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>>;
+
+Spans spans_of(const std::vector<inflight::TraceSpan>& spans) {
+  Spans all;
+  for (const auto& [call, begin, end, own] : spans) all.emplace_back(call, begin, end, own);
+  return all;
+}
+
+// How each piece of a matrix is held.
+std::vector<std::string> holds_of(const inflight::Linear& linear) {
+  std::vector<std::string> all;
+  for (const auto& piece : linear.pieces)
+    all.emplace_back(piece.layout.hold == inflight::Hold::int8 ? "int8" : piece.layout.hold == inflight::Hold::int4 ? "int4" : "act");
+  return all;
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
   using namespace inflight;
@@ -36,12 +60,16 @@ NB_MODULE(_native, m) {
   nb::class_<Linear>(m, "Linear")
       .def_ro("rows", &Linear::rows)
       .def_ro("columns", &Linear::columns)
+      .def_prop_ro("holds", &holds_of)
       .def_prop_ro("nbytes", &Linear::nbytes);
   nb::class_<Adapter>(m, "Adapter")
       .def(nb::init<const Backend&>())
       .def("add", &Adapter::add, nb::arg("backend"), nb::arg("base"), nb::arg("down"), nb::arg("parts"))
       .def_prop_ro("nbytes", &Adapter::nbytes);
-  nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
+  nb::class_<Experts>(m, "Experts")
+      .def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; })
+      .def_prop_ro("top_k", [](const Experts& e) { return e.mixture.top_k; })
+      .def_ro("held", &Experts::held);  // gate and up, then down, of one expert after the other
   nb::class_<Heads>(m, "Heads")
       .def_prop_ro("count", [](const Heads& heads) { return heads.held.size(); })
       .def_prop_ro("rows", &Heads::rows)
@@ -108,6 +136,15 @@ NB_MODULE(_native, m) {
       .def("encode_text", &Vocabulary::encode_text)
       .def("encode_places", &Vocabulary::encode_places);
 
+  nb::class_<Trace>(m, "Trace")
+      .def_static("now", &Trace::now)
+      .def_prop_ro("calls", [](const Trace& trace) { return spans_of(trace.calls()); })
+      .def_prop_ro("jobs", [](const Trace& trace) { return spans_of(trace.jobs()); })
+      .def_prop_ro("workers", [](const Trace& trace) {
+        std::vector<Spans> all;
+        for (std::int64_t worker = 0; worker < trace.workers(); ++worker) all.push_back(spans_of(trace.of_worker(worker)));
+        return all;
+      });
   nb::class_<Backend>(m, "Backend")
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<std::vector<int>>&, bool, bool>(),
            nb::arg("dtype"), nb::arg("threads"), nb::arg("isa"), nb::arg("cpus"), nb::arg("hold_caller"),
@@ -132,6 +169,9 @@ NB_MODULE(_native, m) {
       .def("begin_state", &begin_state)
       .def("sample", &sample)
       .def("score", &score)
+      .def("start_trace", &Backend::start_trace)
+      .def("stop_trace", &Backend::stop_trace)
+      .def("begin_traced_call", &Backend::begin_traced_call)
       .def("read_bandwidth", &Backend::read_bandwidth)
       .def("peak", &Backend::peak);
   nb::class_<PreparedPass>(m, "PreparedPass")

@@ -125,6 +125,7 @@ inline void activate(PreparedPass& pass, const Activation& x, const std::string&
 
 inline void clear(PreparedPass& pass, Activation& out) {
   begin(out, Kind::f32, out.columns, pass.tokens());
+  const TracedCall traced(pass.backend().trace());
   std::memset(out.array.data(), 0, static_cast<std::size_t>(out.rows * out.columns) * sizeof(float));
 }
 
@@ -176,6 +177,7 @@ inline void gate(PreparedPass& pass, const Activation& gate, Activation& x) {
 inline void gather(PreparedPass& pass, const Activation& x, const std::vector<std::int64_t>& places, Activation& out) {
   expect(x, "x", Kind::f32, out.columns);
   begin(out, Kind::f32, x.columns, static_cast<std::int64_t>(places.size()));
+  const TracedCall traced(pass.backend().trace());
   auto* to = out.array.data<float>();
   for (const std::int64_t place : places) {
     if (place < 0 || place >= x.rows) refuse("there is no row " + std::to_string(place) + " to gather");

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "trace.h"
+
 namespace inflight {
 namespace {
 
@@ -97,10 +99,13 @@ class Pool::Workers {
   int count() const { return static_cast<int>(threads_.size()); }
   const Numbers& caller() const { return caller_; }
   void run(Body body, void* context);
+  void record(Trace* trace) { trace_ = trace; }
 
  private:
   void end();
   void work(int worker);
+  void call(Body body, void* context, int worker);
+  void run_on_all(Body body, void* context);
   std::uint64_t wait_for_job(std::uint32_t last);
 
   // generation << 32 | open << 31 | number of workers inside
@@ -113,6 +118,7 @@ class Pool::Workers {
   const Numbers caller_;  // its CPUs
   const bool hold_caller_;
   std::uint64_t number_;  // of all that were made
+  Trace* trace_ = nullptr;  // changes between jobs
   std::vector<std::thread> threads_;
 };
 
@@ -123,15 +129,27 @@ void Pool::Workers::end() {
   for (auto& thread : threads_) thread.join();
 }
 
+// The body on this thread, recorded where there is a trace.
+void Pool::Workers::call(Body body, void* context, int worker) {
+  if (trace_ == nullptr) [[likely]] return body(context, worker);
+  const TraceStart start = Trace::start();
+  body(context, worker);
+  trace_->add(worker, start);
+}
+
 void Pool::Workers::run(Body body, void* context) {
   if (hold_caller_) {
     static thread_local std::uint64_t held_by = 0;
     if (std::exchange(held_by, number_) != number_) stay_on(caller_);
   }
-  if (threads_.empty()) {
-    body(context, 0);
-    return;
-  }
+  if (trace_ == nullptr) [[likely]] return run_on_all(body, context);
+  const TraceStart start = Trace::start();
+  run_on_all(body, context);
+  trace_->add_job(start);
+}
+
+void Pool::Workers::run_on_all(Body body, void* context) {
+  if (threads_.empty()) return call(body, context, 0);
   body_ = body;
   context_ = context;
   const std::uint64_t next = (static_cast<std::uint64_t>(generation(state_.load(std::memory_order_relaxed)) + 1) << 32);
@@ -140,7 +158,7 @@ void Pool::Workers::run(Body body, void* context) {
     wake_.fetch_add(1, std::memory_order_seq_cst);
     wake_.notify_all();
   }
-  body(context, 0);
+  call(body, context, 0);
   state_.fetch_and(~open_bit, std::memory_order_acq_rel);
   for (int spins = 0; (state_.load(std::memory_order_acquire) & count_mask) != 0; ++spins) {
     if (spins < 4096) {
@@ -159,7 +177,7 @@ void Pool::Workers::work(int worker) {
     // The generation is part of what is compared, so that nobody enters a job that has been closed.
     if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel)) continue;
     last = generation(state);
-    body_(context_, worker);
+    call(body_, context_, worker);
     state_.fetch_sub(1, std::memory_order_release);
   }
 }
@@ -234,6 +252,7 @@ void Pool::touch(char* data, std::size_t bytes) {
   };
   run(write, &job);
 }
+void Pool::record(Trace* trace) { workers_->record(trace); }
 
 void* Pool::scratch(int slot, std::size_t bytes) { return buffers_[slot].reserve(bytes); }
 

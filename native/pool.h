@@ -11,6 +11,8 @@
 
 namespace inflight {
 
+class Trace;
+
 // Memory that grows, aligned to pages; what it held is lost when it does.
 class Buffer {
  public:
@@ -55,6 +57,8 @@ class Pool {
   // Writes a zero to each page, of 4 KiB, of memory that is all zeros: worker w to those of its part, w of as many equal
   // parts as there are threads. The system puts a page near whoever writes to it first.
   void touch(char* data, std::size_t bytes);
+  // From now on each job is recorded there; null: none is. Not while one runs.
+  void record(Trace* trace);
 
   // Memory of at least `bytes` for the caller of `run`, that stays valid until the next call with the same slot (0 … 3).
   // Throws std::bad_alloc.

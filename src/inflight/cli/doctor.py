@@ -10,12 +10,14 @@ import json
 import platform
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from inflight.cli.compiled_kernels import COMMAND, compile_all, listing
 from inflight.cli.options import complete_model
+from inflight.cli.step_traces import ROOM, check_traced, show, trace_steps
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
@@ -48,6 +50,10 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, int8 or fp8, the same.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; auto: a GPU if there is one.")
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
+@click.option("--load-format", default="auto", show_default=True, help="auto, dequantize or dummy, of --trace.")
+@click.option("--trace", is_flag=True, help="Compute steps, and show where each thread's time goes by operation.")
+@click.option("--context", type=int, help=f"Tokens of each row in decode figures; {CONTEXT:,}, or the model's most.")
+@click.option("--trace-file", type=click.Path(path_type=Path), help="Write what --trace saw for Perfetto, as JSON.")
 @click.option(
     "--kernels",
     type=click.Choice(["all"]),
@@ -61,6 +67,10 @@ def command(
     kv_cache_dtype: str,
     device: str,
     threads: int | None,
+    load_format: str,
+    trace: bool,
+    context: int | None,
+    trace_file: Path | None,
     kernels: str | None,
     as_json: bool,
 ) -> None:
@@ -77,20 +87,28 @@ def command(
         kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]
         device=device,
         threads=threads,
+        load_format=load_format,  # type: ignore[arg-type]
     )
     from inflight.build import model_folder
     from inflight.execution.checkpoints.dequantized import held_spec
     from inflight.models.registry import read_folder
 
     config = held_spec(read_folder(model_folder(settings), to_run=True), model)
+    if context is None:
+        context = min(CONTEXT, config.default_model_len - ROOM) if trace else min(CONTEXT, config.default_model_len)
+    if trace:
+        check_traced(settings, config, context)
     if not as_json:
         print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
     machine, report = _machine(settings)
-    report["model"] = _model(config, machine, settings, report["gpu"] is not None)
+    report["model"] = _model(config, machine, settings, context, report["gpu"] is not None)
+    if trace:
+        report["trace"] = trace_steps(settings, config, context, machine, trace_file)
     if as_json:
         print(json.dumps(report))
     else:
         _print(report)
+        print("\n".join(show(report.get("trace", ()))))
 
 
 def _instruction_sets() -> list[InstructionSet]:
@@ -153,7 +171,7 @@ def _gpu(device: str) -> dict[str, Any]:
         raise SettingsError(f"{device} cannot be measured ({told}); --device cpu looks at the CPU alone.") from error
 
 
-def _model(config: Any, machine: Machine, settings: EngineSettings, on_gpu: bool) -> dict[str, Any]:
+def _model(config: Any, machine: Machine, settings: EngineSettings, context: int, on_gpu: bool) -> dict[str, Any]:
     from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
     from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
     from inflight.models.arithmetic import parameters
@@ -161,7 +179,6 @@ def _model(config: Any, machine: Machine, settings: EngineSettings, on_gpu: bool
 
     held, int8_kv = settings.quantization, settings.kv_cache_dtype in ("int8", "fp8")
     group_size = settings.quantization_group_size
-    context = min(CONTEXT, config.default_model_len)
     decode = []
     batches = GPU_BATCHES if on_gpu else BATCHES
     for batch in () if config.head is None else batches:

@@ -92,6 +92,10 @@ class ModelRunner:
     def capacity(self) -> Capacity:
         return self._capacity
 
+    @property
+    def backend(self) -> Device:
+        return self._backend
+
     def submit(self, plan: BatchPlan) -> InFlight:
         """Raises DeviceLost, as a step's `result` does, once the device has ended."""
         if self.lost is not None:

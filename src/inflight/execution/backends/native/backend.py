@@ -5,7 +5,8 @@ Knows which structs become which arrays; nothing is checked or computed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from inflight.execution.backends.matrices import Matrix, Rows, alike, in_order
 from inflight.execution.backends.native.forward_pass import NativePass
 from inflight.execution.backends.native.memory import NativeStates, laid_out, state_sizes
 from inflight.execution.backends.native.packing import pieces, taken_rows
+from inflight.execution.backends.native.recording import RecordedCall, Recording
 from inflight.execution.backends.protocol import (
     Array,
     Delta,
@@ -47,6 +49,7 @@ class NativeBackend(HostBackend[NativePass]):
         self.threads = threads
         self._ropes: list[RopeTable] = []
         self._reached = 0  # positions that all of them have
+        self._recording: Recording | None = None
 
     # -- once, at load ----------------------------------------------------------------------------------------------
     def pack_vector(self, values: Array) -> Any:
@@ -157,6 +160,8 @@ class NativeBackend(HostBackend[NativePass]):
             firsts = [one.rows.start for one in inputs.adapted]
             counts = [one.rows.stop - one.rows.start for one in inputs.adapted]
             prepared.adapt(firsts, counts, [one.adapter for one in inputs.adapted])
+        if self._recording is not None:
+            prepared = self._recording.follow(prepared, where, kv_cache.shape)
         return NativePass(prepared, self, inputs, slots, chunks)
 
     def _reach(self, positions: Array) -> None:
@@ -176,6 +181,8 @@ class NativeBackend(HostBackend[NativePass]):
             np.zeros((rows, widest), np.int32),
             np.zeros((rows, widest), np.float32),
         )
+        if self._recording is not None:
+            self._recording.begin(RecordedCall("sample", logits.nbytes, 0, "float32"))
         self._kernels.sample(
             logits,
             batch.temperature,
@@ -211,6 +218,15 @@ class NativeBackend(HostBackend[NativePass]):
         )
         self._kernels.score(logits, token_ids, top_logprobs, yielded.logprobs, yielded.top_ids, yielded.top_logprobs)
         return yielded
+
+    @contextmanager
+    def recorded(self) -> Iterator[Recording]:
+        """Record what passes call meanwhile, and when each thread is at it."""
+        self._recording = Recording(self._kernels, self.dtype)
+        try:
+            yield self._recording
+        finally:
+            self._recording = None
 
     # -- probes -----------------------------------------------------------------------------------------------------
     def read_bandwidth_bytes_per_s(self, gib: float = 0.5, passes: int = 3) -> float:

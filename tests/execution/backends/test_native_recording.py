@@ -1,0 +1,71 @@
+"""Recorded passes: which calls, what each reads and computes, the same bits, and silence afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inflight.core.types.plan import Capacity
+from inflight.execution.backends.native import NativeBackend
+from inflight.execution.backends.native.recording import Recorded
+from inflight.execution.backends.protocol import KVShape
+from inflight.execution.backends.slots import PassInputs, RequestSlots
+
+from .conftest import ISAS
+from .material import Blocks, metadata_of, normal
+
+HEADS, KV_HEADS, DIM, HIDDEN, VOCABULARY = 4, 2, 32, 96, 640
+
+
+def step(backend: NativeBackend) -> np.ndarray:
+    """A product and attention of a decode over 41 positions and a chunk of 20, after the lookup of their tokens."""
+    blocks = Blocks.shuffled(16, 3)
+    metadata = metadata_of([(40, 1, blocks.take(41, 16)), (0, 20, blocks.take(20, 16))])
+    cache = backend.kv_cache(KVShape.uniform(1, 16, KV_HEADS, DIM), 16)
+    none = np.zeros(0, np.int32)
+    inputs = PassInputs(none, none, np.arange(21, dtype=np.int32), metadata)
+    batch = backend.forward_pass(inputs, cache, RequestSlots(Capacity(16, 16, 2, 64, VOCABULARY), 0), ())
+    linear = backend.pack_linear([normal(1, (HEADS + 2 * KV_HEADS) * DIM, HIDDEN)])
+    hidden, normed = backend.activation(21, HIDDEN, "float32"), backend.activation(21, HIDDEN, "act")
+    qkv = backend.activation(21, (HEADS + 2 * KV_HEADS) * DIM, "float32")
+    q, out = backend.activation(21, HEADS * DIM, "act"), backend.activation(21, HEADS * DIM, "act")
+    batch.embed(backend.pack_table(normal(2, VOCABULARY, HIDDEN)), hidden)
+    batch.rms_norm(hidden, backend.pack_vector(np.ones(HIDDEN, np.float32)), 1e-6, normed)
+    batch.linear(normed, linear, qkv)
+    batch.rope_and_write_kv(qkv, 0, None, None, None, 1e-6, q)
+    batch.attention(q, 0, DIM**-0.5, 30, out)
+    return out.array
+
+
+def recorded(backend: NativeBackend) -> tuple[np.ndarray, Recorded]:
+    with backend.recorded() as recording:
+        out = step(backend)
+        return out, recording.finish()
+
+
+def test_calls_say_what_they_read_and_compute() -> None:
+    _, found = recorded(NativeBackend("bfloat16", 2, ISAS[0]))
+    assert [call.operation for call in found.calls[1:]] == [
+        "embed", "rms_norm", "linear 96→256 bfloat16", "rope_and_write_kv", "attention window 30",
+    ]  # fmt: skip
+    product, attention = found.calls[3], found.calls[5]
+    assert (product.bytes, product.flops) == (256 * HIDDEN * 2, 2 * 21 * 256 * HIDDEN)
+    assert attention.bytes == (30 + 20) * KV_HEADS * 2 * DIM * 2
+    assert attention.flops == 4 * (30 + 20 * 21 // 2) * HEADS * DIM
+
+
+def test_spans_of_threads_lie_in_jobs_and_jobs_in_calls() -> None:
+    _, found = recorded(NativeBackend("float32", 3, ISAS[0]))
+    assert {span.call for span in found.spans} >= {1, 2, 3, 4, 5} and len(found.workers) == 3
+    for job in found.jobs:
+        assert any(call.begin <= job.begin <= job.end <= call.end for call in found.spans if call.call == job.call)
+    for spans in found.workers:
+        for span in spans:
+            assert any(job.begin <= span.begin <= span.end <= job.end for job in found.jobs if job.call == span.call)
+    assert len(found.workers[0]) == len(found.jobs), "the caller is at every job"
+
+
+def test_a_recording_changes_no_bit_and_ends() -> None:
+    backend = NativeBackend("bfloat16", 2, ISAS[0])
+    out, found = recorded(backend)
+    np.testing.assert_array_equal(step(backend), out)
+    assert len(recorded(backend)[1].calls) == len(found.calls), "what came in between is in neither"
