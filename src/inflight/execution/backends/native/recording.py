@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends.native.module import module
+from inflight.compiled import module
 from inflight.execution.backends.protocol import Array, AttentionMetadata, DType, KVShape
 
 
