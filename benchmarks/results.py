@@ -26,7 +26,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
         *("real_models",),
         *("family_error", "embeddings", "neighbour", "scheduler_cost", "structured_output", "adapters", "kv_tiers"),
         *("sessions", "session_trace", "kv_transfer", "several_models", "routing", "disaggregation"),
-        *("suffix_index", "light", "start", "install", "versions"),
+        *("suffix_index", "light", "first_token", "start", "install", "versions"),
     ),
     "What batching and scheduling bring": (
         *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),

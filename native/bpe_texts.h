@@ -43,6 +43,24 @@ struct FileStrings {
   std::uint64_t begin;
 };
 
+// Where each of so many strings of a file ends, as bytes of uint64; None where one would pass the file's end.
+inline nb::object string_ends(nb::handle data, std::uint64_t begin, std::uint64_t count) {
+  const Array bytes(data, "data", Kind::u8, {any});
+  const auto size = static_cast<std::uint64_t>(bytes.size(0));
+  if (begin > size || count > (size - begin) / 8) return nb::none();
+  std::vector<std::uint64_t> ends(count);
+  std::uint64_t at = begin;
+  for (std::uint64_t& end : ends) {
+    std::uint64_t length;
+    if (size - at < 8) return nb::none();
+    std::memcpy(&length, bytes.data<const char>() + at, 8);
+    at += 8;
+    if (length > size - at) return nb::none();
+    end = at += length;
+  }
+  return nb::bytes(ends.data(), ends.size() * sizeof(std::uint64_t));
+}
+
 inline std::string_view utf8(nb::handle text) {
   if (!PyUnicode_Check(text.ptr())) refuse("a text is expected");
   Py_ssize_t size = 0;

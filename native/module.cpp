@@ -119,6 +119,7 @@ NB_MODULE(_native, m) {
   nb::class_<AddedTokens>(m, "AddedTokens")
       .def(nb::new_(&make_added), nb::arg("texts"), nb::arg("ids"))
       .def("split", &split_added);
+  m.def("string_ends", &string_ends);
   nb::class_<Vocabulary>(m, "Vocabulary")
       .def(nb::init<nb::handle, std::uint64_t, nb::handle, nb::handle, bool>(), nb::arg("data"), nb::arg("begin"),
            nb::arg("ends"), nb::arg("kinds").none(), nb::arg("spaces"))

@@ -7,6 +7,7 @@ families know: there is no second reader of shapes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -19,6 +20,7 @@ from inflight.models.gguf.layer_kinds import SLIDING, by_kind
 from inflight.models.gguf.rope import rope_of
 
 _TOKENS = "tokenizer.ggml.tokens"
+_SPECIAL = frozenset((3, 4))  # types of tokens: control tokens, and those that were defined by hand
 # Tokens that end an answer, whatever the file calls its end token: llama.cpp looks for them by their spelling, too.
 _ENDS = frozenset(
     (
@@ -189,8 +191,9 @@ def _quantization(keys: Keys) -> Config | None:
 def _end_tokens(keys: Keys) -> list[int]:
     metadata = keys.model.metadata
     named = [metadata.token_id(f"tokenizer.ggml.{one}_token_id") for one in ("eos", "eot", "eom")]
-    types = metadata.numbers("tokenizer.ggml.token_type")[: metadata.length(_TOKENS)]
-    spelled = {metadata.text_of(_TOKENS, at): at for at, kind in enumerate(types) if kind in (3, 4)}
+    kinds = metadata.int32s("tokenizer.ggml.token_type")[: metadata.length(_TOKENS)]
+    special = itertools.compress(range(len(kinds)), map(_SPECIAL.__contains__, kinds))
+    spelled = {metadata.text_of(_TOKENS, at): at for at in special}
     ends = {token: at for token, at in spelled.items() if token in _ENDS}
     if keys.architecture in ("glm4", "glm4moe") and "<|user|>" in spelled:  # which begins what others say
         ends["<|user|>"] = spelled["<|user|>"]

@@ -15,11 +15,14 @@ import math
 import mmap
 import os
 import struct
+import sys
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
+from inflight.compiled import module
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.gguf.metadata import ARRAY, FORMATS, STRING, Metadata, Value
@@ -29,11 +32,21 @@ _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _AGAIN = "download or convert it again."
 # Far above any file there is; what passes them would only keep the reader busy.
 _MOST_KEYS, _MOST_TENSORS, _MOST_STRINGS = 2**16, 2**17, 2**22
+_MANY_STRINGS = 2**10  # from which loading the compiled module is worth it
 _LONGEST_NAME = 2**12  # bytes of a key or a tensor's name
 _MOST_DIMENSIONS = 4
 _ALIGNMENT, _DEFAULT_ALIGNMENT, _LARGEST_ALIGNMENT = "general.alignment", 32, 2**16
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ITEM_BYTES = {kind: struct.calcsize("<" + form) for kind, form in FORMATS.items()}
+
+
+def _compiled_search() -> Callable[[mmap.mmap, int, int], bytes | None] | None:
+    """Return what finds the ends of strings in a fraction of the time; None where it is not built."""
+    try:
+        found: Callable[[mmap.mmap, int, int], bytes | None] | None = getattr(module(), "string_ends", None)
+    except ImportError:
+        return None
+    return found
 
 
 class TensorEntry(Struct, frozen=True):
@@ -149,6 +162,13 @@ class _Reader:
         if self._strings > _MOST_STRINGS or self._at + 8 * count > self._size:
             raise self._damaged(f"{shown(key)} claims {count:,} texts in a file of {self._size:,} bytes")
         data, at, ends = self._data, self._at, array("Q")
+        if count > _MANY_STRINGS and sys.byteorder == "little" and (find := _compiled_search()) is not None:
+            found = find(data, at, count)
+            if found is None:
+                raise self._truncated(key)
+            ends.frombytes(found)
+            self._at = ends[-1]
+            return ends
         read, note = _U64.unpack_from, ends.append
         try:
             for _ in range(count):

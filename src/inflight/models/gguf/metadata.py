@@ -125,7 +125,10 @@ class Metadata:
         if key in self and (value := self._array(key)).kind == _INT32 and sys.byteorder == "little":
             found.frombytes(self._data[value.begin : value.begin + 4 * (value.count or 0)])
         else:
-            found.extend(map(int, self.numbers(key)))
+            try:
+                found.extend(map(int, self.numbers(key)))
+            except (OverflowError, ValueError):  # too large, or not finite
+                raise self._other_kind(key, "a list of whole numbers of 32 bits", "a list of others") from None
         return found
 
     # -- reading ------------------------------------------------------------------------------------------------------
