@@ -15,6 +15,7 @@ from models import write_model
 
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.models.errors import ModelError
+from inflight.models.gguf import gguf_file
 from inflight.models.gguf.config import config_of
 from inflight.models.gguf.gguf_file import GGUFFile
 from inflight.models.gguf.gguf_model import GGUFModel, model_name
@@ -93,6 +94,24 @@ def test_each_fault_is_a_sentence(tmp_path: Path, content: bytes, sentence: str)
     path.write_bytes(content)
     with pytest.raises(ModelError, match=sentence):
         GGUFFile(path)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_long_list_of_texts_is_read_by_both_ways_alike(
+    compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that ends within it is truncated, wherever; also within a length, and one that claims too much."""
+    if not compiled:
+        monkeypatch.setattr(gguf_file, "_compiled_search", lambda: None)
+    texts = [str(number) * (number % 5) for number in range(3000)]
+    content = header(keys=1) + key("texts", 9, struct.pack("<IQ", 8, len(texts))) + b"".join(map(text, texts))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert GGUFFile(path).metadata.texts("texts") == texts
+    for broken in (content[:-1], content[:-9], content[:-20], content[:-24] + b"\xff" * 8 + content[-16:]):
+        path.write_bytes(broken)
+        with pytest.raises(ModelError, match="is truncated: 'texts' would pass its end"):
+            GGUFFile(path)
 
 
 def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
