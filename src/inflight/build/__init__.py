@@ -1,14 +1,21 @@
 """The composition root: the one place where model, memory, scheduler, loop and text meet.
 
 Knows how an engine is put together from settings, and records the reason of every value it chose. Only the command
-line and the Python API import it.
+line and the Python API import it. Each part is imported when it is first asked for: together they take as long as
+loading a small model.
 """
 
-from inflight.build.engine import Engine, build_engine
-from inflight.build.kv_peers import PeersWanted
-from inflight.build.model import BUILT_IN, has_chat_template, model_folder
-from inflight.build.needs import MemoryNeeds, memory_needs
-from inflight.build.prefill_engines import build_engines
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inflight.build.engine import Engine, build_engine
+    from inflight.build.kv_peers import PeersWanted
+    from inflight.build.model import BUILT_IN, has_chat_template, model_folder
+    from inflight.build.needs import MemoryNeeds, memory_needs
+    from inflight.build.prefill_engines import build_engines
 
 __all__ = [
     "BUILT_IN",
@@ -21,3 +28,18 @@ __all__ = [
     "memory_needs",
     "model_folder",
 ]
+
+_MODULES = {
+    "engine": ("Engine", "build_engine"),
+    "kv_peers": ("PeersWanted",),
+    "model": ("BUILT_IN", "has_chat_template", "model_folder"),
+    "needs": ("MemoryNeeds", "memory_needs"),
+    "prefill_engines": ("build_engines",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -6,9 +6,8 @@ Knows which part makes the drafts of each kind: one that is asked when a step is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from inflight.build.draft_model import draft_model
-from inflight.build.heads import heads
 from inflight.build.limits import Limits
 from inflight.config.assembly import Rules, make_speculation
 from inflight.config.scheduling import SchedulingSettings
@@ -18,9 +17,10 @@ from inflight.core.speculation.drafter import ExecutorDrafter
 from inflight.core.speculation.speculation import Speculation
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.computing import ComputedModel, KernelModel
-from inflight.execution.drafters.drafter_loading import DrafterSource
-from inflight.execution.drafters.suffix import SuffixDrafter
 from inflight.execution.states import states_of
+
+if TYPE_CHECKING:
+    from inflight.execution.drafters.drafter_loading import DrafterSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Drafting:
         """For the scheduler; None: nothing is drafted."""
         if self.scheduling.draft_source.kind == "off":
             return None
+        from inflight.execution.drafters.suffix import SuffixDrafter  # here, as few starts draft
+
         inside = self.inside
         drafter = SuffixDrafter() if inside is None else ExecutorDrafter(inside.name, self.scheduling.most_drafts)
         return make_speculation(drafter, self.scheduling, rules, vocab_size)
@@ -61,9 +63,13 @@ def resolve_drafting(
     source, in_force = resolve_speculation(asked, support)
     inside: DrafterSource | None = None
     if source.kind == "draft":
+        from inflight.build.draft_model import draft_model
+
         assert source.model is not None
         inside = draft_model(source.model, computed, limits, shape, windows)
     elif source.kind == "heads":
+        from inflight.build.heads import heads
+
         inside = heads(source.model, computed, limits, shape, windows)
     if inside is not None:
         in_force = Resolved(in_force.value, f"{in_force.reason}: {inside.reason}")

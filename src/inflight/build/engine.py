@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inflight.build.adapters import AdapterPlan, plan_adapters
 from inflight.build.drafting import Drafting, resolve_drafting
@@ -22,8 +22,6 @@ from inflight.build.end_tokens import find_end_tokens
 from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
 from inflight.build.grammars import grammars_of
 from inflight.build.in_force import values_in_force
-from inflight.build.kv_description import describe_kv
-from inflight.build.kv_peers import PeersWanted
 from inflight.build.kv_places import KeptState, KVPlaces, WantedPlaces, wanted_places
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
@@ -40,12 +38,10 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.counted import seconds_of_parts
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.backends.torch.device import first_line
 from inflight.execution.computing import ComputedModel
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.out_of_memory import is_out_of_memory
@@ -61,6 +57,12 @@ from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import ModelSpec
 from inflight.release import VERSION
 from inflight.text import ChatTemplate, Tokenizer
+
+if TYPE_CHECKING:
+    from inflight.build.kv_peers import PeersWanted
+    from inflight.engine.recorder import Recorder
+    from inflight.execution.kv_exchange.description import KVDescription
+    from inflight.execution.kv_exchange.exchange import KVExchange
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +244,12 @@ def _compute(settings: EngineSettings, prepared: _Prepared, text: _Text, progres
         computed = prepared.computed if workers is None else workers.join()
         backend = _open_backend(computed, limits, settings)
         grammars = grammars_of(spec, text.tokenizer, settings.tensor_parallel_size)
-        describe = partial(describe_kv, VERSION, settings, limits, spec, backend, shape)
+
+        def describe(digest: str) -> KVDescription:
+            from inflight.build.kv_description import describe_kv
+
+            return describe_kv(VERSION, settings, limits, spec, backend, shape, digest)
+
         places = KVPlaces(prepared.places, describe, settings.block_size)
         how = ExecutorSettings(
             settings,
@@ -346,5 +353,7 @@ def _open_backend(computed: ComputedModel, limits: Limits, settings: EngineSetti
 
 
 def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity) -> Recorder:
+    from inflight.engine.recorder import Recorder, open_record
+
     settings: dict[str, Any] = {name: asdict(entry) for name, entry in resolved.items()}
     return Recorder(open_record(path), settings, capacity)

@@ -24,11 +24,9 @@ from inflight.execution.backends.protocol import Backend, Device, KVCache, KVSha
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
 from inflight.execution.decoder import Decoder
-from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.layer_progress import LayerProgress, layer_ends
 from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
@@ -42,6 +40,7 @@ from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.spec import ModelSpec
 
 if TYPE_CHECKING:
+    from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
     from inflight.execution.parallel.executor import ParallelExecutor
     from inflight.execution.parallel.workers import Workers
 
@@ -267,6 +266,10 @@ def _layer_progress(
     decoder: PassDecoder, backend: Device, shape: KVShape, places: Sequence[PlaceTransfers]
 ) -> LayerProgress | None:
     """Where peers are given blocks, and layers are computed when they are told."""
+    if not places:
+        return None
+    from inflight.execution.kv_exchange.exchange import KVExchange
+
     reader = next((one for one in places if isinstance(one, KVExchange) and one.gives), None)
     if reader is None or backend.depth > 1 or not isinstance(decoder, Decoder):
         return None

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from inflight.build.kv_description import adapter_digest, model_digest
-from inflight.build.kv_peers import PeerIdentity, PeersWanted
-from inflight.build.kv_tiers import WantedFolder, wanted_folder
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.core.kv.peer_source import Identity, PeerSource
@@ -23,13 +21,17 @@ from inflight.core.types.block_source import BlockSource
 from inflight.core.types.tier_counts import FolderStats, HandedOver
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.exchange import KVExchange
 from inflight.execution.memory import gib
 from inflight.execution.step_activity import StepActivity
-from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.gguf.gguf_model import GGUFModel
+
+if TYPE_CHECKING:
+    from inflight.build.kv_peers import PeerIdentity, PeersWanted
+    from inflight.build.kv_tiers import WantedFolder
+    from inflight.execution.kv_exchange.description import KVDescription
+    from inflight.execution.kv_exchange.exchange import KVExchange
+    from inflight.execution.tiers.folder_tier import FolderTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,13 @@ def wanted_places(
                 f"{peers.option} needs the prefix cache, in which blocks of other engines are found, and "
                 "--no-prefix-caching switches it off; leave one of them out."
             )
+    if settings.kv_cache_dir is None and peers is None:
+        return WantedPlaces(None, None, None)
+    from inflight.build.kv_description import model_digest
+    from inflight.build.kv_tiers import wanted_folder
+
     folder = wanted_folder(settings)
-    is_needed = folder is not None or peers is not None
-    digest = model_digest(settings, files, None if folder is None else folder.path) if is_needed else None
-    return WantedPlaces(folder, peers, digest)
+    return WantedPlaces(folder, peers, model_digest(settings, files, None if folder is None else folder.path))
 
 
 class KVPlaces:
@@ -99,6 +104,9 @@ class KVPlaces:
         """memory: of the engine's blocks. steps: its own. Raises SettingsError, for files that are gone, too."""
         if self._wanted.digest is None:
             return
+        from inflight.build.kv_description import adapter_digest
+        from inflight.build.kv_peers import PeerIdentity
+
         self._identity = identity = PeerIdentity(self._describe(_digest(self._wanted.digest)))
         if self._wanted.folder is not None:
             self._tier = self._wanted.folder.open(memory, self._block_size, identity.describe(), adapter_digest, steps)

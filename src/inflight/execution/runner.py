@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
 from inflight.execution.adapters.adapter_loader import AdapterLoader
@@ -32,14 +32,16 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.block_transfers import BlockTransfers, PlaceTransfers
 from inflight.execution.device_lost import DeviceLost, sentence
-from inflight.execution.drafters.step_drafter import StepDrafter
-from inflight.execution.drafters.step_drafting import StepDrafting
 from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
 from inflight.execution.layer_progress import LayerProgress
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import PassDecoder, sample, slabs
 from inflight.execution.passes import joined, passes
 from inflight.execution.step_activity import StepActivity
+
+if TYPE_CHECKING:
+    from inflight.execution.drafters.step_drafter import StepDrafter
+    from inflight.execution.drafters.step_drafting import StepDrafting
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,11 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self._capacity = capacity
         self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
-        self._drafting = None if drafter is None else StepDrafting(drafter, backend, self._slots, kv_cache)
+        self._drafting: StepDrafting | None = None
+        if drafter is not None:
+            from inflight.execution.drafters.step_drafting import StepDrafting
+
+            self._drafting = StepDrafting(drafter, backend, self._slots, kv_cache)
         self._transfers = BlockTransfers(capacity, self._copy_blocks, places)
         self._layers = layers
         self._steps = steps or StepActivity()
