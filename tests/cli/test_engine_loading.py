@@ -1,8 +1,11 @@
-"""What a server says of its device at the start."""
+"""Loading an engine for a server: the sentence about its device, and how numpy comes."""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -34,3 +37,16 @@ def test_a_gpu_that_was_not_taken_is_warned_of(
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
         (level, f"Computes on {value}: for a reason.")
     ]
+
+
+def test_numpy_is_loaded_without_threads_of_its_own() -> None:
+    """Its BLAS would start one for each core; a number that the environment names stays."""
+    code = (
+        "import os; from inflight.cli.progress import load_numpy; load_numpy(); "
+        "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    for number, told in (("", "1 None"), ("1", "1 1")):
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+        environment |= {"OPENBLAS_NUM_THREADS": number} if number else {}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == told

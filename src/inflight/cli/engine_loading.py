@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from inflight import __version__
 from inflight.cli.kv_peers import peering, sentence
 from inflight.cli.live_serving import about_engine
+from inflight.cli.progress import load_numpy
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
@@ -57,6 +58,7 @@ def load_engine(
     """found: told the model's folder, before the engine is loaded. wrap, peers: as `build_engine` has them.
     kv_events: who tells what the prefix cache holds. observers: who else is told what the engine does."""
     # Here, in the loader's thread: it brings numpy and the kernels.
+    load_numpy()
     from inflight.build import build_engine, model_folder
 
     def progress(done: int, total: int) -> None:

@@ -8,6 +8,7 @@ which several verbs do alike.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _QUIET_SECONDS = 1.0  # work that ends sooner shows nothing
 _LINE_SECONDS = 10.0
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def show(text: str) -> None:
@@ -130,13 +132,26 @@ class Interrupt:
         self.wanted = True
 
 
+def load_numpy() -> None:
+    """Import numpy without threads of its BLAS, of which an engine asks nothing: they spin for a tenth of a small
+    model's start. A number of threads that the environment names stays, and libraries loaded later see none."""
+    if _BLAS_THREADS in os.environ:
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[_BLAS_THREADS]
+
+
 def open_engine(settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None = None) -> Engine:
     # What is imported and loaded stays: looking it over for garbage meanwhile, at every step and at the end costs a
     # twentieth of a small model's start.
     gc.disable()
     progress = Progress("Loading the model", "M parameters")
     try:
-        from inflight.build import build_engine  # loads numpy and the kernels
+        load_numpy()
+        from inflight.build import build_engine  # loads the kernels
 
         return build_engine(settings, scheduling, record, lambda done, total: progress.update(done / 1e6, total / 1e6))
     finally:

@@ -83,15 +83,17 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
     try:
         if verbose:
             _show_settings(engine, time.monotonic() - began)
-        if raw or input_path is not None:
-            _warn_of_templates(engine)
         if input_path is not None:
+            _warn_of_templates(engine)
             from inflight.cli.run_lines import run_lines
             from inflight.server.parsers import parsers_of
 
             parsers = parsers_of(engine.prompts, engine.tokenizer, parser_names, engine.model.family)
             return run_lines(engine, params, input_path, output_path, as_json, resume, parsers)
-        return _answer(engine, params, prompt, raw, as_json, output_path)
+        code = _answer(engine, params, prompt, raw, as_json, output_path)
+        if raw:
+            _warn_of_templates(engine)  # behind the answer: compiling a template takes as long as a small model's start
+        return code
     finally:
         engine.loop.close()
         if engine.loop.watcher_fault is not None:  # the answers are there, the record is not

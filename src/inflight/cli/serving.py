@@ -16,6 +16,7 @@ from inflight import __version__
 from inflight.cli.engine_loading import Doing, Found, Wrap, load_engine, tell
 from inflight.cli.kv_events import open_kv_events
 from inflight.cli.kv_peers import wanted_peers
+from inflight.cli.progress import load_numpy
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
@@ -86,7 +87,8 @@ def serve(
 
     def load(doing: Doing, found: Found) -> tuple[Engine, LoadedEngine]:
         began = time.monotonic()
-        import inflight.build  # noqa: F401  (here, in the loader's thread: it brings numpy and the kernels)
+        load_numpy()
+        import inflight.build.engine  # noqa: F401  (here, in the loader's thread: it brings the kernels)
 
         imported = time.monotonic()
         engine, loaded = load_asked(doing, found)

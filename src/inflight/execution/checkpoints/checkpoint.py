@@ -16,8 +16,6 @@ from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.checkpoints.packaged.catalogue import SUGGESTED, near_name, packaged_model
-from inflight.execution.checkpoints.packaged.model_cache import pull
-from inflight.execution.checkpoints.quantized import Quantized
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.execution.checkpoints.tensors import Tensors
 from inflight.json_file import shown
@@ -59,6 +57,8 @@ class Checkpoint:
         else:
             raise ModelError(_why_no_weights(self.folder))
         self._tensors = Tensors(self.folder, files)
+        from inflight.execution.checkpoints.quantized import Quantized  # here, as a GGUF file needs none of it
+
         self._quantized = Quantized(self._tensors, _format_of(self.folder))
 
     def __contains__(self, name: str) -> bool:
@@ -183,6 +183,8 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     if (packaged := packaged_model(name)) is not None:
         if revision is not None:
             raise ModelError(f"revision {revision!r} has no meaning for {name}, whose version is fixed; leave it out.")
+        from inflight.execution.checkpoints.packaged.model_cache import pull
+
         return pull(packaged)
     hub_id = re.fullmatch(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(:(?P<tag>\w[\w.-]*))?", name)
     if hub_id is None or hub_id["name"].endswith((".safetensors", ".gguf", ".bin")):
