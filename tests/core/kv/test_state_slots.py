@@ -38,7 +38,7 @@ def test_one_whose_tokens_are_known_late_is_found_then() -> None:
     assert (slots.find(7), slots.used) == (slot, 1)
 
 
-def test_marks_go_first_then_what_is_new_then_what_was_used_each_oldest_first() -> None:
+def test_marks_go_first_then_what_is_new_then_what_is_shared_each_oldest_first() -> None:
     slots = StateSlots(6)
     for node, kind in enumerate((Kind.NEW, Kind.NEW, Kind.MARK, Kind.NEW, Kind.MARK, Kind.NEW)):
         kept(slots, node, kind)
@@ -49,10 +49,10 @@ def test_marks_go_first_then_what_is_new_then_what_was_used_each_oldest_first() 
         before = found(slots)
         kept(slots, node)
         gone += sorted(set(before) - set(found(slots)))
-    assert gone == [2, 4, 3, 5, 10, 11], "what was used outlives as many new ones as come"
+    assert gone == [2, 4, 3, 5, 10, 11], "what is shared outlives as many new ones as come"
 
 
-def test_a_mark_takes_nothing_that_was_used() -> None:
+def test_a_mark_takes_nothing_that_is_shared() -> None:
     slots = StateSlots(2)
     slots.promote(kept(slots, 1))
     kept(slots, 2)
@@ -63,7 +63,48 @@ def test_a_mark_takes_nothing_that_was_used() -> None:
     assert slots.take(0, Kind.MARK) is None
 
 
-def test_what_was_used_is_half_of_all_at_most() -> None:
+def test_what_one_row_began_from_is_as_old_as_it_was_and_what_several_did_stays() -> None:
+    """A turn of a conversation uses the snapshot of the turn before, and has newer ones afterwards."""
+    slots = StateSlots(4)
+    for slot, uses in [(kept(slots, node), uses) for node, uses in enumerate((1, 3, 2, 0))]:
+        for _ in range(uses):
+            slots.acquire(slot)
+            slots.release(slot)
+    gone = []
+    for node in range(10, 13):
+        before = found(slots)
+        kept(slots, node)
+        gone += sorted(set(before) - set(found(slots)))
+    assert gone == [0, 3, 2]
+
+
+def test_a_mark_that_a_row_began_from_is_a_mark_no_more() -> None:
+    slots = StateSlots(3)
+    used = kept(slots, 1, Kind.MARK)
+    kept(slots, 2, Kind.MARK)
+    slots.acquire(used)
+    slots.release(used)
+    kept(slots, 3)
+    kept(slots, 4)
+    assert found(slots) == [1, 3, 4]
+
+
+def test_one_that_was_missing_counts_as_used() -> None:
+    slots = StateSlots(2)
+    slot = slots.take(0, Kind.NEW)
+    assert slot is not None
+    slots.found_missing(slot)
+    slots.name(slot, 1)
+    slots.settle()
+    for _ in range(2):
+        slots.acquire(slot)
+        slots.release(slot)
+    for node in (2, 3):
+        kept(slots, node)
+    assert found(slots) == [1, 3]
+
+
+def test_what_is_shared_is_half_of_all_at_most() -> None:
     slots = StateSlots(4)
     for node in range(4):
         slots.promote(kept(slots, node))

@@ -5,8 +5,10 @@ snapshots are taken (`snapshot_spacing`), nor of which sequence (`state_snapshot
 is being written, or stands for tokens that are not all known); kept (found by its node); or held alone (its node is
 lost, and a row is still to begin from it).
 
-Slots are few and large, so they are given away by value: first marks on the way through a prompt that nobody has used,
-then what nobody has used, then what was used, the least recently used of each first. What was used is half of all
+Slots are few and large, so they are given away by value: first marks on the way through a prompt that no row has begun
+from, then what is new, then what is shared, the first that was taken (of what is shared, the least recently used) of
+each first. A snapshot is shared once it has been of use to two: each turn of a conversation uses the snapshot of the
+turn before once, and has newer ones afterwards, so that one use says nothing of a second. What is shared is half of all
 slots at most: more of it counts as new again, so that nothing stays for its past alone (a segmented LRU).
 """
 
@@ -23,7 +25,7 @@ class Kind(IntEnum):
 
     MARK = 0
     NEW = 1
-    USED = 2
+    SHARED = 2
 
 
 class StateSlots:
@@ -36,6 +38,7 @@ class StateSlots:
         self._kinds = [Kind.NEW] * count
         self._takers: dict[int, int] = {}  # slot → number of the sequence that it was taken for
         self._holders = [0] * count
+        self._uses = [0] * count  # rows that began from what is in it
         self._in_plan: dict[int, int | None] = {}  # slots that the plan under construction writes → node, once known
 
     @property
@@ -52,9 +55,18 @@ class StateSlots:
         return node in self._in_plan.values()
 
     def acquire(self, slot: int) -> None:
-        """A row will begin from it, and it has been of use."""
+        """A row will begin from it. A first use makes a mark as good as any, a second one makes it newer, a third shows
+        that it is shared."""
         self._holders[slot] += 1
-        self.promote(slot)
+        self._uses[slot] += 1
+        if self._uses[slot] > 2:
+            self.promote(slot)
+        elif self._uses[slot] == 2 or self._kinds[slot] is Kind.MARK:
+            self._shelve(slot, Kind.NEW)
+
+    def found_missing(self, slot: int) -> None:
+        """Count a use of a taken slot: a row would have begun from it, had it been there."""
+        self._uses[slot] += 1
 
     def release(self, slot: int) -> None:
         """It has begun, or will not."""
@@ -63,11 +75,11 @@ class StateSlots:
             self._free.append(slot)
 
     def promote(self, slot: int) -> None:
-        """It is, or will certainly be, of use."""
-        self._shelve(slot, Kind.USED)
-        used = self._kept[Kind.USED]
-        if len(used) > max(1, self.count // 2):
-            self._shelve(next(iter(used)), Kind.NEW)
+        """It is shared, or will certainly be of use."""
+        self._shelve(slot, Kind.SHARED)
+        shared = self._kept[Kind.SHARED]
+        if len(shared) > max(1, self.count // 2):
+            self._shelve(next(iter(shared)), Kind.NEW)
 
     def take_free(self, taker: int, kind: Kind) -> int | None:
         """A free slot for the plan under construction to write; taker: a sequence's number."""
@@ -75,13 +87,14 @@ class StateSlots:
             return None
         slot = self._free.pop()
         self._kinds[slot], self._takers[slot], self._in_plan[slot] = kind, taker, None
+        self._uses[slot] = 0
         return slot
 
     def take(self, taker: int, kind: Kind) -> int | None:
-        """The same, if need be that of the snapshot of least value, which for a mark is none that was used. None: all
+        """The same, if need be that of the snapshot of least value, which for a mark is none that is shared. None: all
         that may be taken are held or written already."""
         if not self._free:
-            for shelf in self._kept if kind is not Kind.MARK else self._kept[: Kind.USED]:
+            for shelf in self._kept if kind is not Kind.MARK else self._kept[: Kind.SHARED]:
                 slot = next((slot for slot in shelf if not self._holders[slot]), None)
                 if slot is not None:
                     self.drop(self._nodes[slot])

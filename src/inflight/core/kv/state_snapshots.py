@@ -61,7 +61,7 @@ class StateSnapshots:
         """Those that the sequence's next chunk, up to `end`, takes: `Chunk.snapshots`."""
         state, start, known = _progress(sequence), sequence.num_computed, sequence.num_tokens
         if start >= (known - 1) // self._size * self._size:
-            at = self._spacing.decoded(state.newest, start, end, self._size)
+            at = self._spacing.decoded(state.newest, len(sequence.prompt), start, end, self._size)
             if at is None:
                 return ()
             if state.newest_is_decoded:
@@ -72,6 +72,9 @@ class StateSnapshots:
         ends = self._spacing.ends(known, state.branch, state.newest, start, self._size)
         marks = self._spacing.marks(ends, known, state.newest, start, end, self._size)
         taken_ends = [(at, self.slots.take(sequence.number, Kind.NEW)) for at in ends if at <= end]
+        for at, slot in taken_ends:
+            if at == state.branch and slot is not None:
+                self.slots.found_missing(slot)
         return self._taken(sequence, taken_ends + self._take_marks(sequence, marks))
 
     def name(self, sequence: Sequence, position: int, node: int) -> None:

@@ -1,0 +1,45 @@
+"""Where recurrent state is copied: positions alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+
+SIZE = 16
+SPACING = SnapshotSpacing(interval=256, least=64, tail=4)
+
+
+@pytest.mark.parametrize(
+    ("known", "branch", "newest", "start", "found"),
+    [
+        (608, 0, 0, 0, [592]),  # 608 itself leaves no token to compute, and less than the tail
+        (611, 0, 0, 0, [592]),  # 608 leaves less than the tail
+        (612, 0, 0, 0, [608]),
+        (612, 0, 592, 592, [608]),  # one block further is worth it: a prompt ends once
+        (612, 0, 608, 608, []),
+        (612, 400, 0, 0, [400, 608]),
+        (612, 592, 0, 0, [592]),  # a branch close before the end goes before it
+        (612, 48, 0, 0, [608]),  # so few tokens are soon computed again
+        (3, 0, 0, 0, []),
+    ],
+)
+def test_ends(known: int, branch: int, newest: int, start: int, found: list[int]) -> None:
+    assert SPACING.ends(known, branch, newest, start, SIZE) == found
+
+
+def test_marks_stand_in_between_and_not_close_to_others() -> None:
+    assert SPACING.marks([1024], 1030, 0, 0, 1030, SIZE) == [256, 512, 768]
+    assert SPACING.marks([800], 1030, 230, 230, 700, SIZE) == [512]
+
+
+def test_a_short_answer_has_one_at_each_block_and_a_long_one_at_each_fourth() -> None:
+    prompt, newest, found = 100, 96, []
+    for end in range(101, 100 + 1024):
+        at = SPACING.decoded(newest, prompt, end - 1, end, SIZE)
+        if at is not None:
+            found.append(at)
+            newest = at
+    gaps = [after - before for before, after in zip([96, *found], found, strict=False)]
+    assert found[:4] == [112, 128, 144, 160] and gaps == sorted(gaps)
+    assert set(gaps) == {16, 32, 48, 64} and gaps[-8:] == [64] * 8
