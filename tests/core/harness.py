@@ -98,7 +98,7 @@ class LaneSetup:
 
 
 INTERACTIVE = LaneSetup()
-SPACING = SnapshotSpacing(interval=4, least=1)
+SPACING = SnapshotSpacing(interval=4, least=1, tail=1)
 BATCH = LaneSetup("batch", settings=(("background", True),))
 
 

@@ -93,7 +93,9 @@ def setups(draw: st.DrawFn) -> Setup:
         lost_transfers=draw(st.sampled_from([0, 1, 2, 3])),
         windows=windows,
         snapshots=snapshots,
-        spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4))) if snapshots else SnapshotSpacing(),
+        spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+        if snapshots
+        else SnapshotSpacing(),
         adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
         tier=draw(tiers(block_size)) if beyond else None,
         peers=draw(st.booleans()) if beyond else False,

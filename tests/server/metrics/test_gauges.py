@@ -95,7 +95,8 @@ def test_prefix_cache_in_tokens() -> None:
 
 
 def test_snapshots_of_recurrent_state() -> None:
-    driven = Driven(Setup(num_blocks=40, token_budget=12, snapshots=5, spacing=SnapshotSpacing(interval=4, least=2)))
+    spacing = SnapshotSpacing(interval=4, least=2, tail=1)
+    driven = Driven(Setup(num_blocks=40, token_budget=12, snapshots=5, spacing=spacing))
     for name, last in (("first", 0), ("again", 0), ("other", 1)):
         driven.add(request(name, [0, 1] * 4 + [last] * 3, output=1))
         driven.drain()

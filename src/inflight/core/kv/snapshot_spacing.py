@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSpacing:
-    """Tokens. interval: between marks. least: before a branch or a mark, and the most between two of an answer. tail: of
-    a prompt, that no snapshot stands behind."""
+    """Tokens. interval: between marks. least: before a branch or a mark, and the most between two of an answer. tail:
+    of a prompt, that no snapshot stands behind."""
 
     interval: int = 256
     least: int = 64
