@@ -204,7 +204,9 @@ def converse(server: Served, file: ModelFile, scenario: Scenario) -> list[Turn]:
                 answer, turn = ask(server, file, scenario, talk, number)
                 found.append(turn)
             spoken = answer.split(" ")
-            talk.messages.append({"role": "assistant", "content": " ".join(spoken[int(len(spoken) * scenario.dropped) :])})
+            talk.messages.append(
+                {"role": "assistant", "content": " ".join(spoken[int(len(spoken) * scenario.dropped) :])}
+            )
         tell(f"{file.name}, {server.engine}, turn {number}: {found[-1]}")
     return [turn for turn in found if turn.ideal]
 
