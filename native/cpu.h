@@ -3,10 +3,15 @@
 // CMakeLists.txt has one list of features for each instruction set: it becomes the flags that kernels are compiled with,
 // and the question that is asked here. Knows no kernels; compiled without flags of its own.
 #pragma once
+#include <cstddef>
 #include <string_view>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace inflight {
@@ -27,6 +32,23 @@ inline bool cpu_has(std::string_view feature) {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && __builtin_cpu_supports("avx");
   }
+  if (feature == "avxvnni") {  // alike
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) && __builtin_cpu_supports("avx2");
+  }
+#elif defined(__aarch64__) && defined(__linux__)  // by the numbers of its interface, which older headers have not
+  if (feature == "dotprod") return getauxval(AT_HWCAP) & 1ul << 20;
+  if (feature == "i8mm") return getauxval(AT_HWCAP2) & 1ul << 13;
+  if (feature == "bf16") return getauxval(AT_HWCAP2) & 1ul << 14;
+#elif defined(__aarch64__) && defined(__APPLE__)
+  const auto says = [](const char* name) {
+    int value = 0;
+    std::size_t size = sizeof value;
+    return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+  };
+  if (feature == "dotprod") return says("hw.optional.arm.FEAT_DotProd");
+  if (feature == "i8mm") return says("hw.optional.arm.FEAT_I8MM");
+  if (feature == "bf16") return says("hw.optional.arm.FEAT_BF16");
 #else
   (void)feature;
 #endif

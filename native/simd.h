@@ -185,22 +185,36 @@ INLINE std::uint32_t lanes_from(vf x, float bound) {
 INLINE vf low(vu pair) { return (vf)(pair << 16); }
 INLINE vf high(vu pair) { return (vf)(pair & 0xffff0000u); }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 constexpr bool has_bf16_dot = true;
 // sums + w.low · x.low + w.high · x.high
 INLINE vf dot2(vf sums, vu w, vu x) {
+#if defined(__AVX512BF16__)
   return (vf)_mm512_dpbf16_ps((__m512)sums, (__m512bh)w, (__m512bh)x);
+#else
+  return (vf)vbfdotq_f32((float32x4_t)sums, (bfloat16x8_t)w, (bfloat16x8_t)x);
+#endif
 }
 #else
 constexpr bool has_bf16_dot = false;
 INLINE vf dot2(vf sums, vu w, vu x) { return fma(high(w), high(x), fma(low(w), low(x), sums)); }
 #endif
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr bool has_int8_dot = true;
 // sums + Σ of four products of unsigned and signed bytes
 INLINE vi dot4(vi sums, vu bytes, vu signed_bytes) {
+#if defined(__AVX512VNNI__)
   return (vi)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)bytes, (__m512i)signed_bytes);
+#elif defined(__AVXVNNI__)
+  return (vi)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)bytes, (__m256i)signed_bytes);
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return (vi)vusdotq_s32((int32x4_t)sums, (uint8x16_t)bytes, (int8x16_t)signed_bytes);
+#else  // both with a sign: bytes as (bytes − 128) + 128. In a tile either of the two is formed once for many products.
+  const int8x16_t x = (int8x16_t)signed_bytes;
+  const int32x4_t half = vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(64), x), excess = vaddq_s32(half, half);
+  return (vi)vaddq_s32(vdotq_s32((int32x4_t)sums, (int8x16_t)(bytes ^ 0x80808080u), x), excess);
+#endif
 }
 #else
 constexpr bool has_int8_dot = false;
@@ -232,6 +246,9 @@ INLINE vi dot2_of_halves(vu a, vu b) {
   return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__)
   return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+  const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
+  return (vi)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
 #else
   const vi low = ((vi)(a << 16) >> 16) * ((vi)(b << 16) >> 16), high = ((vi)a >> 16) * ((vi)b >> 16);
   return low + high;
@@ -355,6 +372,8 @@ INLINE vf load_f16(const std::uint16_t* from) {
   return (vf)_mm512_cvtph_ps((__m256i)load<vh>(from));
 #elif defined(__F16C__)
   return (vf)_mm256_cvtph_ps((__m128i)load<vh>(from));
+#elif defined(__aarch64__)
+  return (vf)vcvt_f32_f16((float16x4_t)load<vh>(from));
 #else
   vf x;
   for (int i = 0; i < lanes; ++i) x[i] = from_f16(from[i]);

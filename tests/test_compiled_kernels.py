@@ -15,7 +15,7 @@ from scripts.tile_spills import built_objects, disassembler, tiles_in, tiles_of
 NATIVE = Path(__file__).parents[1] / "native"
 # Vectors that a tile may store to the stack in a pass of its innermost loops (four steps of plain products), by GCC.
 # A figure may only fall. The portable set is for any processor of its architecture, and its vectors are few.
-BOUNDS = {"avx512_bf16": 0, "avx512_vnni": 0, "avx512": 4, "avx2": 36, "portable": 279}
+BOUNDS = {"avx512_bf16": 0, "avx512_vnni": 0, "avx512": 4, "avx2_vnni": 11, "avx2": 36, "portable": 279}
 
 # Of some features an instruction that no other one has.
 INSTRUCTIONS = {
@@ -23,6 +23,7 @@ INSTRUCTIONS = {
     "fma": r"\tvfn?m(add|sub)\d+[ps]s ",
     "avx2": r"\tvp\w+ .*%ymm",
     "avx512f": r"%zmm",
+    "avxvnni": r"\t\{vex\} vpdpbusds? .*%ymm",
     "avx512vnni": r"\t(\{evex\} )?vpdpbusds? .*%zmm",
     "avx512bf16": r"\tvdpbf16ps ",
 }
