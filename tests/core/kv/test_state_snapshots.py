@@ -75,15 +75,6 @@ def test_a_conversation_goes_on_behind_its_answer() -> None:
     assert known - 1 - ROOMY.spacing.least - SIZE < found <= known
 
 
-def test_the_next_turn_finds_all_but_a_block_of_a_short_answer() -> None:
-    """However many tokens lie between the snapshots of a long one."""
-    harness = Harness(replace(ROOMY, spacing=SnapshotSpacing(interval=8, least=40)))
-    run(harness, request("a", SYSTEM, output=8))
-    (answer,) = harness.clients[0].tokens
-    (found,) = run(harness, request("b", [*SYSTEM, *answer, 1, 1, 1], output=3))
-    assert found >= len(SYSTEM) + 8 - 1 - SIZE
-
-
 def test_a_turn_whose_history_spells_the_end_of_its_prompt_another_way_begins_before_that() -> None:
     """As where reasoning is dropped, and with it what opened it."""
     harness = Harness(replace(ROOMY, spacing=SnapshotSpacing(interval=100, least=40, tail=4)))
@@ -91,24 +82,6 @@ def test_a_turn_whose_history_spells_the_end_of_its_prompt_another_way_begins_be
     run(harness, request("a", opened, output=8))
     (found,) = run(harness, request("b", [*SYSTEM, 3, 3, 3, 3, 3], output=3))
     assert found == 12
-
-
-@pytest.mark.parametrize("drops_reasoning", [False, True])
-def test_turns_of_conversations_in_a_row_find_those_before_them_in_two_slots_each(drops_reasoning: bool) -> None:
-    """No snapshot that an earlier turn used takes the slot of one that the next turn of another will use."""
-    conversations = 4
-    spacing = SnapshotSpacing(interval=100, least=4, tail=1)
-    harness = Harness(replace(ROOMY, num_blocks=400, snapshots=2 * conversations, spacing=spacing))
-    histories = [[number, *SYSTEM] for number in range(conversations)]
-    for turn in range(5):
-        for number, history in enumerate(histories):
-            before = len(history)
-            history += [1, 0, 1, 1, turn]
-            (found,) = run(harness, request(f"{number}-{turn}", history, output=6))
-            if turn:
-                assert found >= before - 1 - SIZE
-            (answer,) = harness.clients[-1].tokens
-            history += [(answer[0] + 1) % 8] if drops_reasoning else answer
 
 
 def test_decoding_uses_one_slot_however_long_it_takes() -> None:
