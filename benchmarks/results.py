@@ -30,7 +30,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
     ),
     "What batching and scheduling bring": (
         *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
-        *("kv_allocation", "kv_windows", "prefix_cache", "preemption", "speculation"),
+        *("kv_allocation", "kv_windows", "prefix_cache", "turns", "preemption", "speculation"),
     ),
     "What the server bears": (
         *("body_validation", "attack", "serve_overload", "soak", "kill_loop", "replica_kills", "peer_kills"),

@@ -6,7 +6,7 @@ by `inflight serve` and by llama.cpp's server, one after the other, on the same 
 found of a prompt, the ideal, is counted in tokens of the file's own tokenizer: as far as it begins like the prompt and
 the answer of the turn before, without the last token, whose keys and values nobody computed.
 
-    python -m benchmarks.turns --llama FOLDER/llama/build/bin/llama-server --scenario plain
+    python -m benchmarks.turns --llama FOLDER/llama/build-server/bin/llama-server --scenario plain
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import tell
 from benchmarks.gguf_hybrids import SHAPES, words
-from benchmarks.results import table
+from benchmarks.results import table, write_section
 from benchmarks.served import Server, tree_seconds
 from inflight.core.types.kv_groups import most_blocks
+from inflight.counted import counted
 from inflight.execution.kv_groups import kv_groups
 from inflight.models.arithmetic import state_bytes
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -42,6 +43,8 @@ SYSTEM, USER, ANSWER, LONG_USER, LONG_ANSWER = 590, 52, 40, 700, 160  # tokens, 
 MODEL_LEN, BLOCK, BUDGET = 8192, 16, 512
 GIB = 2**30
 SPARE_STATES = 1  # for what conversations share; each has two
+
+_COMMAND = "python -m benchmarks.turns"
 
 Message = dict[str, str]
 
@@ -65,7 +68,7 @@ class Scenario:
 SCENARIOS = {
     "plain": Scenario("one conversation"),
     "two": Scenario("two that alternate, memory just enough", 2, just_enough=True),
-    "eight": Scenario("eight that alternate, memory just enough", 8, turns=8, just_enough=True),
+    "eight": Scenario("eight that alternate, memory just enough", 8, turns=6, just_enough=True),
     "edited": Scenario("each last message edited and sent again", again="edited", turns=10),
     "retried": Scenario("each turn sent again", again="same", turns=10),
     "reasoning": Scenario("the history drops the reasoning", dropped=0.75, answer=LONG_ANSWER, turns=10),
@@ -200,13 +203,14 @@ def converse(server: Served, file: ModelFile, scenario: Scenario) -> list[Turn]:
             found.append(turn)
             if scenario.again:
                 if scenario.again == "edited":
-                    talk.messages[-1]["content"] += _text(talk.chance, scenario.user // 4)
+                    kept = talk.messages[-1]["content"].split(" ")[: scenario.user // 2]
+                    rest = _text(talk.chance, scenario.user - scenario.user // 2)
+                    talk.messages[-1]["content"] = " ".join(kept) + rest
                 answer, turn = ask(server, file, scenario, talk, number)
                 found.append(turn)
-            spoken = answer.split(" ")
-            talk.messages.append(
-                {"role": "assistant", "content": " ".join(spoken[int(len(spoken) * scenario.dropped) :])}
-            )
+            first = int(answer.count(" ") * scenario.dropped)
+            said = answer if not first else " " + " ".join(answer.split(" ")[first:])
+            talk.messages.append({"role": "assistant", "content": said})
         tell(f"{file.name}, {server.engine}, turn {number}: {found[-1]}")
     return [turn for turn in found if turn.ideal]
 
@@ -265,18 +269,19 @@ def share(turns: list[Turn]) -> float:
 
 
 def row(file: ModelFile, scenario: Scenario, runs: dict[str, list[Turn]]) -> list[str]:
-    """Of the turns from the second on: hits, and time and processor to the first token."""
-    cells = [file.name, scenario.title]
-    for turns in runs.values():
-        last = turns[-scenario.conversations :]
-        cells += [
-            f"{share(turns):.1%}",
-            f"{min(turn.cached / turn.ideal for turn in turns):.0%}",
-            f"{statistics.median(turn.ttft for turn in turns):.2f}",
-            f"{statistics.median(turn.ttft for turn in last):.2f}",
-            f"{statistics.fmean(turn.cpu for turn in turns):.2f}",
-        ]
-    return cells
+    """Of the turns from the second on, each figure of every engine: hits, and time and processor to the first token."""
+
+    def cells(figure: Callable[[list[Turn]], str]) -> list[str]:
+        return [figure(turns) for turns in runs.values()]
+
+    return [
+        file.name,
+        scenario.title,
+        *cells(lambda turns: f"{share(turns):.1%}"),
+        *cells(lambda turns: f"{min(turn.cached / turn.ideal for turn in turns):.0%}"),
+        *cells(lambda turns: f"{statistics.median(turn.ttft for turn in turns):.2f}"),
+        *cells(lambda turns: f"{statistics.fmean(turn.cpu for turn in turns):.2f}"),
+    ]
 
 
 def each_turn(runs: dict[str, list[Turn]]) -> str:
@@ -301,6 +306,15 @@ def measure(file: ModelFile, scenario: Scenario, binary: Path | None, threads: i
     return runs
 
 
+def _engines(binary: Path | None) -> str:
+    """Which build of llama.cpp it was."""
+    if binary is None:
+        return "inflight alone."
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(binary.parent)}
+    told = subprocess.run([str(binary), "--version"], env=environment, capture_output=True, text=True).stderr
+    return f"llama.cpp's server is {told.splitlines()[0]}, with a slot for each conversation and its other defaults."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama", type=Path, help="llama.cpp's server; without it inflight alone is measured")
@@ -322,17 +336,25 @@ def main() -> None:
                     by_turn.append(f"{file.name}, turn by turn:\n\n{each_turn(runs)}")
                 engines = list(runs)
     heads = ["file", "conversation"]
-    for engine in engines:
-        heads += [f"{engine}: of the ideal", "worst turn", "TTFT, s", "in the last turn", "CPU s to it"]
+    for figure in ("of the ideal", "worst turn", "TTFT, s", "CPU s to it"):
+        heads += [f"{engine}: {figure}" for engine in engines]
     body = "\n\n".join(
         [
             f"A system prompt of {SYSTEM} tokens, turns of {USER} tokens and answers of {ANSWER}, turns 2 to the last; "
-            f"{arguments.threads} thread(s) a server. TTFT are medians over turns, CPU seconds means.",
+            f"{counted(arguments.threads, 'thread')} a server. The ideal is what begins like the turn before, to the "
+            "token. TTFT are medians over turns, CPU seconds of the server until then are means. "
+            f"{_engines(arguments.llama)}",
             table(heads, rows),
             *by_turn,
         ]
     )
-    publish("turns", "Turns of a conversation on hybrid and windowed models", body, arguments.write)
+    print(body)
+    if arguments.write:
+        given = ["--llama FOLDER/llama/build-server/bin/llama-server"] if arguments.llama is not None else []
+        given += [f"--file {path.name}" for path in arguments.file]
+        write_section(
+            "turns", "Turns of conversations on hybrid and windowed models", " ".join([_COMMAND, *given]), body
+        )
 
 
 if __name__ == "__main__":

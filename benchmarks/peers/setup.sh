@@ -6,13 +6,14 @@
 #                                                 compiling of llama.cpp takes two cores five minutes)
 #   benchmarks/peers/setup.sh FOLDER openvino     only those named
 #   benchmarks/peers/setup.sh FOLDER llama_avx2   llama.cpp once more, for AVX2 alone (benchmarks/real_models)
+#   benchmarks/peers/setup.sh FOLDER llama_server FOLDER/llama/build-server/bin/llama-server (benchmarks/turns)
 #   benchmarks/peers/setup.sh FOLDER embeddings   what benchmarks/embeddings compares with
 #
 # Needs Python 3.11 to 3.13 (PYTHON names another one than python3) on x86-64 Linux; llama.cpp a compiler, cmake and
 # ninja besides (JOBS: how many files are compiled at once, 2 unless said otherwise). What exists already is kept.
 set -eu
 
-[ $# -ge 1 ] || { echo "usage: $0 FOLDER [llama] [llama_avx2] [openvino] [onnxruntime] [vllm]" >&2; exit 2; }
+[ $# -ge 1 ] || { echo "usage: $0 FOLDER [llama] [llama_avx2] [llama_server] [openvino] [onnxruntime] [vllm]" >&2; exit 2; }
 folder=$1
 shift
 [ $# -gt 0 ] || set -- llama openvino onnxruntime vllm
@@ -55,6 +56,14 @@ llama_avx2() {
     [ -d "$source" ] || llama
     build_llama build-avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON \
         -DGGML_F16C=ON -DGGML_BMI2=ON
+}
+
+# Its server, without the pages, which would be fetched.
+llama_server() {
+    source=$folder/llama/source
+    [ -d "$source" ] || llama
+    build_llama build-server -DGGML_NATIVE=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF
+    cmake --build "$build" --parallel "${JOBS:-2}" --target llama-server
 }
 
 # $1: the build's folder. Other arguments: options of cmake.
@@ -114,7 +123,7 @@ embeddings() {
 
 for engine in "$@"; do
     case $engine in
-    llama | llama_avx2 | openvino | onnxruntime | vllm | embeddings) $engine ;;
-    *) echo "$engine is unknown: llama, llama_avx2, openvino, onnxruntime, vllm and embeddings." >&2; exit 2 ;;
+    llama | llama_avx2 | llama_server | openvino | onnxruntime | vllm | embeddings) $engine ;;
+    *) echo "$engine is unknown: llama, llama_avx2, llama_server, openvino, onnxruntime, vllm and embeddings." >&2; exit 2 ;;
     esac
 done
