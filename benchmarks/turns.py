@@ -67,28 +67,36 @@ class Scenario:
 
 SCENARIOS = {
     "plain": Scenario("one conversation"),
-    "two": Scenario("two that alternate, memory just enough", 2, just_enough=True),
-    "eight": Scenario("eight that alternate, memory just enough", 8, turns=6, just_enough=True),
-    "edited": Scenario("each last message edited and sent again", again="edited", turns=10),
-    "retried": Scenario("each turn sent again", again="same", turns=10),
-    "reasoning": Scenario("the history drops the reasoning", dropped=0.75, answer=LONG_ANSWER, turns=10),
-    "long": Scenario("messages longer than the window", user=LONG_USER, turns=6),
+    "two": Scenario("two that alternate, memory just enough", 2, turns=10, just_enough=True),
+    "eight": Scenario("eight that alternate, memory just enough", 8, turns=5, just_enough=True),
+    "edited": Scenario("each last message edited and sent again", again="edited", turns=6),
+    "retried": Scenario("each turn sent again", again="same", turns=6),
+    "reasoning": Scenario("the history drops the reasoning", dropped=0.75, answer=LONG_ANSWER, turns=6),
+    "long": Scenario("messages longer than the window", user=LONG_USER, turns=5),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """has_template: whether the file brings a chat template; without one its conversations are written as text."""
+    """has_template: whether the file brings a chat template; without one its conversations are written as text.
+    of_word: tokens of one of our words, with the space before it."""
 
     name: str
     path: Path
     tokenizer: Tokenizer
     has_template: bool
+    of_word: float
 
     @classmethod
     def read(cls, name: str, path: Path) -> ModelFile:
         model = GGUFModel(path)
-        return cls(name, path, Tokenizer.load(model), "tokenizer.chat_template" in model.metadata)
+        tokenizer, some = Tokenizer.load(model), words()[:200]
+        of_word = len(tokenizer.encode(" " + " ".join(some), add_special_tokens=False)) / len(some)
+        return cls(name, path, tokenizer, "tokenizer.chat_template" in model.metadata, of_word)
+
+    def text(self, chance: random.Random, tokens: int) -> str:
+        """Random words that make so many tokens, or close to it."""
+        return " " + " ".join(chance.choices(words(), k=round(tokens / self.of_word)))
 
     def written(self, messages: list[Message], answer: str = "") -> str:
         """The prompt as the server has it, and the beginning of the answer."""
@@ -192,31 +200,27 @@ def _is_ready(port: int) -> bool:
 
 def converse(server: Served, file: ModelFile, scenario: Scenario) -> list[Turn]:
     """All turns but the conversations' first ones, of which nothing can be found."""
-    shared = _text(random.Random(0), SYSTEM)
+    shared = file.text(random.Random(0), SYSTEM)
     system: Message = {"role": "system", "content": shared}
     all_talks = [Conversation([system], random.Random(number + 1)) for number in range(scenario.conversations)]
     found = []
     for number in range(1, scenario.turns + 1):
         for talk in all_talks:
-            talk.messages.append({"role": "user", "content": _text(talk.chance, scenario.user)})
+            talk.messages.append({"role": "user", "content": file.text(talk.chance, scenario.user)})
             answer, turn = ask(server, file, scenario, talk, number)
             found.append(turn)
             if scenario.again:
                 if scenario.again == "edited":
-                    kept = talk.messages[-1]["content"].split(" ")[: scenario.user // 2]
-                    rest = _text(talk.chance, scenario.user - scenario.user // 2)
-                    talk.messages[-1]["content"] = " ".join(kept) + rest
+                    message = talk.messages[-1]["content"]
+                    kept = message[: message.index(" ", len(message) // 2)]
+                    talk.messages[-1]["content"] = kept + file.text(talk.chance, scenario.user // 2)
                 answer, turn = ask(server, file, scenario, talk, number)
                 found.append(turn)
             first = int(answer.count(" ") * scenario.dropped)
-            said = answer if not first else " " + " ".join(answer.split(" ")[first:])
+            said = answer if not first else " ".join(answer.split(" ")[first:])
             talk.messages.append({"role": "assistant", "content": said})
         tell(f"{file.name}, {server.engine}, turn {number}: {found[-1]}")
     return [turn for turn in found if turn.ideal]
-
-
-def _text(chance: random.Random, tokens: int) -> str:
-    return " " + " ".join(chance.choices(words(), k=tokens))
 
 
 def ask(server: Served, file: ModelFile, scenario: Scenario, talk: Conversation, number: int) -> tuple[str, Turn]:
@@ -312,7 +316,8 @@ def _engines(binary: Path | None) -> str:
         return "inflight alone."
     environment = {**os.environ, "LD_LIBRARY_PATH": str(binary.parent)}
     told = subprocess.run([str(binary), "--version"], env=environment, capture_output=True, text=True).stderr
-    return f"llama.cpp's server is {told.splitlines()[0]}, with a slot for each conversation and its other defaults."
+    version = told.splitlines()[0].partition(" (")[0]
+    return f"llama.cpp's server is {version}, with a slot for each conversation and its other defaults."
 
 
 def main() -> None:
