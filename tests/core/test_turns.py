@@ -119,7 +119,7 @@ def test_the_first_message_is_edited_and_what_is_before_it_found_from_a_mark_on(
     talk = Talk("a", Harness(setup))
     talk.turn([2, 1, 0, 1, 2, 2, 1, 1])
     del talk.history[-4:]
-    assert talk.turn([3, 3]) <= (setup.spacing.interval if setup.snapshots else SIZE)
+    assert talk.turn([3, 3]) <= (setup.spacing.least if setup.snapshots else SIZE)
 
 
 @MODELS

@@ -28,9 +28,12 @@ def test_ends(known: int, branch: int, newest: int, start: int, found: list[int]
     assert SPACING.ends(known, branch, newest, start, SIZE) == found
 
 
-def test_marks_stand_in_between_and_not_close_to_others() -> None:
-    assert SPACING.marks([1024], 1030, 0, 0, 1030, SIZE) == [256, 512, 768]
+def test_marks_stand_at_intervals_and_before_the_end() -> None:
+    """The last one is for a first message that is edited."""
+    assert SPACING.marks([1024], 1030, 0, 0, 1030, SIZE) == [256, 512, 768, 960]
     assert SPACING.marks([800], 1030, 230, 230, 700, SIZE) == [512]
+    assert SPACING.marks([608], 612, 0, 0, 612, SIZE) == [256, 544], "none close to another one"
+    assert SPACING.marks([672], 676, 600, 600, 676, SIZE) == []
 
 
 def test_a_short_answer_has_one_at_each_block_and_a_long_one_at_each_fourth() -> None:

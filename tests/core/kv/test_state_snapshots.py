@@ -50,7 +50,9 @@ def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
     harness = Harness(ROOMY)
     prompt = [1, 0] * 10
     assert run(harness, request("a", prompt)) == [0]
-    assert taken(harness) == [8, 18, 22], "a mark, the end that leaves a token to compute, and one while decoding"
+    assert taken(harness) == [8, 14, 18, 22], (
+        "two marks, the end that leaves a token to compute, and one while decoding"
+    )
     assert run(harness, request("b", prompt)) == [18]
     assert harness.begun == 1
     snapshot = harness.scheduler.snapshot()
@@ -60,7 +62,7 @@ def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
 def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
     """The first leaves blocks, and a mark on the way; the second finds where they part, and takes a snapshot there."""
     harness = Harness(ROOMY)
-    tails = [[2] * 6, [3] * 6, [4] * 6]
+    tails = [[2] * 10, [3] * 10, [4] * 10]
     found = [run(harness, request(str(at), SYSTEM + tail))[0] for at, tail in enumerate(tails)]
     assert found == [0, 8, 14]
     assert harness.scheduler.snapshot().state_missed_tokens == 14 - 8
