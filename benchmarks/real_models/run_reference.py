@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.real_models.answers import Answers, Collected, Questions
+from inflight.models.gguf.gguf_model import gguf_at
+from inflight.text.gguf_tokenizer import gguf_backend
 
 _ROWS = 256  # of logits that are held at a time
 
@@ -41,8 +43,8 @@ def reference(model: Any, texts: list[np.ndarray]) -> tuple[Questions, Answers]:
     return Questions(texts, collected.chosen()), collected.answers(about)
 
 
-def write_folder(model: Any, folder: Path) -> None:
-    """Write the model's weights in bf16."""
+def write_folder(model: Any, file: Path, folder: Path) -> None:
+    """Write the model of a file with its weights in bf16, and its tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -50,6 +52,9 @@ def write_folder(model: Any, folder: Path) -> None:
     plain.load_state_dict(model.state_dict())
     del plain.config.quantization_config
     plain.save_pretrained(folder)
+    gguf = gguf_at(file)
+    assert gguf is not None
+    gguf_backend(gguf).save(str(folder / "tokenizer.json"))
 
 
 def main() -> None:
@@ -59,7 +64,7 @@ def main() -> None:
     questions.save(Path(job["questions"]))
     answers.save(Path(job["answers"]))
     if job["settings"].get("folder"):
-        write_folder(model, Path(job["settings"]["folder"]))
+        write_folder(model, Path(job["model"]), Path(job["settings"]["folder"]))
 
 
 if __name__ == "__main__":
