@@ -168,6 +168,18 @@ INLINE bool any_above(vf x, float bound) {
 #endif
 }
 
+INLINE bool any(vi v) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#elif defined(__AVX2__)
+  return _mm256_testz_si256((__m256i)v, (__m256i)v) == 0;
+#else
+  std::int32_t all = 0;
+  for (int i = 0; i < lanes; ++i) all |= v[i];
+  return all != 0;
+#endif
+}
+
 // Bit i tells whether lane i reaches the bound.
 INLINE std::uint32_t lanes_from(vf x, float bound) {
 #if defined(__AVX512F__)
