@@ -22,7 +22,17 @@ rewrites its own and no other.
 # What a reader asks, and the programs that answer, in the page's order.
 _ORDER: Mapping[str, Sequence[str]] = {
     "How fast it is, beside others and beside what the machine allows": (
-        *("peers", "roofline", "recurrence", "latent", "int4", "gpu", "growth", "quantization_accuracy"),
+        *(
+            "peers",
+            "roofline",
+            "beside_products",
+            "recurrence",
+            "latent",
+            "int4",
+            "gpu",
+            "growth",
+            "quantization_accuracy",
+        ),
         *("real_models",),
         *("family_error", "embeddings", "neighbour", "scheduler_cost", "structured_output", "adapters", "kv_tiers"),
         *("sessions", "session_trace", "kv_transfer", "several_models", "routing", "disaggregation"),

@@ -107,9 +107,8 @@ class RowLogits {
   Mass about_total_mass(float temperature, double top) {
     const double size = top < 0 ? -top : top;
     if (!(size < 1e6)) return {total_mass(temperature, top), 0};
-    constexpr float log2e = 1.44269504f;
-    const float near = static_cast<float>(top) - far_below, factor = log2e / temperature;
-    const vf shift = all(static_cast<float>(-top) * log2e);
+    const float near = static_cast<float>(top) - far_below;
+    const Powers about(temperature, top);
     double total = 0, far = 0;
     for (std::int64_t b = 0; b < blocks_; ++b) {
       const std::int64_t first = b * sample_block;
@@ -119,13 +118,34 @@ class RowLogits {
       }
       vf sums = {};
       for (std::int64_t i = first; i < first + sample_block; i += lanes)
-        sums += power_of_two<5>(fma(load<vf>(logits_ + i), all(factor), shift));
+        sums += about(load<vf>(logits_ + i));
       const double mass = static_cast<double>(sum(sums));
       masses_[b] = mass, far += mass, total += mass;
     }
-    // Of a weight e⁻ᵈ: three factors rounded to float32, each of which moves its exponent by a share of what it is, up to
-    // |top| + d; those of d above 88 are none. Then the power of two, sums, and the order of sums in double precision.
-    return {total, far * ((size + 176) * 4e-7 + 2e-6) + total * 1e-12};
+    // A weight e⁻ᵈ is off by a share: of |top| + d for what is rounded on the way to its exponent, and for the power of two
+    // and the sum of a block. Weights of d above 24 are so small that their number bounds what they are off by.
+    const double rounded = far * ((size + 24) * 2e-7 + 1.5e-6) + static_cast<double>(count_) * 2e-16;
+    return {total, rounded + total * 1e-12};  // the other sums are in another order
+  }
+
+  // About the weights, to a ten thousandth, of those that divided by the temperature reach `least`.
+  double mass_from(float least, float temperature, double top) const {
+    const float near = before_division(least, temperature);
+    const Powers about(temperature, top);
+    double total = 0;
+    for (std::int64_t b = 0; b < blocks_; ++b) {
+      if (tops_[b] < near) continue;
+      vf sums = {};
+      std::int64_t i = b * sample_block;
+      for (; i + lanes <= end(b); i += lanes) {
+        const vf x = load<vf>(logits_ + i);
+        sums += x >= near ? about(x) : vf{};
+      }
+      total += static_cast<double>(sum(sums));
+      for (; i < end(b); ++i)
+        if (logits_[i] >= near) total += weight(logits_[i] / temperature, top);
+    }
+    return total;
   }
 
   double log_of_sum() {
@@ -172,6 +192,18 @@ class RowLogits {
 
  private:
   static constexpr float far_below = 8;
+
+  // Weights in float32.
+  class Powers {
+   public:
+    Powers(float temperature, double top)
+        : factor_(all(static_cast<float>(log2e / temperature))), shift_(all(static_cast<float>(-top * log2e))) {}
+    INLINE vf operator()(vf logits) const { return power_of_two<5>(fma(logits, factor_, shift_)); }
+
+   private:
+    static constexpr double log2e = 1.4426950408889634;
+    vf factor_, shift_;
+  };
 
   // Compared before the division, with room for its rounding; then exactly.
   static float before_division(float least, float temperature) {

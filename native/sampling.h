@@ -180,12 +180,10 @@ class Row {
       mass = {total, total * 1e-11};  // added up in another order
     } else {
       mass = row_.about_total_mass(temperature, top);
-      std::int64_t n = 0;
-      for (const float distance : distances) {
-        n = gather(top - distance, temperature);
-        if (Buckets::mass_of(found_, n, top) >= share * (mass.total + mass.error)) break;
-      }
-      buckets_.fill(found_, n, top);
+      const double enough = share * (mass.total + mass.error) * 1.001;
+      const float* distance = distances;
+      while (*distance < __builtin_inff() && row_.mass_from(top - *distance, temperature, top) < enough) ++distance;
+      buckets_.fill(found_, gather(top - *distance, temperature), top);
     }
     if (!buckets_.keep_mass(share, mass)) buckets_.keep_mass(share, {row_.total_mass(temperature, top), 0});
     return buckets_.draw(u);

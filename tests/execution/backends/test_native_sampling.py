@@ -62,6 +62,16 @@ def test_filters(isa, vocabulary, spread, filters):
     both(isa, spread * normal(7, rows, vocabulary), temperature=0.7, seed=np.arange(rows), draw_index=5, **filters)
 
 
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"top_p": 0.4}])
+@pytest.mark.parametrize(("spread", "below"), [(0.0, 9.0), (0.5, 9.5), (2.0, 16.0), (3.0, 300.0)])
+def test_a_large_mass_far_below_the_largest_is_as_exact_as_the_rest(isa, spread, below, filters):
+    """Its sum in float32 leaves open where many of these draws and cuts fall."""
+    rows = 24
+    logits = spread * normal(4, rows, 20_011) - np.float32(below)
+    logits[:, [9, 7_000]] = 0.5, 0.25
+    both(isa, logits, temperature=[1.0, 0.9] * (rows // 2), seed=np.arange(rows), draw_index=3, **filters)
+
+
 def test_settings_out_of_range_do_no_harm(isa):
     """The door refuses them; the kernels must at least not crash."""
     logits = normal(2, 6, 500)
