@@ -21,7 +21,7 @@ from benchmarks.kernel_bodies import Body, ones, plain
 from benchmarks.rates import Probe, Timing, in_turns
 from benchmarks.results import table, write_section
 from inflight.execution.backends import arrays
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix
+from inflight.execution.backends.matrices import INT8_GROUP, LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix
 from inflight.execution.backends.native import NativeBackend, NativePass
 
 OUTPUTS, INPUTS = 14_336, 4096
@@ -38,15 +38,14 @@ def int4(group: int, meanings: np.ndarray = LINEAR_CODES, offsets: bool = False)
 
 def int8() -> Int8Matrix:
     values = np.random.default_rng(8).integers(-127, 128, (OUTPUTS, INPUTS), np.int8)
-    return Int8Matrix(values, np.full(OUTPUTS, 0.01, np.float32))
+    return Int8Matrix(values, np.full((OUTPUTS, INPUTS // INT8_GROUP), 0.01, np.float32), None, INT8_GROUP)
 
 
 def bytes_of(matrix: Matrix) -> float:
     """As packed: codes, and scales and offsets in 16 bits."""
-    if isinstance(matrix, Int4Matrix):
-        numbers = matrix.scales.size * (1 if matrix.offsets is None else 2)
-        return matrix.codes.size / 2 + 2.0 * numbers
-    return float(OUTPUTS * INPUTS)
+    assert isinstance(matrix, Int4Matrix | Int8Matrix)
+    numbers = matrix.scales.size * (1 if matrix.offsets is None else 2)
+    return OUTPUTS * INPUTS / (2 if isinstance(matrix, Int4Matrix) else 1) + 2.0 * numbers
 
 
 def in_turn(batch: NativePass, x: Any, weights: Sequence[Any], out: Any) -> Callable[[], None]:

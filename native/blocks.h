@@ -1,6 +1,6 @@
-// Blocks of GGUF's types → numbers, or codes of 4 bits with scales and offsets of their groups.
+// Blocks of GGUF's types → numbers, or codes of 4 or 8 bits with scales and offsets of their groups.
 //
-// Knows how each type lays them within a block, as execution/checkpoints/gguf/dequantize.py tells it, whose numbers are
+// Knows how each type lays them within a block, as execution/checkpoints/gguf/dequantize.py does, whose numbers are
 // these to the last bit: one rounding after the product, one after the sum. Does not know what becomes of them.
 #pragma once
 #include "simd.h"
@@ -9,7 +9,6 @@
 namespace inflight::INFLIGHT_ISA {
 
 constexpr std::int64_t most_block = 256;  // values of one
-constexpr std::int64_t code_group = 32;   // inputs that share a scale, where codes have 4 bits
 constexpr std::uint32_t low_nibbles = 0x0f0f0f0fu;
 
 INLINE float half_at(const std::uint8_t* at) {
@@ -80,7 +79,7 @@ INLINE void k_scales(const std::uint8_t* block, float* scales, float* offsets) {
 // Of a block's groups; offsets are written where the type has some.
 template <BlockType type>
 INLINE void group_scales(const std::uint8_t* block, float* scales, float* offsets) {
-  if constexpr (type == BlockType::q4_k) {
+  if constexpr (type == BlockType::q4_k || type == BlockType::q5_k) {
     k_scales(block, scales, offsets);
   } else if constexpr (type == BlockType::iq4_xs) {
     const float scale = half_at(block);
@@ -88,67 +87,68 @@ INLINE void group_scales(const std::uint8_t* block, float* scales, float* offset
       const int low = block[4 + g / 2] >> g % 2 * 4 & 15, high = block[2 + g / 4] >> g % 4 * 2 & 3;
       scales[g] = scale * static_cast<float>((low | high << 4) - 32);
     }
+  } else if constexpr (type == BlockType::q6_k) {
+    const float scale = half_at(block + 208);
+    for (int g = 0; g < 16; ++g) scales[g] = scale * static_cast<float>(static_cast<std::int8_t>(block[192 + g]));
   } else if constexpr (type == BlockType::mxfp4) {  // 2^(byte − 128), below 2⁻¹²⁶ a subnormal
     const std::uint32_t exponent = block[0];
     *scales = of_bits(exponent > 1 ? (exponent - 1) << 23 : 0x200000u << exponent);
   } else {
     *scales = half_at(block);
-    if constexpr (type == BlockType::q4_1) *offsets = half_at(block + 2);
+    if constexpr (has_offsets(type)) *offsets = half_at(block + 2);
+  }
+}
+
+// -- codes of 8 bits ---------------------------------------------------------------------------------------------------
+// The whole numbers of a block.
+template <BlockType type>
+INLINE void whole_numbers(const std::uint8_t* block, std::int8_t* out) {
+  if constexpr (type == BlockType::q8_0) {
+    std::memcpy(out, block + 2, 32);
+  } else if constexpr (type == BlockType::q5_0 || type == BlockType::q5_1) {
+    const std::uint8_t* from = block + (type == BlockType::q5_1 ? 8 : 6);
+    const std::uint32_t high = word_at(from - 4);
+    for (int k = 0; k < 32; ++k) {
+      const int code = (from[k % 16] >> k / 16 * 4 & 15) | static_cast<int>(high >> k & 1) << 4;
+      out[k] = static_cast<std::int8_t>(type == BlockType::q5_1 ? code : code - 16);
+    }
+  } else if constexpr (type == BlockType::q5_k) {
+    for (int g = 0; g < 8; ++g)
+      for (int k = 0; k < 32; ++k)
+        out[32 * g + k] =
+            static_cast<std::int8_t>((block[48 + g / 2 * 32 + k] >> g % 2 * 4 & 15) | (block[16 + k] >> g & 1) << 4);
+  } else {
+    static_assert(type == BlockType::q6_k);
+    for (int group = 0; group < 16; ++group) {  // of 16 values: a vector's steps are alike in all of them
+      const int half = group / 8, first = group % 8 * 16;  // of the half's 128
+      const std::uint8_t *low = block + 64 * half + first % 64, *high = block + 128 + 32 * half + first % 32;
+      for (int k = 0; k < 16; ++k)
+        out[16 * group + k] =
+            static_cast<std::int8_t>(((low[k] >> first / 64 * 4 & 15) | (high[k] >> first / 32 * 2 & 3) << 4) - 32);
+    }
   }
 }
 
 // -- numbers -----------------------------------------------------------------------------------------------------------
+// Of one block of so many values.
 template <BlockType type>
-INLINE void numbers_of_codes(const std::uint8_t* block, std::int64_t groups, float* out) {
-  float scales[8], offsets[8];
+INLINE void numbers(const std::uint8_t* block, std::int64_t values, float* out) {
+  constexpr std::int64_t group = group_inputs(type);
+  float scales[16], offsets[16];
   group_scales<type>(block, scales, offsets);
-  for (std::int64_t g = 0; g < groups; ++g)
-    for (std::int64_t k = 0; k < code_group; ++k) {
-      const std::int64_t run = code_run(type), nibble = g * code_group + k;
-      const std::uint8_t byte = block[first_code(type) + nibble / (2 * run) * run + nibble % run];
-      float value = static_cast<float>(meaning<type>(byte >> nibble / run % 2 * 4 & 15)) * scales[g];
-      if constexpr (has_offsets(type)) value += offsets[g];
-      out[nibble] = value;
-    }
-}
-
-// Of one block.
-template <BlockType type>
-INLINE void numbers(const std::uint8_t* block, float* out) {
+  std::int8_t whole[most_block];
   if constexpr (has_codes(type)) {
-    numbers_of_codes<type>(block, type == BlockType::q4_k || type == BlockType::iq4_xs ? 8 : 1, out);
-  } else if constexpr (type == BlockType::q8_0) {
-    const float scale = half_at(block);
-    for (int k = 0; k < 32; ++k) out[k] = static_cast<float>(static_cast<std::int8_t>(block[2 + k])) * scale;
-  } else if constexpr (type == BlockType::q5_0 || type == BlockType::q5_1) {
-    constexpr bool offsets = type == BlockType::q5_1;
-    const float scale = half_at(block), offset = offsets ? half_at(block + 2) : 0.0f;
-    const std::uint8_t* from = block + (offsets ? 8 : 6);
-    const std::uint32_t high = word_at(from - 4);
-    for (int k = 0; k < 32; ++k) {
-      const int code = (from[k % 16] >> k / 16 * 4 & 15) | static_cast<int>(high >> k & 1) << 4;
-      out[k] = offsets ? static_cast<float>(code) * scale + offset : static_cast<float>(code - 16) * scale;
+    constexpr std::int64_t run = code_run(type);
+    for (std::int64_t k = 0; k < values; ++k) {
+      const std::uint8_t byte = block[first_code(type) + k / (2 * run) * run + k % run];
+      whole[k] = static_cast<std::int8_t>(meaning<type>(byte >> k / run % 2 * 4 & 15));
     }
-  } else if constexpr (type == BlockType::q5_k) {
-    float scales[8], offsets[8];
-    k_scales(block, scales, offsets);
-    for (int g = 0; g < 8; ++g)
-      for (int k = 0; k < 32; ++k) {
-        const int code = (block[48 + g / 2 * 32 + k] >> g % 2 * 4 & 15) | (block[16 + k] >> g & 1) << 4;
-        out[32 * g + k] = static_cast<float>(code) * scales[g] + offsets[g];
-      }
   } else {
-    static_assert(type == BlockType::q6_k);
-    const float scale = half_at(block + 208);
-    for (int group = 0; group < 16; ++group) {  // of 16 values: a vector's steps are alike in all of them
-      const int half = group / 8, first = group % 8 * 16;  // of the half's 128
-      const std::uint8_t *low = block + 64 * half + first % 64, *high = block + 128 + 32 * half + first % 32;
-      const float factor = scale * static_cast<float>(static_cast<std::int8_t>(block[192 + group]));
-      for (int k = 0; k < 16; ++k) {
-        const int code = (low[k] >> first / 64 * 4 & 15) | (high[k] >> first / 32 * 2 & 3) << 4;
-        out[16 * group + k] = static_cast<float>(code - 32) * factor;
-      }
-    }
+    whole_numbers<type>(block, whole);
+  }
+  for (std::int64_t k = 0; k < values; ++k) {
+    const float value = static_cast<float>(whole[k]) * scales[k / group];
+    out[k] = has_offsets(type) ? value + offsets[k / group] : value;
   }
 }
 
@@ -181,7 +181,7 @@ inline void numbers(const SourceMatrix& m, std::int64_t at, std::int64_t count, 
   const auto* block = static_cast<const std::uint8_t*>(m.data) + at / values * nbytes;
   with_type(type, [&, values = values, nbytes = nbytes](auto known) {
     for (std::int64_t done = 0; done < count; done += values, block += nbytes)
-      numbers<decltype(known)::value>(block, out + done);
+      numbers<decltype(known)::value>(block, values, out + done);
   });
 }
 

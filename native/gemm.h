@@ -42,15 +42,11 @@ INLINE void store_value(Value* to, vf x) {
   }
 }
 
-// What the sums of a row's outputs [lane, lane + lanes) stand for. int8: (sum · token's scale) · output's scale; int4:
-// its factor.
+// The numbers that the sums of outputs from `lane` on stand for: of int8 and int4 times the output's factor.
 template <class F>
-INLINE vf meant(const Weights& w, const Staged<F>& x, const float* sums, std::int64_t token, std::int64_t lane) {
+INLINE vf meant(const Weights& w, const float* sums, std::int64_t lane) {
   if constexpr (by_spans<F>) {
-    return load<vf>(sums) * x.scales[token] * load<vf>(w.scales + lane);
-  } else if constexpr (F::values_per_step == 4) {
-    const vf whole = __builtin_convertvector((vi)(load<vu>(sums) - static_cast<std::uint32_t>(x.excess[token])), vf);
-    return whole * x.scales[token] * load<vf>(w.scales + lane);
+    return load<vf>(sums) * load<vf>(w.factors + lane);
   } else {
     return load<vf>(sums);
   }
@@ -67,7 +63,7 @@ struct Finished {
 
 // What the epilogue makes of the group's two panels, gate and up.
 template <class F, Epilogue epilogue, class Value>
-void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, Value* out) {
+void finish_gate_up(const Weights& w, const Finished& tile, Value* out) {
   const std::int64_t first = tile.lane / 2, count = w.rows - first < panel ? w.rows - first : panel;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     const float* gate = tile.sums + t * group_lanes;
@@ -76,8 +72,8 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
     Value* at = count == panel ? to : held;
     const float* added = tile.added(t);
     for (int v = 0; v < panel; v += lanes) {
-      vf opening = meant<F>(w, x, gate + v, tile.token + t, tile.lane + v);
-      vf up = meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v);
+      vf opening = meant<F>(w, gate + v, tile.lane + v);
+      vf up = meant<F>(w, gate + panel + v, tile.lane + panel + v);
       if (w.bias) opening += load<vf>(w.bias + first + v), up += load<vf>(w.bias + w.groups * panel + first + v);
       if (added) opening += load<vf>(added + first + v), up += load<vf>(added + w.rows + first + v);
       store_value(at + v, gated<epilogue>(opening, up));
@@ -88,13 +84,13 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
 
 // What the epilogue makes of each sum by itself, as activations are held.
 template <class F, class Value>
-void finish_activated(const Weights& w, const Staged<F>& x, const Finished& tile, Epilogue epilogue, Value* out) {
+void finish_activated(const Weights& w, const Finished& tile, Epilogue epilogue, Value* out) {
   const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     Value* to = out + (tile.token + t) * w.out_stride + tile.lane;
     const float* added = tile.added(t);
     for (std::int64_t i = 0; i < count; i += lanes) {
-      vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
+      vf value = meant<F>(w, tile.sums + t * group_lanes + i, tile.lane + i);
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
         if (added) value += load<vf>(added + tile.lane + i);
@@ -115,13 +111,13 @@ void finish_activated(const Weights& w, const Staged<F>& x, const Finished& tile
 enum class Write { over, past_caches, add };
 
 template <class F, Write write>
-void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* out) {
+void finish(const Weights& w, const Finished& tile, float* out) {
   const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     float* to = out + (tile.token + t) * w.out_stride + tile.lane;
     const float* added = tile.added(t);
     for (std::int64_t i = 0; i < count; i += lanes) {
-      vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
+      vf value = meant<F>(w, tile.sums + t * group_lanes + i, tile.lane + i);
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
         if (added) value += load<vf>(added + tile.lane + i);
@@ -242,19 +238,19 @@ class Product {
     const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
     const Finished tile{sums, task.first + row, count, task.group * group_lanes, added_};
     if (epilogue_ == Epilogue::gate_up)
-      return finish_gate_up<F, Epilogue::gate_up>(w_, x_, tile, static_cast<Value*>(out_));
+      return finish_gate_up<F, Epilogue::gate_up>(w_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_clamped)
-      return finish_gate_up<F, Epilogue::gate_up_clamped>(w_, x_, tile, static_cast<Value*>(out_));
+      return finish_gate_up<F, Epilogue::gate_up_clamped>(w_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_gelu)
-      return finish_gate_up<F, Epilogue::gate_up_gelu>(w_, x_, tile, static_cast<Value*>(out_));
+      return finish_gate_up<F, Epilogue::gate_up_gelu>(w_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_gelu_erf)
-      return finish_gate_up<F, Epilogue::gate_up_gelu_erf>(w_, x_, tile, static_cast<Value*>(out_));
+      return finish_gate_up<F, Epilogue::gate_up_gelu_erf>(w_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gelu || epilogue_ == Epilogue::gelu_erf || epilogue_ == Epilogue::relu)
-      return finish_activated<F>(w_, x_, tile, epilogue_, static_cast<Value*>(out_));
+      return finish_activated<F>(w_, tile, epilogue_, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
-    if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, x_, tile, out);
-    if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);
-    finish<F, Write::over>(w_, x_, tile, out);
+    if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, tile, out);
+    if (past_caches_) return finish<F, Write::past_caches>(w_, tile, out);
+    finish<F, Write::over>(w_, tile, out);
   }
 
   const Weights& w_;

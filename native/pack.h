@@ -98,107 +98,87 @@ void pack_weights(Pool& pool, const SourceMatrix* parts, const Weights& w) {
   });
 }
 
-// The same in int8, with a scale for each output: a plain matrix is read twice, first for the largest weights.
-inline void pack_bytes(Pool& pool, const SourceMatrix* parts, const Weights& w) {
-  parallel_for(pool, w.groups, [&](std::int64_t group, int) {
-    alignas(64) std::int8_t held[group_lanes][piece];
-    alignas(64) float values[piece];
-    Place places[group_lanes];
-    Scale scales[group_lanes];
-    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
-      const Place place = places[lane] = place_of(parts, w, group, lane);
-      if (place.part && place.part->kind == Source::i8) {
-        w.scales[group * group_lanes + lane] = place.part->scales[place.row];
-        continue;
-      }
-      std::uint32_t largest = 0;
-      for (std::int64_t k = 0; place.part && k < w.columns; k += piece) {
-        const std::int64_t width = w.columns - k < piece ? w.columns - k : piece;
-        convert(*place.part, place.row * w.columns + k, width, values);
-        const std::uint32_t bits = largest_bits(values, width);
-        largest = bits > largest ? bits : largest;
-      }
-      scales[lane] = scale_of(largest);
-      w.scales[group * group_lanes + lane] = scales[lane].scale;
-    }
-    std::uint32_t* out = w.data + group * w.steps * group_lanes;
-    for (std::int64_t k = 0; k < w.columns; k += piece) {
-      const std::int64_t width = w.columns - k < piece ? w.columns - k : piece;
-      for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
-        std::memset(held[lane], 0, piece);
-        if (!places[lane].part) continue;
-        if (places[lane].part->kind == Source::i8) {
-          const auto* bytes = static_cast<const std::int8_t*>(places[lane].part->data);
-          std::memcpy(held[lane], bytes + places[lane].row * w.columns + k, width);
-          continue;
-        }
-        convert(*places[lane].part, places[lane].row * w.columns + k, width, values);
-        quantize(values, width, scales[lane], held[lane]);
-      }
-      for (auto& row : held)
-        for (auto& byte : row) byte = static_cast<std::int8_t>(byte ^ -128);  // + 128, as unsigned
-      interleave(held, piece, (width + 3) / 4, out + k / 4 * group_lanes);
-    }
-  });
-}
-
-// A span of 32 outputs on its way to the layout of types.h: `codes` [inputs][32].
-struct SpanCodes {
-  alignas(64) std::int32_t codes[most_span][group_lanes];
-  alignas(64) float values[most_span * group_lanes];
+// A group of inputs of 32 outputs on its way to the layout of types.h: `codes` [inputs][32], as many bits each.
+template <int bits>
+struct GroupCodes {
+  static constexpr std::int32_t zero = bits == 4 ? 8 : 128;
+  static constexpr std::int64_t per_line = 32 / bits;
+  alignas(64) std::int32_t codes[most_group][group_lanes];
+  alignas(64) float values[most_group * group_lanes];
 
   void clear() {
     std::memset(values, 0, sizeof values);
     for (auto& row : codes)
-      for (std::int32_t& code : row) code = 8;
+      for (std::int32_t& code : row) code = zero;
   }
-  // A lane's inputs as they are held.
+  // A lane's inputs as they are held: of 8 bits with their sign.
   void take(const std::uint8_t* from, std::int64_t width, std::int64_t lane) {
-    for (std::int64_t k = 0; k < width; ++k) codes[k][lane] = from[k] & 15;
+    for (std::int64_t k = 0; k < width; ++k) codes[k][lane] = bits == 4 ? from[k] & 15 : from[k] ^ 128;
   }
   // A lane's inputs that are yet to be quantized.
   void take(const SourceMatrix& m, std::int64_t at, std::int64_t width, std::int64_t lane) {
-    float row[most_span];
+    float row[most_group];
     convert(m, at, width, row);
     for (std::int64_t k = 0; k < width; ++k) values[k * group_lanes + lane] = row[k];
   }
   // Those lanes of `plain`; scales [32].
   void quantize(std::int64_t inputs, const vi* plain, float* scales) {
     for (int v = 0; v < group_lanes / lanes; ++v) {
-      const SpanSearch found = search(values + v * lanes, inputs);
-      store(scales + v * lanes, found.scale);
-      for (std::int64_t k = 0; k < inputs; ++k) {
-        const vf code = SpanSearch::code(found.units(load<vf>(values + k * group_lanes + v * lanes)), found.steps);
-        std::int32_t* to = codes[k] + v * lanes;
-        store(to, plain[v] ? __builtin_convertvector(code, vi) + 8 : load<vi>(to));
+      if constexpr (bits == 4) {
+        const SpanSearch found = search(values + v * lanes, inputs);
+        store(scales + v * lanes, found.scale);
+        round(inputs, v, plain[v], [&](vf x) { return SpanSearch::code(found.units(x), found.steps); });
+      } else {
+        const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
+        const SpanScales found = scales_of(values + v * lanes, inputs);
+        store(scales + v * lanes, found.scale);
+        round(inputs, v, plain[v], [&](vf x) { return (found.units(x) + magic) - magic; });
       }
     }
   }
-  void write(std::int64_t inputs, std::uint32_t* out) const {
-    for (std::int64_t line = 0; line < inputs / 8; ++line, out += group_lanes)
+  void write(std::int64_t first, std::int64_t inputs, std::uint32_t* out) const {
+    for (std::int64_t line = first / per_line; line < (first + inputs) / per_line; ++line, out += group_lanes)
       for (int v = 0; v < group_lanes; v += lanes) {
         vu lane{};
-        for (int k = 0; k < 8; ++k) lane |= load<vu>(codes[8 * line + k] + v) << (k % 4 * 8 + k / 4 * 4);
+        for (int k = 0; k < per_line; ++k) lane |= load<vu>(codes[per_line * line + k] + v) << (k % 4 * 8 + k / 4 * 4);
         store(out + v, lane);
       }
   }
+
+ private:
+  template <class Code>
+  void round(std::int64_t inputs, int v, vi plain, Code&& code) {
+    for (std::int64_t k = 0; k < inputs; ++k) {
+      std::int32_t* to = codes[k] + v * lanes;
+      const vi found = __builtin_convertvector(code(load<vf>(values + k * group_lanes + v * lanes)), vi) + zero;
+      store(to, plain ? found : load<vi>(to));
+    }
+  }
 };
 
-// A row of blocks with codes of 4 bits → its lane of a group; returns the factor of its scales. scales: [2][spans], to
-// work in.
+// A row of blocks → its lane of a group; returns the factor of its scales. scales: [2][spans], to work in.
 inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w, std::int64_t lane,
                        std::uint32_t* first, float* scales) {
-  const std::int64_t spans = w.steps, groups = m.blocks.values / code_group;
-  const auto* block = static_cast<const std::uint8_t*>(m.data) + row * (spans / groups) * m.blocks.nbytes;
+  const std::int64_t spans = w.steps;
   float* offsets = scales + spans;
   with_type(m.blocks.type, [&](auto known) {
     constexpr BlockType type = decltype(known)::value;
-    if constexpr (has_codes(type)) {
-      std::uint32_t* out = first + w.spans.first_codes() + lane;
-      for (std::int64_t s = 0; s < spans; s += groups, block += m.blocks.nbytes) {
-        group_scales<type>(block, scales + s, offsets + s);
+    const std::int64_t groups = m.blocks.values / group_inputs(type);
+    const auto* block = static_cast<const std::uint8_t*>(m.data) + row * (spans / groups) * m.blocks.nbytes;
+    std::uint32_t* out = first + w.spans.first_codes() + lane;
+    for (std::int64_t s = 0; s < spans; s += groups, block += m.blocks.nbytes) {
+      group_scales<type>(block, scales + s, offsets + s);
+      if constexpr (has_codes(type)) {
         for (std::int64_t g = 0; g < groups; ++g, out += w.step_lanes)
           for (std::int64_t line = 0; line < 4; ++line) out[line * group_lanes] = code_line<type>(block, g, line);
+      } else {
+        alignas(4) std::int8_t whole[most_block];
+        whole_numbers<type>(block, whole);
+        constexpr std::int64_t lines = group_inputs(type) / 4;
+        for (std::int64_t g = 0; g < groups; ++g, out += w.step_lanes)
+          for (std::int64_t line = 0; line < lines; ++line)
+            out[line * group_lanes] =
+                word_at(reinterpret_cast<const std::uint8_t*>(whole) + 4 * (g * lines + line)) ^ 0x80808080u;
       }
     }
   });
@@ -211,10 +191,12 @@ inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w
   return units.factor;
 }
 
-// The lanes of a group that are plain, which are quantized, and those that come as codes. scales: [spans][32], to work
-// in.
-inline void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, float* factors, float* scales) {
-  const std::int64_t inputs = w.spans.inputs, spans = w.steps;
+// The lanes of a group of outputs that are plain, which are quantized, and those that come as codes. scales: [spans][32], to
+// work in.
+template <int bits>
+void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, float* factors, float* scales) {
+  const std::int64_t spans = w.steps, inputs = w.group_spans * w.spans.inputs;
+  const std::int64_t groups = (spans + w.group_spans - 1) / w.group_spans;
   vi plain[group_lanes / lanes]{};
   bool any_plain = false;
   for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
@@ -223,30 +205,35 @@ inline void pack_lanes(const Place* places, const Weights& w, std::uint32_t* fir
     plain[lane / lanes][lane % lanes] = -1;
     any_plain = true;
   }
-  SpanCodes span;
-  for (std::int64_t s = 0; s < spans; ++s) {
-    const std::int64_t k = s * inputs, width = w.columns - k < inputs ? w.columns - k : inputs;
-    std::uint32_t* out = first + s * w.step_lanes;
-    auto* held = reinterpret_cast<std::uint16_t*>(out);
-    span.clear();
+  GroupCodes<bits> group;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const std::int64_t k = g * inputs, width = w.columns - k < inputs ? w.columns - k : inputs;
+    std::uint16_t held[2][group_lanes]{};  // scales and offsets of the lanes that come as codes
+    group.clear();
     for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
       const auto [part, row] = places[lane];
       if (!part || part->kind == Source::blocks) continue;
       if (part->kind != Source::codes) {
-        span.take(*part, row * w.columns + k, width, lane);
+        group.take(*part, row * w.columns + k, width, lane);
         continue;
       }
-      span.take(static_cast<const std::uint8_t*>(part->data) + row * w.columns + k, width, lane);
-      held[lane] = part->span_scales[row * spans + s];
-      if (part->span_offsets) held[group_lanes + lane] = part->span_offsets[row * spans + s];
+      group.take(static_cast<const std::uint8_t*>(part->data) + row * w.columns + k, width, lane);
+      held[0][lane] = part->group_scales[row * groups + g];
+      if (part->group_offsets) held[1][lane] = part->group_offsets[row * groups + g];
     }
-    if (any_plain) span.quantize(inputs, plain, scales + s * group_lanes);
-    span.write(inputs, out + w.spans.first_codes());
+    float found[group_lanes];
+    if (any_plain) group.quantize(inputs, plain, found);
+    for (std::int64_t s = g * w.group_spans; s < spans && s < (g + 1) * w.group_spans; ++s) {
+      std::uint32_t* out = first + s * w.step_lanes;
+      std::memcpy(out, held, w.spans.offsets ? sizeof held : sizeof held[0]);
+      if (any_plain) std::memcpy(scales + s * group_lanes, found, sizeof found);
+      group.write((s - g * w.group_spans) * w.spans.inputs, w.spans.inputs, out + w.spans.first_codes());
+    }
   }
   for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
     const auto [part, row] = places[lane];
     if (part && part->kind == Source::codes) {
-      factors[lane] = part->scales[row];
+      factors[lane] = part->factors[row];
     } else if (part && part->kind != Source::blocks) {
       factors[lane] = hold_scales(scales + lane, spans, group_lanes, reinterpret_cast<std::uint16_t*>(first) + lane,
                                   2 * w.step_lanes);
@@ -254,8 +241,9 @@ inline void pack_lanes(const Place* places, const Weights& w, std::uint32_t* fir
   }
 }
 
-// The same in int4: plain matrices are quantized, codes are taken as they are, and so are blocks of such.
-inline void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
+// The same in int8 or int4: plain matrices are quantized, codes are taken as they are, and so are blocks.
+template <int bits>
+void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
   pool.reserve(w.steps * group_lanes * sizeof(float));
   parallel_for(pool, w.groups, [&](std::int64_t group, int worker) {
     Place places[group_lanes];
@@ -265,8 +253,8 @@ inline void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) 
       all_blocks &= places[lane].part && places[lane].part->kind == Source::blocks;
     }
     std::uint32_t* first = w.data + group * w.steps * w.step_lanes;
-    float *factors = w.scales + group * group_lanes, *scales = static_cast<float*>(pool.own(worker));
-    if (!all_blocks) pack_lanes(places, w, first, factors, scales);
+    float *factors = w.factors + group * group_lanes, *scales = static_cast<float*>(pool.own(worker));
+    if (!all_blocks) pack_lanes<bits>(places, w, first, factors, scales);
     for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
       const auto [part, row] = places[lane];
       if (part && part->kind == Source::blocks) factors[lane] = pack_lane(*part, row, w, lane, first, scales);
@@ -316,10 +304,7 @@ void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, st
       for (std::int64_t s = 0; s < w.steps; ++s) {
         const std::uint32_t lane = from[s * group_lanes];
         const std::uint32_t low_bits = lane << 16, high_bits = lane & 0xffff0000u;
-        if constexpr (per_step == 4) {
-          for (std::int64_t k = 4 * s; k < w.columns && k < 4 * s + 4; ++k)
-            to[k] = static_cast<float>(static_cast<std::int32_t>(lane >> k % 4 * 8 & 0xffu) - 128) * w.scales[ids[t]];
-        } else if constexpr (per_step == 1) {
+        if constexpr (per_step == 1) {
           std::memcpy(to + s, &lane, 4);
         } else {
           std::memcpy(to + 2 * s, &low_bits, 4);
@@ -330,20 +315,24 @@ void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, st
   });
 }
 
-inline void embed_from_spans(Pool& pool, const Weights& w, const std::int32_t* ids, std::int64_t tokens, float* out) {
+template <int bits>
+void embed_from_spans(Pool& pool, const Weights& w, const std::int32_t* ids, std::int64_t tokens, float* out) {
+  constexpr std::int64_t per_line = 32 / bits;
   parallel_rows(pool, tokens, tokens * w.columns * 8, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
       const std::int64_t lane = ids[t] % group_lanes, inputs = w.spans.inputs;
       const std::uint32_t* from = w.data + ids[t] / group_lanes * w.steps * w.step_lanes;
+      const float factor = w.factors[ids[t]];
       float* to = out + t * w.columns;
       for (std::int64_t k = 0; k < w.columns; ++k) {
         const std::uint32_t* step = from + k / inputs * w.step_lanes;
         const std::int64_t at = k % inputs;
         const auto* held = reinterpret_cast<const std::uint16_t*>(step) + lane;
-        const std::uint32_t codes = step[w.spans.first_codes() + at / 8 * group_lanes + lane];
-        const int code = static_cast<int>(codes >> (at % 4 * 8 + at % 8 / 4 * 4)) & 15;
-        to[k] = static_cast<float>(w.spans.meanings[code] - 128) * (from_f16(held[0]) * w.scales[ids[t]]);
-        if (w.spans.offsets) to[k] += from_f16(held[group_lanes]) * w.scales[ids[t]];
+        const std::uint32_t codes = step[w.spans.first_codes() + at / per_line * group_lanes + lane];
+        const std::uint32_t code = codes >> (at % 4 * 8 + at % per_line / 4 * 4) & ((1u << bits) - 1);
+        const int value = (bits == 4 ? w.spans.meanings[code] : static_cast<int>(code)) - 128;
+        to[k] = static_cast<float>(value) * (from_f16(held[0]) * factor);
+        if (w.spans.offsets) to[k] += from_f16(held[group_lanes]) * factor;
       }
     }
   });

@@ -17,6 +17,7 @@ namespace inflight {
 struct Layout {
   Hold hold = Hold::act;
   Weights::Spans spans{};
+  std::int64_t group_spans = 1;  // that share scales
 };
 
 // Whether rows of x that are laid out for one go with the other.
@@ -30,7 +31,7 @@ struct Piece {
   Layout layout;
   Weights weights{};
   Memory memory;
-  std::vector<float> scales;
+  std::vector<float> factors;
   std::vector<std::int32_t> order;  // in which it wants x's columns; empty: as they are
   std::int64_t first = 0;           // of its outputs, among the matrix's
   const std::int32_t* order_or_null() const { return order.empty() ? nullptr : order.data(); }
@@ -46,7 +47,7 @@ struct Linear {
   std::int64_t nbytes() const {
     std::size_t bytes = bias.size() * sizeof(float);
     for (const Piece& piece : pieces)
-      bytes += piece.memory.bytes() + (piece.scales.size() + piece.order.size()) * 4;
+      bytes += piece.memory.bytes() + (piece.factors.size() + piece.order.size()) * 4;
     return static_cast<std::int64_t>(bytes);
   }
 };

@@ -21,16 +21,16 @@
 
 namespace inflight {
 
-constexpr std::int64_t most_int8_columns = 0x7fffffff / (127 * 127);
-
-inline Layout layout_of(nb::handle hold, nb::handle span, nb::handle offsets, nb::handle meanings) {
+inline Layout layout_of(nb::handle hold, nb::handle group, nb::handle offsets, nb::handle meanings) {
   const auto name = nb::cast<std::string>(hold);
-  if (name == "act" || name == "int8") return {name == "act" ? Hold::act : Hold::int8, {}};
-  if (name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
-  Layout layout{Hold::int4, {nb::cast<std::int64_t>(span), nb::cast<bool>(offsets), {}}};
-  if (const std::int64_t n = layout.spans.inputs; n != 16 && n != 32 && n != 64 && n != 128)
-    refuse("in int4 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
-  const Array table(meanings, "what codes stand for", Kind::i8, {16});
+  if (name == "act") return {Hold::act, {}};
+  if (name != "int8" && name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
+  const auto n = nb::cast<std::int64_t>(group);
+  if (n != 16 && n != 32 && n != 64 && n != most_group)
+    refuse("in " + name + " 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
+  const std::int64_t inputs = n < most_span ? n : most_span;
+  Layout layout{name == "int8" ? Hold::int8 : Hold::int4, {inputs, nb::cast<bool>(offsets), {}}, n / inputs};
+  const Array table(meanings, "the values that codes stand for", Kind::i8, {16});
   for (int i = 0; i < 16; ++i) layout.spans.meanings[i] = static_cast<std::uint8_t>(table.data<std::int8_t>()[i] + 128);
   return layout;
 }
@@ -49,7 +49,7 @@ inline SourceMatrix::Blocks blocks_of(const std::string& name) {
   refuse("there are no blocks of the type " + name);
 }
 
-// A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors), or
+// A matrix of a checkpoint: plain numbers, or (codes, scales, offsets or None, factors), or
 // (name of the type, rows of blocks, columns, pages of a file's map or None).
 struct PartSource {
   std::vector<Array> arrays;
@@ -75,31 +75,25 @@ struct PartSource {
     if (nb::isinstance<nb::str>(parts[0])) {
       take_blocks(parts);
       const BlockType type = matrix.blocks.type;
-      const bool in_int4 =
-          has_codes(type) && layout.spans.inputs == 32 && layout.spans.offsets == has_offsets(type);
-      if (layout.hold == Hold::act || (layout.hold == Hold::int4 && !in_int4))
-        refuse("blocks go with their own layout");
+      const bool fits = layout.hold == (has_codes(type) ? Hold::int4 : Hold::int8) &&
+                        layout.group_spans == 1 && layout.spans.inputs == group_inputs(type) && layout.spans.offsets == has_offsets(type);
+      if (!fits) refuse("blocks go with their own layout");
       return;
     }
-    const bool bytes = layout.hold == Hold::int8;
-    if (nb::len(parts) != (bytes ? 2 : 4) || layout.hold == Hold::act)
-      refuse("a quantized matrix goes with its own layout");
-    arrays.emplace_back(parts[0], "a weight matrix", bytes ? Kind::i8 : Kind::u8,
-                        std::initializer_list<std::int64_t>{any, any});
+    if (nb::len(parts) != 4 || layout.hold == Hold::act) refuse("a quantized matrix goes with its own layout");
+    arrays.emplace_back(parts[0], "a weight matrix", Kind::u8, std::initializer_list<std::int64_t>{any, any});
     const std::int64_t rows = arrays[0].size(0);
     columns = arrays[0].size(1);
-    matrix = {arrays[0].data(), rows, bytes ? Source::i8 : Source::codes, nullptr, nullptr, nullptr, {}};
-    arrays.emplace_back(parts[bytes ? 1 : 3], "scales of outputs", Kind::f32,
-                        std::initializer_list<std::int64_t>{rows});
-    matrix.scales = arrays[1].data<float>();
-    if (bytes) return;
-    const std::int64_t spans = (columns + layout.spans.inputs - 1) / layout.spans.inputs;
-    arrays.emplace_back(parts[1], "scales of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
-    matrix.span_scales = arrays[2].data<std::uint16_t>();
+    matrix = {arrays[0].data(), rows, Source::codes, nullptr, nullptr, nullptr, {}};
+    arrays.emplace_back(parts[3], "scales of outputs", Kind::f32, std::initializer_list<std::int64_t>{rows});
+    matrix.factors = arrays[1].data<float>();
+    const std::int64_t group = layout.spans.inputs * layout.group_spans, groups = (columns + group - 1) / group;
+    arrays.emplace_back(parts[1], "scales of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, groups});
+    matrix.group_scales = arrays[2].data<std::uint16_t>();
     if (parts[2].is_none() != !layout.spans.offsets) refuse("a matrix with offsets goes with a layout that has them");
     if (!layout.spans.offsets) return;
-    arrays.emplace_back(parts[2], "offsets of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
-    matrix.span_offsets = arrays[3].data<std::uint16_t>();
+    arrays.emplace_back(parts[2], "offsets of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, groups});
+    matrix.group_offsets = arrays[3].data<std::uint16_t>();
   }
 
   // When it has been packed: what is asked for again comes from the file again.
@@ -155,18 +149,17 @@ struct PieceSources {
 inline void shape(const Backend& backend, WeightArena& arena, Piece& piece) {
   Weights& w = piece.weights;
   const Hold hold = piece.layout.hold;
-  if (hold == Hold::int8 && w.columns > most_int8_columns)
-    refuse("sums of int8 products fit 32 bits over " + std::to_string(most_int8_columns) + " columns, not over " +
-           std::to_string(w.columns));
   w.spans = piece.layout.spans;
-  const std::int64_t inputs = hold == Hold::int4 ? w.spans.inputs : hold == Hold::int8 ? 4 : per_step(backend.format());
+  w.group_spans = piece.layout.group_spans;
+  const bool spans = hold != Hold::act;
+  const std::int64_t inputs = spans ? w.spans.inputs : per_step(backend.format());
   w.steps = (w.columns + inputs - 1) / inputs;
-  w.step_lanes = hold == Hold::int4 ? w.spans.first_codes() + inputs / 8 * group_lanes : group_lanes;
+  w.step_lanes = spans ? w.spans.first_codes() + inputs / (hold == Hold::int4 ? 8 : 4) * group_lanes : group_lanes;
   w.groups = ((w.gate_up ? 2 : 1) * ((w.rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
   piece.memory = arena.take(static_cast<std::size_t>(w.groups * w.steps * w.step_lanes * 4));
   w.data = static_cast<std::uint32_t*>(piece.memory.data());
-  if (hold != Hold::act) piece.scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
-  w.scales = hold == Hold::act ? nullptr : piece.scales.data();
+  if (spans) piece.factors.resize(static_cast<std::size_t>(w.groups * group_lanes));
+  w.factors = spans ? piece.factors.data() : nullptr;
 }
 
 // One more piece of a matrix; later, in the order of calls, if it may be.
@@ -255,13 +248,13 @@ inline std::shared_ptr<Linear> pack_gate_up(Backend& backend, nb::tuple piece, n
   return linear;
 }
 
-// Of each piece its packed weights and its scales, as bytes: what one may compare.
+// Of each piece its packed weights and its factors, as bytes, to be compared.
 inline nb::list contents(Backend& backend, const Linear& linear) {
   backend.finish_packing();
   nb::list found;
   for (const Piece& piece : linear.pieces) {
     found.append(nb::bytes(static_cast<const char*>(piece.memory.data()), piece.memory.bytes()));
-    found.append(nb::bytes(reinterpret_cast<const char*>(piece.scales.data()), piece.scales.size() * sizeof(float)));
+    found.append(nb::bytes(reinterpret_cast<const char*>(piece.factors.data()), piece.factors.size() * sizeof(float)));
   }
   return found;
 }

@@ -1,5 +1,5 @@
-// float32 → int8 with one scale for a row of numbers: of activations (a token's), of weights (an output's),
-// and of keys and values (a position's of one head).
+// float32 → int8 with one scale for neighbouring numbers: 32 activations of a token, a group of an output's weights, a
+// position's key or value of one head.
 //
 // Symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · 127 / largest), ties to even,
 // hence −127 … 127. The same bits on every instruction set and in numpy (backends/int8.py). A row without a number above

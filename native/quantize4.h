@@ -1,7 +1,8 @@
-// float32 → codes of 4 bits with one scale for each span of inputs, symmetric, by a search for the scale.
+// float32 weights → codes of 4 or 8 bits with one scale for each group of inputs, symmetric: of 4 bits by a search for the
+// scale, of 8 by the largest.
 //
-// Knows the rule of backends/int4.py and keeps to it bit for bit on every instruction set: lanes are outputs, so each sum
-// is one chain in rising k, and nothing is fused.
+// Knows the rules of backends/int4.py and int8.py and keeps to them bit for bit on every instruction set: lanes are outputs,
+// so each sum is one chain in rising k, and nothing is fused.
 #pragma once
 #include "quantize.h"
 #include "types.h"
@@ -35,7 +36,7 @@ INLINE SpanSearch search(const float* values, std::int64_t inputs) {
   std::memcpy(&least_bits, &least_quantized, 4);
   const vi finite = most < infinite_bits, used = finite & (most >= least_bits);
   SpanSearch found{used ? largest : all(1.0f), {}, {}, used};
-  alignas(64) float units[most_span * lanes];
+  alignas(64) float units[most_group * lanes];
   const vf inverse = all(1.0f) / found.largest;
   for (std::int64_t k = 0; k < inputs; ++k)
     store(units + k * lanes, (vf)((vu)(load<vf>(values + k * group_lanes) * inverse) & (vu)used));
@@ -56,6 +57,24 @@ INLINE SpanSearch search(const float* values, std::int64_t inputs) {
   }
   found.scale = used ? fitted * found.largest : finite ? vf{} : all(__builtin_nanf(""));
   return found;
+}
+
+// The same in 8 bits: values → whole numbers of `scale`, before they are rounded.
+struct SpanScales {
+  vf scale, inverse;
+  vi used;
+
+  INLINE vf units(vf x) const { return (vf)((vu)(x * inverse) & (vu)used); }
+};
+
+INLINE SpanScales scales_of(const float* values, std::int64_t inputs) {
+  vu most{};
+  for (std::int64_t k = 0; k < inputs; ++k) most = max(most, (vu)load<vf>(values + k * group_lanes) & 0x7fffffffu);
+  std::uint32_t least_bits;
+  std::memcpy(&least_bits, &least_quantized, 4);
+  const vi finite = most < infinite_bits, used = finite & (most >= least_bits);
+  const vf largest = used ? (vf)most : all(1.0f);
+  return {used ? largest / 127.0f : finite ? vf{} : all(__builtin_nanf("")), all(127.0f) / largest, used};
 }
 
 // The units of an output: a power of two, by the bits of the largest of what is held in them.

@@ -29,8 +29,8 @@ INLINE void with(Format format, Then&& then) {
 }
 
 void pack(Pool& pool, Format format, Hold hold, const SourceMatrix* parts, const Weights& w) {
-  if (hold == Hold::int8) return pack_bytes(pool, parts, w);
-  if (hold == Hold::int4) return pack_spans(pool, parts, w);
+  if (hold == Hold::int8) return pack_spans<8>(pool, parts, w);
+  if (hold == Hold::int4) return pack_spans<4>(pool, parts, w);
   with(format, [&](auto value) { pack_weights<decltype(value)>(pool, parts, w); });
 }
 
@@ -40,8 +40,8 @@ void copy_rows(Pool& pool, Format format, const SourceMatrix& m, std::int64_t co
 
 void embed_packed(Pool& pool, Format format, Hold hold, const Weights& w, const std::int32_t* ids, std::int64_t tokens,
                   float* out) {
-  if (hold == Hold::int4) return embed_from_spans(pool, w, ids, tokens, out);
-  if (hold == Hold::int8) return embed_from_packed<4>(pool, w, ids, tokens, out);
+  if (hold == Hold::int4) return embed_from_spans<4>(pool, w, ids, tokens, out);
+  if (hold == Hold::int8) return embed_from_spans<8>(pool, w, ids, tokens, out);
   with(format, [&](auto value) { embed_from_packed<4 / sizeof value>(pool, w, ids, tokens, out); });
 }
 

@@ -150,10 +150,10 @@ using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
 template <bool weights_signed = false>
 using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesByHalves<weights_signed>>::type;
 
-// Weights as codes of 4 bits, in steps of a span each (types.h). x of a span: what its sums begin with (`first`), its
-// bytes, float(Σ x). `add` forms a span's sums of whole numbers and leaves x behind the bytes; they are then added up in
-// float32, times their scale. Codes are unpacked once for all rows, four to a lane of each half of a byte. near() is called
-// once for each line of codes.
+// Weights as whole numbers of 4 or 8 bits, in steps of a span each (types.h). x of a span: the number that its sums begin
+// with (`first`), its bytes, the scale of its 32 inputs, and Σ x times that. `add` forms a span's sums of whole numbers and
+// leaves x behind the bytes; they are then added up in float32, times the scales of both sides. Codes of 4 bits are unpacked once for all rows, four to a lane of each
+// half of a byte. near() is called once for each line of codes.
 
 // What the sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, times Σ x.
 INLINE std::int32_t from_code_0(std::int32_t sum, const ByteTable& meanings) { return sum * (meanings.first - 128); }
@@ -163,15 +163,14 @@ struct NibblesByBytes {
   using Dot = Bytes<>;
   using X = Dot::X;
   using Sum = vf;
-  static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4;
-  template <int M, int N, class Rows, class Near>
-  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, Rows& x,
-                         const Near& near) {
+  static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4, inputs_per_line = 8;
+  template <int lines, int M, int N, class Rows, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, const ByteTable& meanings, Rows& x, const Near& near) {
     const auto as_it_is = [](vu w) __attribute__((always_inline)) { return w; };
     if (meanings.linear) {
-      add_bytes(sums, codes, lines, as_it_is, x, near);
+      add_bytes<lines>(sums, codes, as_it_is, x, near);
     } else {
-      add_bytes(sums, codes, lines, meanings, x, near);
+      add_bytes<lines>(sums, codes, meanings, x, near);
     }
   }
   INLINE static std::int32_t first(std::int32_t sum, const ByteTable& meanings) {
@@ -179,69 +178,64 @@ struct NibblesByBytes {
   }
 
  private:
-  template <int M, int N, class Met, class Rows, class Near>
-  INLINE static void add_bytes(vi (&sums)[M][N], const char* codes, std::int64_t lines, const Met& met, Rows& x,
-                               const Near& near) {
+  template <int lines, int M, int N, class Met, class Rows, class Near>
+  INLINE static void add_bytes(vi (&sums)[M][N], const char* codes, const Met& met, Rows& x, const Near& near) {
     const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
       vu w[N];
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) w[n] = met(load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu);
       Dot::template step<M, N>(sums, w, x, i);
     };
-    const auto one = [&](int line) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int line = 0; line < lines; ++line, codes += group_lanes * 4)
       near(), step(0, 2 * line), step(4, 2 * line + 1);
-      codes += group_lanes * 4;
-    };
-    for (; lines > 0; lines -= 2) one(0), one(1), x.advance(4 * x_per_step);
+    x.advance(2 * lines * x_per_step);
   }
 };
 
 // For machines without that dot product, but with one that multiplies bytes in pairs and adds up in 16 bits. There linear
-// codes are met as they are, from 0 to 15: eight steps fit. Others by their magnitude, the sign given to x: one step fits.
+// codes are met as they are, from 0 to 15: a span of 32 fits. Others by their magnitude, the sign given to x: one step fits.
 struct NibblesByPairs {
   using X = x_lane;
   using Sum = vf;
-  static constexpr int x_per_step = 1, values_per_step = 4;
-  static constexpr std::int64_t lines_that_fit = 4;
+  static constexpr int x_per_step = 1, values_per_step = 4, inputs_per_line = 8;
   INLINE static vi add_up(vs pairs) { return dot2_of_halves((vu)pairs, all(0x00010001u)); }
 
-  template <int M, int N, class Rows, class Near>
-  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, Rows& x,
-                         const Near& near) {
-    if (!meanings.linear) return add_looked_up(sums, codes, lines, meanings, x, near);
-    for (std::int64_t begin = 0; begin < lines; begin += lines_that_fit) {
-      vs pairs[M][N] = {};
-      const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
-        vu w[N];
+  template <int lines, int M, int N, class Rows, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, const ByteTable& meanings, Rows& x, const Near& near) {
+    if (!meanings.linear) return add_looked_up<lines>(sums, codes, meanings, x, near);
+    vs pairs[M][N] = {};
+    const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
+      vu w[N];
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) w[n] = load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu;
+      for (int n = 0; n < N; ++n) w[n] = load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu;
 #pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) {
-          const vu four = all(static_cast<std::uint32_t>(x(m, i)));
+      for (int m = 0; m < M; ++m) {
+        const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
-          for (int n = 0; n < N; ++n) {
-            pairs[m][n] += pairs_of_bytes(w[n], four);
-            if constexpr (lanes < 16) in_register(pairs[m][n]);  // 32 registers of AVX-512 hold them either way
-          }
+        for (int n = 0; n < N; ++n) {
+          pairs[m][n] += pairs_of_bytes(w[n], four);
+          if constexpr (lanes < 16) in_register(pairs[m][n]);  // 32 registers of AVX-512 hold them either way
         }
-      };
-      const std::int64_t end = lines < begin + lines_that_fit ? lines : begin + lines_that_fit;
-      for (std::int64_t line = begin; line < end; ++line, codes += group_lanes * 4)
-        near(), step(0, 0), step(4, 1), x.advance(2);
+      }
+    };
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m)
+    for (int line = 0; line < lines; ++line, codes += group_lanes * 4)
+      near(), step(0, 2 * line), step(4, 2 * line + 1);
+    x.advance(2 * lines);
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
-    }
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
   }
   INLINE static std::int32_t first(std::int32_t sum, const ByteTable& meanings) {
     return meanings.linear ? from_code_0(sum, meanings) : 0;
   }
 
  private:
-  template <int M, int N, class Rows, class Near>
-  INLINE static void add_looked_up(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings,
-                                   Rows& x, const Near& near) {
+  template <int lines, int M, int N, class Rows, class Near>
+  INLINE static void add_looked_up(vi (&sums)[M][N], const char* codes, const ByteTable& meanings, Rows& x,
+                                   const Near& near) {
     const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
       vu w[N];
 #pragma GCC unroll 16
@@ -254,21 +248,51 @@ struct NibblesByPairs {
         for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
       }
     };
-    for (std::int64_t line = 0; line < lines; ++line, codes += group_lanes * 4)
-      near(), step(0, 0), step(4, 1), x.advance(2);
+#pragma GCC unroll 16
+    for (int line = 0; line < lines; ++line, codes += group_lanes * 4)
+      near(), step(0, 2 * line), step(4, 2 * line + 1);
+    x.advance(2 * lines);
   }
 };
 
 using Nibbles = Either<has_int8_dot || !has_byte_pairs, NibblesByBytes, NibblesByPairs>::type;
+
+// Weights of 8 bits: their signed value + 128, which is taken off before a block's sums begin.
+struct Octets {
+  using Dot = Bytes<>;
+  using X = Dot::X;
+  using Sum = vf;
+  static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4, inputs_per_line = 4;
+  template <int lines, int M, int N, class Rows, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, const ByteTable&, Rows& x, const Near& near) {
+#pragma GCC unroll 16
+    for (int line = 0; line < lines; ++line, codes += group_lanes * 4) {
+      vu w[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) w[n] = load<vu>(codes + n * sizeof(vu));
+      near(), Dot::template step<M, N>(sums, w, x, line);
+    }
+    x.advance(lines * x_per_step);
+  }
+  INLINE static std::int32_t first(std::int32_t sum, const ByteTable&) { return -128 * sum; }
+};
+
+template <class A, class B>
+constexpr bool same = false;
+template <class A>
+constexpr bool same<A, A> = true;
+
 template <class F>
 constexpr bool by_spans = false;
 template <>
 constexpr bool by_spans<Nibbles> = true;
+template <>
+constexpr bool by_spans<Octets> = true;
 
 // x of a span of inputs, in lanes.
 template <class F>
 constexpr std::int64_t x_lanes_of(std::int64_t inputs) {
-  return inputs / 4 * F::x_per_step + 2;
+  return inputs / 4 * F::x_per_step + 3;
 }
 
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
@@ -350,8 +374,8 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
     for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
 }
 
-// The same over spans of codes: each is unpacked once for all rows.
-template <class F, int M, int P, int fetched>
+// The same over spans of so many inputs: each is unpacked once for all rows.
+template <class F, int M, int P, int fetched, int inputs>
 __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
   constexpr int N = P * vectors;
   vf sums[M][N];
@@ -361,8 +385,8 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     for (int n = 0; n < N; ++n) sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * group_lanes + n * lanes);
 
   Rows<F, M> x(work.x, work.x_stride);
-  const std::int64_t lines = work.spans.inputs / 8, head = work.spans.first_codes();
-  const std::int64_t step_bytes = (head + lines * group_lanes) * 4;
+  constexpr std::int64_t lines = inputs / F::inputs_per_line;
+  const std::int64_t head = work.spans.first_codes(), step_bytes = (head + lines * group_lanes) * 4;
   const bool offsets = work.spans.offsets;
   const ByteTable meanings(work.spans.meanings);
   const char *at = reinterpret_cast<const char*>(work.w), *ahead = static_cast<const char*>(work.ahead.at);
@@ -380,7 +404,7 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     const auto near = [&]() __attribute__((always_inline)) {
       for (int i = 0; i < fetched; ++i, line_ahead += 64) prefetch_to_l2(line_ahead);
     };
-    F::add(dots, at + (head + work.lane) * 4, lines, meanings, x, near);
+    F::template add<lines>(dots, at + (head + work.lane) * 4, meanings, x, near);
     if (fetched) ahead += fetched == 2 ? step_bytes : step_bytes / 2;
     // Each product is rounded before it is added: the same bits on every instruction set.
     const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + work.lane;
@@ -388,17 +412,20 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     for (int n = 0; n < N; ++n) {
       const vf scale = load_f16(scales + n * lanes);
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) sums[m][n] += __builtin_convertvector(dots[m][n], vf) * scale;
+      for (int m = 0; m < M; ++m) {
+        const vf of_x = all(of_bits(static_cast<std::uint32_t>(x(m, 0))));
+        sums[m][n] += __builtin_convertvector(dots[m][n], vf) * of_x * scale;
+      }
     }
     if (offsets) {
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
-        const vf together = all(of_bits(static_cast<std::uint32_t>(x(m, 0))));
+        const vf together = all(of_bits(static_cast<std::uint32_t>(x(m, 1))));
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[m][n] += together * load_f16(scales + group_lanes + n * lanes);
       }
     }
-    x.advance(1);
+    x.advance(2);
   }
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
@@ -416,7 +443,7 @@ constexpr int most_rows = by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
 
 // Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
 template <class F>
-constexpr int quick_rows = by_spans<F> || F::x_per_step == 2 ? 3 : F::values_per_step == 4 ? 6 : 8;
+constexpr int quick_rows = same<F, Octets> ? 0 : by_spans<F> || F::x_per_step == 2 ? 3 : 8;
 
 // Whether gemm.h asks for a tile that fetches so many lines a step: two for a tile that is alone with its group, one for
 // tiles that share it, which have half of the most rows or more. A tile that it does not ask for is not compiled; if it
@@ -433,7 +460,9 @@ INLINE void tile_fetching(int rows, const Work<F>& work) {
   }
   constexpr int fetched = fetches<F>(M, lines) ? lines : 0;
   if constexpr (by_spans<F>) {
-    tile_of_spans<F, M, tile_width(M), fetched>(work);
+    constexpr int P = tile_width(M);
+    if (work.spans.inputs == most_span) return tile_of_spans<F, M, P, fetched, most_span>(work);
+    tile_of_spans<F, M, P, fetched, most_span / 2>(work);
   } else {
     tile<F, M, tile_width(M), fetched>(work);
   }

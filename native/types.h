@@ -15,11 +15,14 @@ namespace inflight {
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
 enum class Hold : std::int32_t { act, int8, int4 };            // how weights are packed; act: in the format
 // How a checkpoint holds its weights. blocks: as GGUF does.
-enum class Source : std::int32_t { bf16, f16, f32, i8, codes, blocks };
-// Types of such blocks (blocks.h): first those of codes of 4 bits in groups of 32 inputs, some with offsets of groups.
+enum class Source : std::int32_t { bf16, f16, f32, codes, blocks };
+// Types of such blocks (blocks.h): first those of codes of 4 bits.
 enum class BlockType : std::int32_t { q4_0, q4_1, q4_k, iq4_nl, iq4_xs, mxfp4, q5_0, q5_1, q8_0, q5_k, q6_k };
 constexpr bool has_codes(BlockType type) { return type <= BlockType::mxfp4; }
-constexpr bool has_offsets(BlockType type) { return type == BlockType::q4_1 || type == BlockType::q4_k; }
+constexpr bool has_offsets(BlockType type) {
+  return type == BlockType::q4_1 || type == BlockType::q4_k || type == BlockType::q5_1 || type == BlockType::q5_k;
+}
+constexpr std::int64_t group_inputs(BlockType type) { return type == BlockType::q6_k ? 16 : 32; }
 // What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_gelu_erf:
 // gelu itself; gelu, gelu_erf, relu: of what has no gate, held as activations are; gate_up_clamped: as
 // gpt-oss has it (gemm.h).
@@ -33,38 +36,40 @@ constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
 constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
-constexpr std::int64_t most_span = 128;                        // inputs that share a scale in int4
+constexpr int most_span = 32;                                  // inputs of a span; activations that share a scale
+constexpr std::int64_t most_group = 128;                       // weights of an output that may share a scale
 
 // W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
 // gate_up: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
-// int8: bytes hold value + 128, and the weight is value · scale of its output.
-// int4: a step is a span of inputs that share scales (a group, in the words of formats). It begins with the scales of the
-// 32 outputs as float16, then their offsets if there are any, in units of the output's factor; then codes, two inputs to a
-// byte. Lane n of code line d has inputs 8 d … 8 d + 3 of the span in its low halves of bytes, 8 d + 4 … in the high ones.
+// int8, int4: a step is a span of 16 or 32 inputs that share scales; a larger group of a format is several, each with the
+// group's. It begins with the scales of the 32 outputs as float16, then their offsets if there are any, in units of the output's factor; then lines of codes. int8:
+// a byte is the value + 128, and lane n of line d has inputs 4 d … 4 d + 3 of the span. int4: two inputs to a byte, and lane n
+// of line d has inputs 8 d … 8 d + 3 in its low halves of bytes, 8 d + 4 … in the high ones.
 struct Weights {
   std::uint32_t* data;
-  float* scales;               // int8: [groups][32]; int4: the factors, alike; else null
+  float* factors;              // int8, int4: [groups][32], of outputs; else null
   std::int64_t rows, columns;  // N (gate_up: F), K
   std::int64_t steps, groups;
-  std::int64_t step_lanes;     // of a group: 32, more in int4
+  std::int64_t group_spans;    // steps that share a scale, in int8 and int4: where weights are packed
+  std::int64_t step_lanes;     // of a group: 32, more where a step is a span
   std::int64_t out_stride;     // from one row of outputs to the next: N, more where others stand beside these
   const float* bias;           // [rows], of gate_up [2][groups · 16], of gate and of up; or null
   bool gate_up;
   struct Spans {
-    std::int64_t inputs;         // of a span
+    std::int64_t inputs;         // of a span: 16 or 32
     bool offsets;
-    std::uint8_t meanings[16];   // what a code stands for, + 128
+    std::uint8_t meanings[16];   // int4: the values that codes stand for, + 128
     std::int64_t first_codes() const { return offsets ? group_lanes : panel; }  // lane of a step
-  } spans;                     // int4
+  } spans;                     // int8, int4
 };
 
 struct SourceMatrix {
-  const void* data;            // [rows, columns], row-major; codes: a byte each; blocks: [rows][blocks of a row]
+  const void* data;            // [rows, columns], row-major; codes: a byte each, with its sign in int8; blocks: [rows][blocks]
   std::int64_t rows;
   Source kind;
-  const float* scales;         // i8: [rows]; codes: the factors
-  const std::uint16_t *span_scales, *span_offsets;  // codes: [rows, spans] as they are held; offsets or null
+  const float* factors;        // codes: [rows]
+  const std::uint16_t *group_scales, *group_offsets;  // codes: [rows, groups of inputs] as they are held; offsets or null
   struct Blocks {
     BlockType type;
     std::int64_t values, nbytes;  // of one

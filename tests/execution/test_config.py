@@ -232,18 +232,18 @@ def test_int8_halves_the_layers_and_then_the_output_projection() -> None:
     attention, mlp = parts(got.layers[0])
     outputs = attention.qkv_rows + 2 * mlp.width + 2 * got.hidden_size
     saved = step_weight_bytes(got, "bfloat16") - step_weight_bytes(got, "bfloat16", "int8")
-    assert saved == layers - 7 * 4 * outputs
+    assert saved == layers * (1 - 2 / 32) - 7 * 4 * outputs
     more = step_weight_bytes(got, "bfloat16", "int8") - step_weight_bytes(got, "bfloat16", "int8-all")
-    assert more == table - 4 * got.vocab_size
+    assert more == table * (1 - 2 / 32) - 4 * got.vocab_size
 
 
 @pytest.mark.parametrize(
     ("given", "bytes_of_a_weight"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 0.5 + 4 / 128),  # a scale and an offset
-        ({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}, 0.5 + 2 / 128),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 0.5 + 4 / 32),  # a scale and an offset
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}, 0.5 + 2 / 32),
         ({"quant_method": "gptq", "bits": 4, "group_size": 96, "sym": True}, 0.5 + 2 / 32),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 1),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 1 + 2 / 32),
     ],
 )
 def test_layers_that_come_quantized_take_what_they_are_held_in(given: dict[str, Any], bytes_of_a_weight: float) -> None:
@@ -255,14 +255,14 @@ def test_layers_that_come_quantized_take_what_they_are_held_in(given: dict[str, 
     assert saved == pytest.approx((2 - bytes_of_a_weight) * layers - scales, abs=1)
 
 
-@pytest.mark.parametrize("group_size", [32, 64, 128])
-def test_int4_has_half_a_byte_and_its_share_of_a_scale(group_size: int) -> None:
+@pytest.mark.parametrize(("group_size", "scale"), [(16, 2 / 16), (32, 2 / 32), (64, 2 / 32), (128, 2 / 32)])
+def test_int4_has_half_a_byte_and_its_share_of_a_scale(group_size: int, scale: float) -> None:
     got = config(num_hidden_layers=7)
     layers, table = 7 * layer_matrix_parameters(got, got.layers[0]), table_parameters(got)
     int8 = [step_weight_bytes(got, "bfloat16", held) for held in ("int8", "int8-all")]
     int4 = [step_weight_bytes(got, "bfloat16", held, group_size) for held in ("int4", "int4-all")]
-    assert int8[0] - int4[0] == pytest.approx(layers * (0.5 - 2 / group_size), abs=1)
-    assert int8[1] - int4[1] == pytest.approx((layers + table) * (0.5 - 2 / group_size), abs=1)
+    assert int8[0] - int4[0] == pytest.approx(layers * (0.5 + 2 / 32 - scale), abs=1)
+    assert int8[1] - int4[1] == pytest.approx((layers + table) * (0.5 + 2 / 32 - scale), abs=1)
 
 
 def test_an_untied_model_has_two_tables_and_reads_one() -> None:

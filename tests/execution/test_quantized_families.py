@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from inflight.execution.backends.int4 import HeldInt4
+from inflight.execution.backends import int8
+from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.matrices import Matrix, dequantized
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
@@ -47,22 +48,22 @@ class Taken(ReferenceBackend):
 
 
 def plain(part: Held) -> np.ndarray:
-    return part.rows(np.arange(len(part.codes))) if isinstance(part, HeldInt4) else dequantized(part)
+    return part.rows(np.arange(part.shape[0])) if isinstance(part, HeldMatrix) else dequantized(part)
 
 
 def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
     """The checkpoint, with every matrix that is quantized rounded."""
     spec, act = read_folder(folder), Act("float32")
 
-    def by_rows(values: np.ndarray, hold: Hold = hold) -> np.ndarray:
+    def by_rows(values: np.ndarray) -> np.ndarray:
         rows = values.reshape(-1, values.shape[-1])
         return plain(held(rows, act, hold, 32)).reshape(values.shape)
 
     tensors = load_file(folder / "model.safetensors")
     for name, values in tensors.items():
         if name.endswith(TABLE):
-            shares = values.reshape(len(values), len(spec.layers), -1)
-            tensors[name] = by_rows(shares, "int8").reshape(values.shape)
+            whole, scales = int8.quantize(values.reshape(len(values) * len(spec.layers), -1))
+            tensors[name] = (whole * scales[:, None]).reshape(values.shape)
         elif name.endswith("kv_b_proj.weight"):
             tensors[name] = by_head(values, spec, by_rows)
         elif values.ndim == 2 and not any(part in name for part in (*PLAIN, "lm_head")):

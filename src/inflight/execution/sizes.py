@@ -7,7 +7,7 @@ quantized; norms and biases in float32). The counting is `models.arithmetic`, an
 
 from __future__ import annotations
 
-from inflight.execution.backends.matrices import GROUPS
+from inflight.execution.backends.matrices import GROUPS, INT8_GROUP
 from inflight.execution.backends.protocol import DType, Hold, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
@@ -23,8 +23,8 @@ from inflight.models.spec import (
 )
 
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
-_SCALE_BYTES = 4  # of an output of a quantized matrix, of a head of int8 keys or values
-_GROUP_SCALE_BYTES = 2  # of a group of an int4 matrix, and of its offset
+_SCALE_BYTES = 4  # of an output of a quantized matrix (its factor), of a head of int8 keys or values
+_GROUP_SCALE_BYTES = 2  # of a group of a quantized matrix, and of its offset
 
 
 def parts(layer: LayerSpec) -> tuple[ComputedMixer, Dense | MoE]:
@@ -71,7 +71,8 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
     item, came = _ITEM_BYTES[dtype], model.weight_format
 
     def weight(hold: Hold, group: int) -> float:
-        return {"act": item, "int8": 1, "fp8": 1, "int4": 0.5 + 2 / group}[hold]
+        four = 0.5 + _GROUP_SCALE_BYTES / min(INT8_GROUP, group)
+        return {"act": item, "int8": 1 + _GROUP_SCALE_BYTES / INT8_GROUP, "fp8": 1, "int4": four}[hold]
 
     layers, head = holds_of(model, quantization)
     of_plain = holds(quantization)[0]
@@ -98,10 +99,10 @@ def _code_bytes(format: WeightFormat) -> float:
     if format.element_bytes is not None:
         return format.element_bytes
     if format.bits != 4:
-        return 1
+        return 1 + _GROUP_SCALE_BYTES / INT8_GROUP
     group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])
     numbers = 1 if format.symmetric or format.method == "mxfp4" else 2
-    return 0.5 + numbers * _GROUP_SCALE_BYTES / group
+    return 0.5 + numbers * _GROUP_SCALE_BYTES / min(INT8_GROUP, group)  # kernels repeat those of larger groups
 
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:

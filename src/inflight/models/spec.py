@@ -298,9 +298,9 @@ class WeightFormat(Struct, frozen=True):
     [outputs, inputs] that do. What is None has a scale for each output or one in all. symmetric: there are no zero
     points; None where it does not say. act_order: inputs are grouped by the size of activations, not by their place.
     layout: how packed tensors lie, by the method's own name for it. static_activations: it brings scales for
-    activations, too (this engine has its own: one for each token, as it comes). element_bytes: that an element of a
-    layer's matrix takes here on average, where a file mixes formats. head_bytes: that one of the output projection (of
-    a tied model the table) takes here, where that is quantized, too.
+    activations, too (this engine has its own: one for each 32 of a token, as they come). element_bytes: that an element
+    of a layer's matrix takes here on average, where a file mixes formats. head_bytes: that one of the output projection
+    (of a tied model the table) takes here, where that is quantized, too.
     """
 
     method: str

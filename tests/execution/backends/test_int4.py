@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inflight.execution.backends import int4, int8
+from inflight.execution.backends import grouped, int4, int8
 from inflight.execution.backends.matrices import (
     LINEAR_CODES,
     Int4Matrix,
     Int8Matrix,
     ReorderedMatrix,
     alike,
+    by_output,
     dequantized,
+    in_int8,
 )
 
 from .material import normal
@@ -30,6 +32,12 @@ def matrix(rows: int, columns: int, group: int, offsets: bool = False, meanings:
 def out_of_order(matrix: Int4Matrix, seed: int = 5) -> ReorderedMatrix:
     """The same codes, of inputs in another order."""
     return ReorderedMatrix(matrix, np.random.default_rng(seed).permutation(matrix.shape[1]).astype(np.int32))
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Return activations as products round them."""
+    whole, scales = int8.quantize_groups(x, int8.BLOCK)
+    return np.asarray(whole * np.repeat(scales, int8.BLOCK, axis=1)[:, : x.shape[1]], np.float32)
 
 
 @pytest.mark.parametrize("group", int4.GROUP_SIZES)
@@ -65,9 +73,9 @@ def test_groups_that_cannot_be_scaled() -> None:
     found = int4.quantize(rows, 32)
     assert found.scales[0, 0] == 0 and found.scales[3].tolist() == [0, 0, 0]
     assert np.isnan(found.scales[1, 1]) and np.isnan(found.scales[2, 2])
-    held = int4.hold(found)
-    assert np.isnan(held.factors[[1, 2]]).all() and held.factors[3] == 0 and np.isfinite(held.factors[0])
-    assert not held.scales[[1, 2, 3]].any()
+    held = grouped.hold(found)
+    assert np.isnan(held.scales.factors[[1, 2]]).all() and held.scales.factors[3] == 0
+    assert np.isfinite(held.scales.factors[0]) and not held.scales.scales[[1, 2, 3]].any()
 
 
 def test_scales_of_float16_are_held_exactly_and_others_nearly() -> None:
@@ -75,10 +83,10 @@ def test_scales_of_float16_are_held_exactly_and_others_nearly() -> None:
     for name in ("scales", "offsets"):
         array = getattr(exact, name)
         array[...] = array.astype(np.float16)
-    np.testing.assert_array_equal(int4.hold(exact).rows(np.arange(40)), exact.dequantized())
+    np.testing.assert_array_equal(grouped.hold(exact).rows(np.arange(40)), exact.dequantized())
     wide = matrix(40, 256, 32)
     wide.scales[...] *= np.float32(2.0) ** np.random.default_rng(0).integers(-12, 12, wide.scales.shape)
-    np.testing.assert_allclose(int4.hold(wide).rows(np.arange(40)), wide.dequantized(), rtol=2**-11)
+    np.testing.assert_allclose(grouped.hold(wide).rows(np.arange(40)), wide.dequantized(), rtol=2**-11)
 
 
 @pytest.mark.parametrize("meanings", [LINEAR_CODES, MXFP4, 8 * np.arange(-16, 16, 2) + 1])
@@ -86,25 +94,27 @@ def test_scales_of_float16_are_held_exactly_and_others_nearly() -> None:
 @pytest.mark.parametrize("group", [16, 32, 64, 128])
 def test_a_product_is_that_of_the_numbers_that_are_meant(group: int, offsets: bool, meanings: np.ndarray) -> None:
     weight = matrix(30, 200, group, offsets, meanings.astype(np.int8))
-    whole, scales = int8.quantize(normal(7, 5, 200))
-    want = (whole * scales[:, None]).astype(np.float64) @ weight.dequantized().astype(np.float64).T
-    found = int4.product(whole, scales, int4.hold(weight))
+    x = rounded(normal(7, 5, 200))
+    want = x.astype(np.float64) @ weight.dequantized().astype(np.float64).T
+    found = grouped.product(x, grouped.hold(weight))
     np.testing.assert_allclose(found, want, rtol=0, atol=2**-11 * np.abs(want).max())
 
 
 def test_two_of_one_kind_stay_and_two_kinds_become_the_wider() -> None:
-    plain, bytes_ = normal(1, 8, 64), Int8Matrix(*int8.quantize(normal(2, 8, 64)))
+    plain, bytes_ = normal(1, 8, 64), in_int8(normal(2, 8, 64))
     linear, offset, other = matrix(8, 64, 32), matrix(8, 64, 32, offsets=True), matrix(8, 64, 32, meanings=MXFP4)
     for one, hold in ((plain, "int4"), (linear, "act")):
         assert all(found is one for found in alike(one, one, hold))
     left, right = alike(linear, offset, "act")
     assert isinstance(left, Int4Matrix) and left.offsets is not None and not left.offsets.any() and right is offset
-    for pair in ((linear, other), (linear, bytes_), (matrix(8, 64, 64), linear)):
+    for pair in ((linear, other), (linear, bytes_), (offset, bytes_), (bytes_, by_output(bytes_.values, normal(1, 8)))):
         made = alike(*pair, "act")
         assert all(isinstance(one, Int8Matrix) for one in made)
         for one, source in zip(made, pair, strict=True):
-            error = np.abs(dequantized(one) - dequantized(source)).max()
-            assert error <= np.abs(dequantized(source)).max() / 253
+            np.testing.assert_array_equal(dequantized(one), dequantized(source))
+    for one, source in zip(alike(matrix(8, 64, 64), linear, "act"), (matrix(8, 64, 64), linear), strict=True):
+        assert isinstance(one, Int4Matrix) and one.group == 32
+        np.testing.assert_array_equal(dequantized(one), dequantized(source))
     made = alike(plain, linear, "act")
     assert made[0].dtype == np.float32 and np.array_equal(made[1], linear.dequantized())
     assert all(isinstance(one, Int8Matrix) for one in alike(plain, linear, "int4"))
@@ -113,11 +123,12 @@ def test_two_of_one_kind_stay_and_two_kinds_become_the_wider() -> None:
 @pytest.mark.parametrize("offsets", [False, True])
 def test_a_product_over_inputs_out_of_order_is_that_of_the_matrix(offsets: bool) -> None:
     weight = out_of_order(matrix(9, 75, 32, offsets))
-    whole, scales = int8.quantize(normal(4, 6, 75))
-    got = int4.product(whole, scales, int4.hold(weight))
-    want = (whole * scales[:, None].astype(np.float64)) @ weight.dequantized().T.astype(np.float64)
+    x = normal(4, 6, 75)
+    in_order = rounded(x[:, weight.order])
+    got = grouped.product(x, grouped.hold(weight))
+    want = in_order.astype(np.float64) @ weight.matrix.dequantized().T.astype(np.float64)
     np.testing.assert_allclose(got, want, atol=2e-3 * np.abs(want).max())  # scales are held in 16 bits
-    np.testing.assert_array_equal(got, int4.product(whole[:, weight.order], scales, int4.hold(weight.matrix)))
+    np.testing.assert_array_equal(got, grouped.product(x[:, weight.order], grouped.hold(weight.matrix)))
 
 
 def test_pairs_out_of_order_stay_in_codes_where_they_have_one_order() -> None:
@@ -128,6 +139,4 @@ def test_pairs_out_of_order_stay_in_codes_where_they_have_one_order() -> None:
     for second in (up, out_of_order(up, 6)):
         pair = alike(out_of_order(gate), second, "act")
         assert all(isinstance(held, Int8Matrix) for held in pair)
-        assert np.array_equal(
-            dequantized(pair[0]), Int8Matrix(*int8.quantize(out_of_order(gate).dequantized())).dequantized()
-        )
+        assert np.array_equal(dequantized(pair[0]), in_int8(out_of_order(gate).dequantized()).dequantized())

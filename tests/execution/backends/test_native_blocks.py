@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 from inflight.execution.backends.matrices import BlockMatrix, rows_of
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.checkpoints.gguf.dequantize import readable
-from inflight.execution.checkpoints.gguf.packing import MERGED, as_they_lie
+from inflight.execution.checkpoints.gguf.packing import PACKED_HERE, as_they_lie
 
 from .conftest import ISAS
 from .material import held, normal
 
-TYPES = {kind: gguf.GGML_QUANT_SIZES[Type[kind]] for kind in readable() if kind not in ("F32", "F16", "BF16", *MERGED)}
+TYPES = {
+    kind: gguf.GGML_QUANT_SIZES[Type[kind]] for kind in readable() if kind not in ("F32", "F16", "BF16", *PACKED_HERE)
+}
 SIZES = [(1, 256), (31, 512), (33, 768), (96, 1024), (130, 4864)]
 
 

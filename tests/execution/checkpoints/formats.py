@@ -115,7 +115,7 @@ def gptq(bits: int, group: int, *, second: bool = False, act_order: bool = False
         return {f"{module}.{part}": value for part, value in parts.items()}, found
 
     config = {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": symmetric, "desc_act": act_order}
-    return Case(config | ({"checkpoint_format": "gptq_v2"} if second else {}), write, exact=bits == 4)
+    return Case(config | ({"checkpoint_format": "gptq_v2"} if second else {}), write, exact=bits == 4 or not act_order)
 
 
 def packed(bits: int, group: int, *, symmetric: bool = True, act_order: bool = False) -> Case:
@@ -124,8 +124,6 @@ def packed(bits: int, group: int, *, symmetric: bool = True, act_order: bool = F
     def write(module: str, outputs: int, inputs: int, rng: np.random.Generator) -> tuple[Tensors, np.ndarray]:
         size, in_word = inputs if group == -1 else group, 32 // bits
         weight, scale = words(rng, outputs, inputs // in_word), scales(rng, outputs, inputs // size, bits=bits)
-        if bits == 8:
-            np.maximum(weight.view(np.uint8), 1, out=weight.view(np.uint8))  # 0 is -128, of which a step is lost
         zeros = words(rng, -(-outputs // in_word), inputs // size)
         groups, half = groups_of(inputs, size, rng, act_order), 2 ** (bits - 1)
         found = np.empty((outputs, inputs), np.float32)
@@ -142,7 +140,7 @@ def packed(bits: int, group: int, *, symmetric: bool = True, act_order: bool = F
 
     said = {"num_bits": bits, "type": "int", "symmetric": symmetric, "group_size": None if group == -1 else group}
     said |= {"strategy": "channel" if group == -1 else "group", "actorder": "group" if act_order else None}
-    return Case(compressed("pack-quantized", said), write, exact=bits == 4 or (group == -1 and symmetric))
+    return Case(compressed("pack-quantized", said), write, exact=bits == 4 or not act_order)
 
 
 def compressed(layout: str, weights: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +168,7 @@ def whole(strategy: str, group: int = -1, *, symmetric: bool = True) -> Case:
 
     said = {"num_bits": 8, "type": "int", "symmetric": symmetric, "strategy": strategy, "group_size": None}
     said |= {} if group == -1 else {"group_size": group}
-    return Case(compressed("int-quantized", said), write, exact=symmetric and group == -1)
+    return Case(compressed("int-quantized", said), write)
 
 
 def floats(config: dict[str, Any], part: str, block: tuple[int, int] | str, dtype: str = "F32") -> Case:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix
+from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix, by_output
 from inflight.execution.checkpoints.family_names import FamilyTensors, rows_of
 from inflight.models.registry import read_spec
 
@@ -117,10 +117,11 @@ def test_rows_of_a_matrix_as_it_is_held() -> None:
     random = np.random.default_rng(0)
     scales = random.uniform(0.5, 1.5, (6, 2)).astype(np.float32)
     codes = random.integers(0, 16, (6, 64)).astype(np.uint8)
-    int8 = Int8Matrix(random.integers(-127, 128, (6, 64)).astype(np.int8), scales[:, 0])
+    values = random.integers(-127, 128, (6, 64)).astype(np.int8)
     matrices: list[Matrix] = [
         random.standard_normal((6, 64)).astype(np.float32),
-        int8,
+        by_output(values, scales[:, 0]),
+        Int8Matrix(values, scales, scales + 1, 32),
         Int4Matrix(codes, scales, None, 32, LINEAR_CODES),
         Int4Matrix(codes, scales, scales + 1, 32, LINEAR_CODES),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.format_error import OUTLIERS, errors
-from inflight.execution.backends.int8 import quantize
+from inflight.execution.backends.int8 import quantize_groups
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.eight_bits import E4M3
@@ -39,7 +39,7 @@ def test_tensors_are_what_the_layout_says(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_matrices_are_exact_or_rounded_once_more_by_output(case: str, tmp_path: Path) -> None:
+def test_matrices_are_exact_or_rounded_once_more_by_groups(case: str, tmp_path: Path) -> None:
     checkpoint, numbers = written(tmp_path, case)
     matrix = checkpoint.matrix(NAME, SHAPE)
     assert isinstance(matrix, Int4Matrix | Int8Matrix | ReorderedMatrix) and matrix.shape == SHAPE
@@ -48,7 +48,7 @@ def test_matrices_are_exact_or_rounded_once_more_by_output(case: str, tmp_path: 
         assert np.array_equal(matrix.dequantized(), numbers)
         return
     assert isinstance(matrix, Int8Matrix)
-    values, scales = quantize(numbers)
+    values, scales = quantize_groups(numbers, 32)
     assert np.array_equal(matrix.values, values) and np.array_equal(matrix.scales, scales)
 
 
@@ -62,13 +62,13 @@ def test_what_groups_and_offsets_a_backend_is_given(tmp_path: Path) -> None:
     assert isinstance(wide, Int4Matrix) and wide.group == 128
 
 
-def test_the_lowest_whole_number_is_held_as_the_next(tmp_path: Path) -> None:
+def test_the_lowest_whole_number_is_held(tmp_path: Path) -> None:
     tensors, _ = CASES["compressed-tensors, int8"].write(MODULE, 2, 16, np.random.default_rng(0))
     tensors[f"{MODULE}.weight"] = ("I8", np.full((2, 16), -128))
     checkpoint = Checkpoint(write_folder(tmp_path, CASES["compressed-tensors, int8"].config, tensors))
     matrix = checkpoint.matrix(NAME, (2, 16))
-    assert isinstance(matrix, Int8Matrix) and np.all(matrix.values == -127)
-    assert np.allclose(checkpoint.tensor(NAME, (2, 16)) / matrix.dequantized(), 128 / 127)
+    assert isinstance(matrix, Int8Matrix) and np.all(matrix.values == -128)
+    assert np.array_equal(checkpoint.tensor(NAME, (2, 16)), matrix.dequantized())
 
 
 def test_floats_of_8_bits_are_torchs() -> None:
@@ -97,10 +97,9 @@ def test_modules_that_are_left_out_are_plain(tmp_path: Path) -> None:
 
 def test_what_is_rounded_once_more_is_so_by_what_the_page_says() -> None:
     """Relative to normal weights without and with outliers; beside them FP8 itself is wrong by 2.6 %."""
-    for outliers, most in ((0.0, 0.01), (OUTLIERS, 0.045)):
+    for outliers, most in ((0.0, 0.006), (OUTLIERS, 0.009)):
         for one in errors(128, 4096, outliers):
-            exact = one.held == "int4" or one.format == "compressed-tensors: int8 by channel"
-            assert one.added == 0 if exact else 0.005 < one.added < most
+            assert 0.001 < one.added < most if one.format.startswith("FP8") else one.added < 1e-6
             assert not one.format.startswith("FP8") or 0.024 < one.own < 0.028
 
 

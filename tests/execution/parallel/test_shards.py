@@ -17,8 +17,10 @@ from inflight.execution.backends.matrices import (
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
+    by_output,
     columns_of,
     dequantized,
+    in_int8,
 )
 from inflight.execution.checkpoints.gguf.packing import matrix_of
 from inflight.execution.parallel.sharded import ShardedTensors
@@ -181,7 +183,9 @@ def q4_0(columns: int) -> Matrix:
 
 MATRICES: dict[str, Matrix] = {
     "plain": RANDOM.standard_normal((6, 320)).astype(np.float32),
-    "int8": Int8Matrix(RANDOM.integers(-127, 128, (6, 320), np.int8), np.full(6, 0.1, np.float32)),
+    "int8": by_output(RANDOM.integers(-127, 128, (6, 320), np.int8), np.full(6, 0.1, np.float32)),
+    "int8 in groups": in_int8(int4(320, 32)),
+    "int8 within groups": in_int8(int4(160, 128, has_offsets=False)),
     "int4 at borders": int4(320, 32),
     "int4 within groups": int4(160, 128, has_offsets=False),
     "int4 with a short group": int4(320, 128),

@@ -1,8 +1,9 @@
-"""int8 for numpy: a row of numbers as whole numbers from -127 to 127 and one scale.
+"""Quantize float32 to whole numbers of 8 bits in numpy.
 
-Knows the one rule by which weights (a scale for each output), activations (one for each token), keys and values (one
-for each position of a head) are quantized, the same to the last bit as in the kernels (`native/quantize.h`). Symmetric:
-value ≈ q · scale with scale = largest magnitude / 127, q = nearest(value · (127 / largest)), ties to even.
+The rule is symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · (127 / largest)),
+ties to even, so that q lies from -127 to 127. The kernels (`native/quantize.h`) follow it to the last bit. Keys and
+values have one scale for each position of a head; weights and the activations that meet them have one for each group of
+inputs, so that an outlier among a token's activations coarsens its own 32 neighbours and no others.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+BLOCK = 32  # activations that share a scale where they meet quantized weights
 _SMALLEST = np.float32(2.0**-100)  # below it 127 / largest would not be finite
 
 
 def quantize(rows: Array) -> tuple[Array, Array]:
-    """float32[N, K] → int8[N, K] and scales float32[N].
+    """Quantize each row with one scale: float32[N, K] → int8[N, K] and scales float32[N].
 
     A row without a number above 2⁻¹⁰⁰ is all zeros with scale 0; one with a NaN or an infinity is all zeros with scale
-    NaN, so that what it yields is seen as broken.
+    NaN, so that its products are visibly broken.
     """
     rows = np.asarray(rows, np.float32)
     largest = np.abs(rows).max(axis=1, initial=0)
@@ -34,9 +36,15 @@ def quantize(rows: Array) -> tuple[Array, Array]:
     return np.where(used[:, None], whole, 0).astype(np.int8), scales.astype(np.float32)
 
 
-def product(x: Array, x_scales: Array, weight: Array, weight_scales: Array) -> Array:
-    """int8[T, K] · int8[N, K]ᵀ → float32[T, N], the sum of whole numbers times the token's scale, then the output's.
+def quantize_groups(rows: Array, group: int) -> tuple[Array, Array]:
+    """Quantize each `group` neighbours of a row with one scale: float32[N, K] → int8[N, K] and float32[N, ⌈K / group⌉].
 
-    Sums are formed in float64, which holds them exactly."""
-    sums = x.astype(np.float64) @ weight.astype(np.float64).T
-    return np.asarray(sums.astype(np.float32) * x_scales[:, None] * weight_scales, np.float32)
+    The last group of a row may be shorter than the others. Groups that cannot be scaled are as rows in `quantize`.
+    """
+    rows = np.asarray(rows, np.float32)
+    n, columns = rows.shape
+    groups = -(-columns // group)
+    padded = np.zeros((n, groups * group), np.float32)
+    padded[:, :columns] = rows
+    whole, scales = quantize(padded.reshape(n * groups, group))
+    return np.ascontiguousarray(whole.reshape(n, groups * group)[:, :columns]), scales.reshape(n, groups)

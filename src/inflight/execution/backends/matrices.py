@@ -1,9 +1,9 @@
 """Weight matrices as a checkpoint holds them, before a backend packs them.
 
 Knows numbers with scales, and nothing of files (`execution.checkpoints`) or of how a backend lays them out. A matrix of
-a checkpoint is plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits with a scale for
-each output, codes of 4 bits in groups along the inputs, or, for a backend that packs them, floats of 8 bits with a
-scale for each output. Every format there is becomes one of them; of codes of 4 bits the inputs may stand in another
+a checkpoint is plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits or codes of 4 bits
+with a scale and maybe an offset for each group of inputs, or, for a backend that packs them, floats of 8 bits with a
+scale for each output. Every format becomes one of them; of codes of 4 bits the inputs may stand in another
 order, by which a product takes x's columns. Blocks of a GGUF file may come as they lie, so that a backend that reads
 them itself need not wait for what they stand for.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,16 +22,22 @@ from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.fp8 import E4M3
 
 Array = np.ndarray[Any, Any]
-GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an Int4Matrix, however many do in a checkpoint
+GROUPS = (128, 64, 32, 16)  # inputs that share a scale in a quantized matrix, however many do in a checkpoint
+INT8_GROUP = 32  # inputs that share a scale where plain numbers become whole numbers of 8 bits
 LINEAR_CODES = np.arange(-8, 8, dtype=np.int8)  # what the 16 codes of a linear format stand for
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Matrix:
-    """W[n, k] = values[n, k] · scales[n]."""
+    """W[n, k] = values[n, k] · scales[n, k // group] + offsets[n, k // group].
 
-    values: Array  # int8[N, K], from -127 to 127
-    scales: Array  # float32[N]
+    offsets None: all zero, as where a format is symmetric.
+    """
+
+    values: Array  # int8[N, K]
+    scales: Array  # float32[N, groups]; the last group may be shorter than the others
+    offsets: Array | None  # float32[N, groups]
+    group: int  # inputs that share a scale: 16, 32, 64 or 128; or K, where an output has one scale and no offset
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -39,11 +45,20 @@ class Int8Matrix:
 
     @property
     def nbytes(self) -> int:
-        return int(self.values.nbytes + self.scales.nbytes)
+        return int(self.values.nbytes + self.scales.nbytes + (0 if self.offsets is None else self.offsets.nbytes))
 
     def dequantized(self) -> Array:
         """float32[N, K]."""
-        return np.asarray(self.values * self.scales[:, None], np.float32)
+        group_of = np.arange(self.values.shape[1]) // self.group
+        found = self.values * self.scales[:, group_of]
+        if self.offsets is not None:
+            found = found + self.offsets[:, group_of]
+        return np.asarray(found, np.float32)
+
+
+def by_output(values: Array, scales: Array) -> Int8Matrix:
+    """Return a matrix of int8[N, K] with one scale for each output, float32[N]."""
+    return Int8Matrix(values, scales[:, None], None, max(1, values.shape[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,9 @@ class Int4Matrix:
         return np.asarray(found, np.float32)
 
 
+Grouped = TypeVar("Grouped", Int4Matrix, Int8Matrix)
+
+
 @dataclass(frozen=True, slots=True)
 class ReorderedMatrix:
     """W[n, order[k]] = matrix[n, k], as where groups are made of inputs whose activations are of like size (act-order).
@@ -129,12 +147,17 @@ class BlockMatrix(ABC):
     @property
     @abstractmethod
     def is_int8(self) -> bool:
-        """Whether it is held as an Int8Matrix, else as an Int4Matrix of groups of 32."""
+        """Whether it is held as an Int8Matrix, else as an Int4Matrix."""
+
+    @property
+    @abstractmethod
+    def group(self) -> int:
+        """Inputs that share a scale."""
 
     @property
     @abstractmethod
     def has_offsets(self) -> bool:
-        """Of an Int4Matrix: whether groups have offsets."""
+        """Whether groups have offsets."""
 
     @property
     @abstractmethod
@@ -147,7 +170,7 @@ class BlockMatrix(ABC):
 
     @abstractmethod
     def numbers(self) -> Array:
-        """float32[N, K]: what the blocks say, which a matrix of int8 rounds once more."""
+        """float32[N, K]: the blocks' values, rounded as the format's own decoder rounds them."""
 
     def dequantized(self) -> Array:
         """float32[N, K], of the matrix that is held."""
@@ -173,11 +196,11 @@ def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
         return replace(matrix, matrix=inner)
     if isinstance(matrix, BlockMatrix):
         return replace(matrix, rows=matrix.rows[chosen])
-    if isinstance(matrix, Int8Matrix):
-        return Int8Matrix(matrix.values[chosen], matrix.scales[chosen])
     if isinstance(matrix, Fp8Matrix):
         return Fp8Matrix(matrix.codes[chosen], matrix.scales[chosen])
     offsets = None if matrix.offsets is None else matrix.offsets[chosen]
+    if isinstance(matrix, Int8Matrix):
+        return replace(matrix, values=matrix.values[chosen], scales=matrix.scales[chosen], offsets=offsets)
     return replace(matrix, codes=matrix.codes[chosen], scales=matrix.scales[chosen], offsets=offsets)
 
 
@@ -190,11 +213,11 @@ def columns_of(matrix: Matrix, chosen: slice) -> Matrix:
         return _columns_of_blocks(matrix, chosen)
     if isinstance(matrix, np.ndarray):
         return np.asarray(matrix[:, chosen])
-    if isinstance(matrix, Int8Matrix):
-        return Int8Matrix(matrix.values[:, chosen], matrix.scales)
     if isinstance(matrix, Fp8Matrix):
         return Fp8Matrix(matrix.codes[:, chosen], matrix.scales)
-    assert isinstance(matrix, Int4Matrix)
+    assert isinstance(matrix, Int4Matrix | Int8Matrix)
+    if isinstance(matrix, Int8Matrix) and matrix.scales.shape[1] == 1 and matrix.offsets is None:
+        return by_output(matrix.values[:, chosen], matrix.scales[:, 0])
     divides = math.gcd(chosen.start, matrix.group)
     group = next((one for one in GROUPS if not divides % one), None)
     if group is None:
@@ -202,13 +225,27 @@ def columns_of(matrix: Matrix, chosen: slice) -> Matrix:
             f"it has groups of {matrix.group} inputs, and is cut at input {chosen.start:,}, which is no multiple of "
             f"{GROUPS[-1]}"
         )
-    times, of_group = matrix.group // group, slice(chosen.start // group, -(-chosen.stop // group))
+    of_group = slice(chosen.start // group, -(-chosen.stop // group))
+    if isinstance(matrix, Int8Matrix):
+        matrix = _with_group(matrix, group)
+        offsets = None if matrix.offsets is None else matrix.offsets[:, of_group]
+        return Int8Matrix(matrix.values[:, chosen], matrix.scales[:, of_group], offsets, group)
+    matrix = _with_group(matrix, group)
+    offsets = None if matrix.offsets is None else matrix.offsets[:, of_group]
+    return replace(matrix, codes=matrix.codes[:, chosen], scales=matrix.scales[:, of_group], offsets=offsets)
 
-    def of(numbers: Array) -> Array:
-        return np.repeat(numbers, times, axis=1)[:, of_group]
 
-    offsets = None if matrix.offsets is None else of(matrix.offsets)
-    return replace(matrix, codes=matrix.codes[:, chosen], scales=of(matrix.scales), offsets=offsets, group=group)
+def _with_group(matrix: Grouped, group: int) -> Grouped:
+    """Return the same numbers in smaller groups, of which each of the matrix's has a whole number."""
+    if matrix.group == group:
+        return matrix
+    count = -(-matrix.shape[1] // group)
+
+    def repeated(numbers: Array) -> Array:
+        return np.repeat(numbers, -(-matrix.group // group), axis=1)[:, :count]
+
+    offsets = None if matrix.offsets is None else repeated(matrix.offsets)
+    return replace(matrix, scales=repeated(matrix.scales), offsets=offsets, group=group)
 
 
 def _whole_blocks(matrix: Matrix, chosen: slice) -> Matrix:
@@ -243,9 +280,9 @@ def dequantized(matrix: Matrix) -> Array:
 
 
 def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
-    """The two as one kind that a group of outputs can hold side by side, the wider where they differ: plain numbers
-    (which `hold` may yet quantize) beside plain ones, else int8, requantized by the rule of `int8.py`. Of int4, an
-    offset that one of them lacks is 0. Inputs out of order stay so where both have the same order."""
+    """Return two matrices as one kind that a group of outputs can hold side by side, the wider where they differ: plain
+    numbers (which `hold` may yet quantize) beside plain ones, else int8. Both get the smaller group, and an offset
+    that one of them lacks is 0. Inputs out of order stay so where both have the same order."""
     if isinstance(gate, ReorderedMatrix) and isinstance(up, ReorderedMatrix) and np.array_equal(gate.order, up.order):
         codes = alike(gate.matrix, up.matrix, hold)
         if isinstance(codes[0], Int4Matrix) and isinstance(codes[1], Int4Matrix):
@@ -258,19 +295,32 @@ def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
         return gate, up
     if isinstance(gate, Fp8Matrix) and isinstance(up, Fp8Matrix):
         return gate, up
-    if isinstance(gate, Int4Matrix) and isinstance(up, Int4Matrix):
-        if gate.group == up.group and np.array_equal(gate.meanings, up.meanings):
-            both = gate.offsets is not None or up.offsets is not None
-            return (_with_offsets(gate), _with_offsets(up)) if both else (gate, up)
-    elif hold == "act" and not all(quantized):
+    if isinstance(gate, Int4Matrix) and isinstance(up, Int4Matrix) and np.array_equal(gate.meanings, up.meanings):
+        return _grouped_alike(gate, up)
+    if hold == "act" and not all(quantized):
         return dequantized(gate), dequantized(up)
-    return in_int8(gate), in_int8(up)
+    return _grouped_alike(in_int8(gate), in_int8(up))
 
 
-def _with_offsets(matrix: Int4Matrix) -> Int4Matrix:
+def _grouped_alike(gate: Grouped, up: Grouped) -> tuple[Grouped, Grouped]:
+    group = min(gate.group, up.group)
+    gate, up = _with_group(gate, group), _with_group(up, group)
+    both = gate.offsets is not None or up.offsets is not None
+    return (_with_offsets(gate), _with_offsets(up)) if both else (gate, up)
+
+
+def _with_offsets(matrix: Grouped) -> Grouped:
     return matrix if matrix.offsets is not None else replace(matrix, offsets=np.zeros_like(matrix.scales))
 
 
 def in_int8(matrix: Matrix) -> Int8Matrix:
-    """By the rule of `int8.py`; one that is so already as it is."""
-    return matrix if isinstance(matrix, Int8Matrix) else Int8Matrix(*int8.quantize(dequantized(matrix)))
+    """Return a matrix in 8 bits: one of 4 or 8 bits with its own numbers, any other by the rule of `int8.py` in groups
+    of 32 inputs."""
+    if isinstance(matrix, BlockMatrix):
+        matrix = matrix.unpacked()
+    if isinstance(matrix, Int8Matrix):
+        return matrix
+    if isinstance(matrix, Int4Matrix):
+        return Int8Matrix(matrix.meanings[matrix.codes], matrix.scales, matrix.offsets, matrix.group)
+    values, scales = int8.quantize_groups(dequantized(matrix), INT8_GROUP)
+    return Int8Matrix(values, scales, None, INT8_GROUP)

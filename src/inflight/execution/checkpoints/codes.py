@@ -1,9 +1,8 @@
-"""What every quantized format decodes to: codes, what they mean, and scales; and what becomes of it here.
+"""Decode every quantized format to codes, the numbers that they stand for, and scales.
 
-Knows one equation, and which matrices (`backends.matrices`) hold its numbers: codes of 4 bits exactly; whole numbers of
-8 bits with one scale for each output exactly, too, floats of 8 bits likewise where they are kept, and everything else
-of 8 bits rounded once more. Does not know names
-or layouts of tensors.
+Knows one equation, and which matrices (`backends.matrices`) hold its numbers: codes of 4 bits and whole numbers of 8
+bits exactly, floats of 8 bits likewise where they are kept. Floats of 8 bits that become whole numbers, and whole
+numbers of 8 bits whose groups are no neighbours, are rounded once more. Does not know names or layouts of tensors.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from inflight.execution.backends.fp8 import E4M3
-from inflight.execution.backends.int8 import quantize
+from inflight.execution.backends.int8 import quantize_groups
 from inflight.execution.backends.matrices import (
     GROUPS,
+    INT8_GROUP,
     Array,
     Fp8Matrix,
     Int4Matrix,
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
+    by_output,
 )
 
 WHOLE_8 = np.arange(256).astype(np.uint8).view(np.int8)  # what bytes mean that are whole numbers with a sign
@@ -52,34 +53,46 @@ class Codes:
 
     def matrix(self, keep_fp8: bool = False) -> Matrix:
         """keep_fp8: floats of 8 bits as they are, where no more than a scale is an output's."""
+        whole = self.meanings.dtype == np.int8
         if len(self.meanings) == 16:
-            return self._int4()
-        if self.zeros is not None or self.scales.shape[1] > 1:
-            return self._requantized()
-        scales = np.repeat(self.scales[:, 0], self.span)[: len(self.codes)]
-        if keep_fp8 and self.meanings is E4M3:
-            return Fp8Matrix(self.codes, scales)
-        if self.meanings.dtype == np.int8:
-            # A format that goes down to -128 loses one step there: products here take 7 bits and a sign.
-            return Int8Matrix(_looked_up(np.maximum(self.meanings, np.int8(-127)), self.codes), scales)
+            return self._grouped(self.codes)
+        if self.scales.shape[1] == 1 and self.zeros is None and whole:
+            return by_output(_looked_up(self.meanings, self.codes), self._by_output())
+        if keep_fp8 and self.meanings is E4M3 and self.scales.shape[1] == 1:
+            return Fp8Matrix(self.codes, self._by_output())
+        inputs, held = len(self.groups), self.scales.shape[1]
+        if whole and self._in_place() and inputs % held == 0 and inputs // held % GROUPS[-1] == 0:
+            return self._grouped(_looked_up(self.meanings, self.codes))
         return self._requantized()
 
-    def _int4(self) -> Matrix:
+    def _by_output(self) -> Array:
+        return np.repeat(self.scales[:, 0], self.span)[: len(self.codes)]
+
+    def _grouped(self, codes: Array) -> Matrix:
         inputs, held = len(self.groups), self.scales.shape[1]
         group = next(one for one in GROUPS if inputs // held % one == 0)
         times = inputs // held // group
+
+        def of_groups(numbers: Array) -> Array:
+            of_outputs = numbers if self.span == 1 else np.repeat(numbers, self.span, axis=0)[: len(self.codes)]
+            return np.repeat(of_outputs, times, axis=1)
+
+        scales = of_groups(self.scales)
         # A whole number of 5 bits times a scale of 11: exact in float32, and so is the sum with a code's own part.
-        offsets = None if self.zeros is None else np.repeat(-self.zeros * self.scales, times, 1)
+        offsets = None if self.zeros is None else of_groups(-self.zeros * self.scales)
+        if codes.dtype == np.int8:
+            return Int8Matrix(codes, scales, offsets, group)
         order = None if self._in_place() else np.argsort(self.groups, kind="stable")
-        codes = self.codes if order is None else np.take(self.codes, order, axis=1)
-        found = Int4Matrix(codes, np.repeat(self.scales, times, 1), offsets, group, self.meanings)
+        codes = codes if order is None else np.take(codes, order, axis=1)
+        found = Int4Matrix(codes, scales, offsets, group, self.meanings)
         return found if order is None else ReorderedMatrix(found, order.astype(np.int32))
 
     def _requantized(self) -> Int8Matrix:
-        values, scales = np.empty(self.codes.shape, np.int8), np.empty(len(self.codes), np.float32)
+        outputs, inputs = self.codes.shape
+        values, scales = np.empty((outputs, inputs), np.int8), np.empty((outputs, -(-inputs // INT8_GROUP)), np.float32)
         for begin, end in self._pieces():
-            values[begin:end], scales[begin:end] = quantize(self._rows(begin, end))
-        return Int8Matrix(values, scales)
+            values[begin:end], scales[begin:end] = quantize_groups(self._rows(begin, end), INT8_GROUP)
+        return Int8Matrix(values, scales, None, INT8_GROUP)
 
     def _rows(self, begin: int, end: int) -> Array:
         found = _looked_up(self.meanings.astype(np.float32), self.codes[begin:end])

@@ -20,9 +20,9 @@ from inflight.execution.backends.matrices import (
     LINEAR_CODES,
     Fp8Matrix,
     Int4Matrix,
-    Int8Matrix,
     Matrix,
     ReorderedMatrix,
+    by_output,
 )
 from inflight.execution.backends.protocol import Array, DType
 from inflight.execution.checkpoints.codes import WHOLE_8
@@ -78,7 +78,7 @@ class DummyWeights:
         if self._is_fp8:
             return Fp8Matrix(_FP8[whole.view(np.uint8)], np.full(shape[0], self._step))
         if format.bits != 4:
-            return Int8Matrix(whole, np.full(shape[0], self._step))
+            return by_output(whole, np.full(shape[0], self._step))
         return self._int4((whole + 8).view(np.uint8), format)
 
     def _int4(self, codes: Array, format: WeightFormat) -> Matrix:

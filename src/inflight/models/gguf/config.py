@@ -174,7 +174,7 @@ def _quantization(keys: Keys) -> Config | None:
         if name.startswith("blk.") and len(entry.shape) > 1:
             # Values of latent attention that lie apart from its keys are held as plain numbers.
             elements, held = math.prod(entry.shape), 2 if ".attn_v_b." in name else entry.type.held_bytes
-            count[4 if held < 1 else 8 if held == 1 else 16] += elements
+            count[4 if held < 1 else 8 if held < 2 else 16] += elements
             taken += elements * held
     if not count[4] and not count[8]:
         return None

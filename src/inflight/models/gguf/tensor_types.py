@@ -5,6 +5,8 @@ Knows sizes (`ggml.h`). Does not know what is in a block.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
 
@@ -22,14 +24,30 @@ class TensorType(Struct, frozen=True):
 
     @property
     def held_bytes(self) -> float:
-        """Of a weight in a matrix as this engine packs it (`execution.checkpoints.gguf.packing`): 4 bits with a scale
-        of two bytes for each 32, and an offset where the type has some, or merges groups; else 8 bits; or plain."""
-        if self.name in _FOUR_BITS:
-            return 0.5 + _FOUR_BITS[self.name] * 2 / 32
-        return 2 if self.is_plain else 1
+        """Bytes of a weight in a matrix as this engine packs it (`execution.checkpoints.gguf.packing`): 4 or 8 bits,
+        its share of a scale of two bytes, and of an offset where the type has some; or plain."""
+        if self.is_plain:
+            return 2
+        held = _HELD.get(self.name, _Held(8, 32))
+        return held.bits / 8 + (2 if held.offsets else 1) * 2 / held.group
 
 
-_FOUR_BITS = {"Q4_0": 1, "IQ4_NL": 1, "IQ4_XS": 1, "MXFP4": 1, "Q4_1": 2, "Q4_K": 2, "Q2_K": 2, "Q3_K": 2}
+class _Held(NamedTuple):
+    """Bits of a weight, inputs of a group, and whether groups have offsets."""
+
+    bits: int
+    group: int
+    offsets: bool = False
+
+
+_HELD = {
+    **dict.fromkeys(("Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4"), _Held(4, 32)),
+    **dict.fromkeys(("Q4_1", "Q4_K"), _Held(4, 32, offsets=True)),
+    **dict.fromkeys(("Q5_1", "Q5_K"), _Held(8, 32, offsets=True)),
+    "Q2_K": _Held(4, 16, offsets=True),
+    "Q3_K": _Held(4, 16),
+    "Q6_K": _Held(8, 16),
+}
 _TYPES = {
     0: TensorType("F32", 1, 4),
     1: TensorType("F16", 1, 2),

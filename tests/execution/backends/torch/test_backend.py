@@ -11,7 +11,8 @@ import torch
 
 from inflight.execution.backends import int4, int8
 from inflight.execution.backends.bf16 import to_bf16
-from inflight.execution.backends.matrices import Int8Matrix, Matrix, dequantized, in_order
+from inflight.execution.backends.grouped import HeldMatrix
+from inflight.execution.backends.matrices import Matrix, by_output, dequantized, in_int8, in_order
 from inflight.execution.backends.protocol import Hold, KVLayer, KVShape, LayerState, Routing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch import eager, weights
@@ -30,7 +31,8 @@ SOURCES: dict[str, Callable[[], Matrix]] = {
     "float32": lambda: normal(1, ROWS, COLUMNS),
     "float16": lambda: normal(1, ROWS, COLUMNS).astype(np.float16),
     "bf16": lambda: to_bf16(normal(1, ROWS, COLUMNS)),
-    "int8": lambda: Int8Matrix(*int8.quantize(normal(2, ROWS, COLUMNS))),
+    "int8": lambda: by_output(*int8.quantize(normal(2, ROWS, COLUMNS))),
+    "int8 in groups": lambda: in_int8(normal(2, ROWS, COLUMNS)),
     "int4": lambda: matrix(ROWS, COLUMNS, 32),
     "int4 with offsets": lambda: matrix(ROWS, COLUMNS, 16, offsets=True),
     "int4 from -4 on": lambda: matrix(ROWS, COLUMNS, 16, meanings=np.arange(-4, 12, dtype=np.int8)),
@@ -74,10 +76,8 @@ def test_memory_that_may_not_be_written_is_read() -> None:
 
 def test_plain_numbers_are_held_in_int8_by_the_rule() -> None:
     source = np.concatenate([normal(1, ROWS, COLUMNS), np.zeros((1, COLUMNS), np.float32)])
-    (held,) = on_cpu().pack_linear([source], hold="int8").parts
-    assert isinstance(held, weights.Int8Matrix)
-    codes, scales = int8.quantize(source)
-    assert np.array_equal(held.codes, codes) and np.array_equal(held.scales, scales)
+    packed = on_cpu().pack_linear([source], hold="int8")
+    np.testing.assert_allclose(meant(packed), in_int8(source).dequantized(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("group", int4.GROUP_SIZES)
@@ -118,7 +118,7 @@ def test_parts_that_are_held_alike_are_one(parts: tuple[str, ...], count: int) -
 
 def test_too_many_columns_for_sums_of_32_bits_are_refused() -> None:
     with pytest.raises(ValueError, match=f"133,145 columns in int8 .* {MOST_INT8_COLUMNS:,} is the most"):
-        on_cpu().pack_linear([np.zeros((1, MOST_INT8_COLUMNS + 1), np.float32)], hold="int8")
+        on_cpu().pack_linear([by_output(np.zeros((1, MOST_INT8_COLUMNS + 1), np.int8), np.ones(1, np.float32))])
     with pytest.raises(ValueError, match="not float64"):
         on_cpu().pack_linear([np.zeros((2, 32))])
 
@@ -185,7 +185,7 @@ def test_rows_of_a_table_come_in_pieces(share: int) -> None:
     out = torch.empty(ROWS, COLUMNS)
     eager.embed(table, torch.arange(ROWS, dtype=torch.int32), out)
     held: Any = reference.weight
-    want = held if not share else (held.values * held.scales[:, None]).reshape(ROWS, COLUMNS)
+    want = held if not share else (held.values * held.scales).reshape(ROWS, COLUMNS)
     np.testing.assert_array_equal(out, want)
     assert table.nbytes == reference.nbytes
 
@@ -250,5 +250,5 @@ def test_a_state_begins_as_a_copy_of_a_snapshot() -> None:
         states.layer(1)
 
 
-def _plain(held: Int8Matrix | int4.HeldInt4) -> np.ndarray:
-    return held.dequantized() if isinstance(held, Int8Matrix) else held.rows(np.arange(len(held.codes)))
+def _plain(held: HeldMatrix) -> np.ndarray:
+    return held.rows(np.arange(held.shape[0]))

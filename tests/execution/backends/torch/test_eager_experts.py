@@ -96,7 +96,6 @@ def wanted(reference: Any, x: np.ndarray, logits: Sequence[np.ndarray]) -> np.nd
         ("plain", "silu", False),
         ("plain", "gelu_tanh", False),
         ("plain", "clamped_swiglu", True),
-        ("int8", "silu", True),
         ("int4", "silu", False),
         ("mxfp4", "clamped_swiglu", True),
     ],

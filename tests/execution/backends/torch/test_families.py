@@ -67,33 +67,21 @@ def test_bf16_errs_about_as_much_as_bf16_does_in_torch(oracle_of: OracleOf, vari
     assert _spread(ours, oracle.logits) < _spread(oracle.bf16_logits(), oracle.logits) * (1.1 if sparse else 1)
 
 
-@pytest.mark.parametrize("variant", ["qwen3_tied", "lfm2", "deepseek_v2", "gemma4_e2b"])
-@pytest.mark.parametrize("quantization", ["int8", "int8-all"])
-def test_int8_is_what_the_definition_computes(oracle_of: OracleOf, variant: str, quantization: Quantization) -> None:
-    """Both round to the same whole numbers, but for those few that lie within rounding of a half."""
-    oracle = oracle_of(variant)
-    ours, theirs = (
-        driver.prefill(driver.start(oracle.prompt[:50]), CHUNK)
-        for driver in (
-            Driver(oracle.folder, backend, quantization=quantization)
-            for backend in (on_device(), ReferenceBackend("float32"))
-        )
-    )
-    assert _spread(ours, theirs) < 0.3 * _spread(theirs, oracle.logits[:50])
-
-
-@pytest.mark.parametrize("variant", ["qwen3_tied", "qwen35_moe", "deepseek_v2_lite", "gemma4_e2b"])
-def test_int4_multiplies_what_the_codes_mean(oracle_of: OracleOf, variant: str) -> None:
+@pytest.mark.parametrize("variant", ["qwen3_tied", "lfm2", "qwen35_moe", "deepseek_v2_lite", "gemma4_e2b"])
+@pytest.mark.parametrize("quantization", ["int8", "int8-all", "int4"])
+def test_quantized_products_multiply_what_the_codes_mean(
+    oracle_of: OracleOf, variant: str, quantization: Quantization
+) -> None:
     """The weights that the definition rounds to, and activations as they are. What is left is the rounding of scales,
     which the definition holds in float16."""
     oracle = oracle_of(variant)
     ours, theirs = (
         driver.prefill(driver.start(oracle.prompt[:50]), CHUNK)
         for driver in (
-            Driver(oracle.folder, backend, quantization="int4") for backend in (on_device(), Taken("float32"))
+            Driver(oracle.folder, backend, quantization=quantization) for backend in (on_device(), Taken("float32"))
         )
     )
-    assert relative_error(ours, theirs) < 5e-3
+    assert relative_error(ours, theirs) < 1e-2
 
 
 @pytest.mark.parametrize("variant", ["qwen3_tied", "gemma2", "deepseek_v3"])

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from inflight import LLM, SamplingParams
-from inflight.execution.backends.matrices import Fp8Matrix, Int8Matrix, alike, columns_of, rows_of
+from inflight.execution.backends.grouped import HeldMatrix
+from inflight.execution.backends.matrices import Fp8Matrix, Int8Matrix, alike, by_output, columns_of, rows_of
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch import device, weights
 from inflight.execution.backends.torch.device import DeviceError
@@ -55,7 +56,10 @@ def test_a_backend_that_packs_none_holds_them_in_int8() -> None:
     backend = ReferenceBackend("float32")
     assert not backend.packs_fp8 and on_cpu().packs_fp8
     (held,) = backend.pack_linear([given]).parts
-    assert isinstance(held, Int8Matrix) and off(x @ held.dequantized().T, x @ given.dequantized().T) < 0.02
+    assert (
+        isinstance(held, HeldMatrix)
+        and off(x @ held.rows(np.arange(held.shape[0])).T, x @ given.dequantized().T) < 0.02
+    )
 
 
 def test_outputs_and_inputs_are_cut_and_pairs_stay_as_they_are() -> None:
@@ -66,7 +70,7 @@ def test_outputs_and_inputs_are_cut_and_pairs_stay_as_they_are() -> None:
     other = matrix()
     assert alike(given, other, "act") == (given, other)
     assert all(
-        isinstance(one, Int8Matrix) for one in alike(given, Int8Matrix(other.codes.view(np.int8), other.scales), "")
+        isinstance(one, Int8Matrix) for one in alike(given, by_output(other.codes.view(np.int8), other.scales), "")
     )
 
 
@@ -89,7 +93,7 @@ def test_logits_are_off_by_a_few_times_what_int8_takes_off(oracle_of: OracleOf, 
             Driver(oracle.folder, on_cpu(), quantization="int8"),
         )
     )
-    assert int8 < fp8 < 5 * int8
+    assert int8 < fp8 < 10 * int8  # int8 rounds no activations
 
 
 @pytest.mark.parametrize("variant", ["llama32_tied", "gemma3", "deepseek_v2_lite"])

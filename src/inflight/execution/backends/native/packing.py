@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends import int4
+from inflight.execution.backends.grouped import hold_scales
 from inflight.execution.backends.matrices import (
+    INT8_GROUP,
     LINEAR_CODES,
     BlockMatrix,
     Fp8Matrix,
@@ -28,13 +29,13 @@ from inflight.execution.backends.protocol import Array, Hold
 
 
 class _Layout(NamedTuple):
-    """How the module packs a matrix. Of int4: inputs of a group, whether there are offsets, what codes stand for, and
-    the order of the inputs (int32; none: as they are)."""
+    """How the module packs a matrix. Of int8 and int4: inputs of a group, whether there are offsets, the values that
+    codes of 4 bits stand for, and the order of the inputs (int32; none: as they are)."""
 
     hold: Hold
     group: int = 0
     offsets: bool = False
-    meanings: bytes = b""
+    meanings: bytes = bytes(16)
     order: bytes = b""
 
 
@@ -63,21 +64,27 @@ def taken_rows(rows: Rows, share: int) -> Any:
 def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
     if isinstance(matrix, BlockMatrix):
         if matrix.is_int8:
-            return _Layout("int8"), _blocks(matrix)
-        return _Layout("int4", 32, matrix.has_offsets, matrix.meanings.tobytes()), _blocks(matrix)
+            return _Layout("int8", matrix.group, matrix.has_offsets), _blocks(matrix)
+        return _Layout("int4", matrix.group, matrix.has_offsets, matrix.meanings.tobytes()), _blocks(matrix)
     if isinstance(matrix, Fp8Matrix):
         return _laid(in_int8(matrix), hold, group)
-    if isinstance(matrix, Int8Matrix):
-        return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
     if isinstance(matrix, ReorderedMatrix):
         layout, laid = _laid(matrix.matrix, hold, group)
         return layout._replace(order=matrix.order.astype(np.int32).tobytes()), laid
+    if isinstance(matrix, Int8Matrix):
+        return _grouped(_Layout("int8"), matrix.values.view(np.uint8), matrix)
     if isinstance(matrix, Int4Matrix):
-        held = int4.hold(matrix)
-        layout = _Layout("int4", held.group, held.offsets is not None, held.meanings.tobytes())
-        offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
-        return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
+        return _grouped(_Layout("int4", meanings=matrix.meanings.tobytes()), matrix.codes, matrix)
+    if hold == "int8":
+        return _Layout("int8", INT8_GROUP), matrix
     return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
+
+
+def _grouped(layout: _Layout, codes: Array, matrix: Int4Matrix | Int8Matrix) -> tuple[_Layout, Any]:
+    held = hold_scales(matrix)
+    offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
+    laid = (np.ascontiguousarray(codes), np.ascontiguousarray(held.scales), offsets, held.factors)
+    return layout._replace(group=held.group, offsets=offsets is not None), laid
 
 
 def _blocks(matrix: BlockMatrix) -> tuple[str, Array, int, Array | None]:

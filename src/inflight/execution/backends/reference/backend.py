@@ -12,7 +12,7 @@ import numpy as np
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends import int8
 from inflight.execution.backends.host import HostBackend
-from inflight.execution.backends.matrices import BlockMatrix, Int8Matrix, Matrix, Rows, alike, dequantized, in_order
+from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, by_output, dequantized, in_order
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import (
     Array,
@@ -103,7 +103,7 @@ class ReferenceBackend(HostBackend[ReferencePass]):
         if packed.shape != (rows, columns):
             raise ValueError(f"the pieces of a table have shape {list(packed.shape)} together, not {[rows, columns]}")
         if share:
-            return ReferenceTable(Int8Matrix(*int8.quantize(packed.reshape(-1, share))), None, columns // share)
+            return ReferenceTable(by_output(*int8.quantize(packed.reshape(-1, share))), None, columns // share)
         return ReferenceTable(packed, None)
 
     def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[ReferenceLinear]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inflight.execution.backends.int4 import HeldInt4
+from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.matrices import Int8Matrix
 from inflight.execution.backends.protocol import Array, Nonlinearity
 from inflight.execution.backends.reference.act import Act
@@ -28,9 +28,9 @@ class RowOperations:
         ids, weight = self._token_ids, table.weight
         if isinstance(weight, Int8Matrix):
             held = (ids[:, None] * table.shares + np.arange(table.shares)).ravel()
-            rows = weight.values[held].astype(np.float32) * weight.scales[held, None]
+            rows = weight.values[held].astype(np.float32) * weight.scales[held]
             out.write(rows.reshape(len(ids), table.columns))
-        elif isinstance(weight, HeldInt4):
+        elif isinstance(weight, HeldMatrix):
             out.write(weight.rows(ids))
         else:
             out.write(self._act.read(weight[ids]))

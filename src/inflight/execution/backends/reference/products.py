@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from inflight.execution.backends import int4, int8
-from inflight.execution.backends.int4 import HeldInt4
-from inflight.execution.backends.matrices import Int8Matrix
+from inflight.execution.backends import grouped
+from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.protocol import Array, Gating, Nonlinearity
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.functions import gated
@@ -36,11 +35,9 @@ def gate_up(
 
 
 def _by_part(tokens: Array, weight: Held, act: Act) -> Array:
-    """By one matrix. Where that is quantized, tokens are too, each with a scale of its own."""
-    if isinstance(weight, Int8Matrix):
-        return int8.product(*int8.quantize(tokens), weight.values, weight.scales)
-    if isinstance(weight, HeldInt4):
-        return int4.product(*int8.quantize(tokens), weight)
+    """Multiply by one matrix. Where that is quantized, tokens are too, with a scale for each 32 inputs."""
+    if isinstance(weight, HeldMatrix):
+        return grouped.product(tokens, weight)
     matrix = act.read(weight)
     found = np.empty((len(tokens), len(matrix)), np.float32)
     for t, token in enumerate(tokens):

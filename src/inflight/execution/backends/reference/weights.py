@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.execution.backends.int4 import HeldInt4
+from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.matrices import Int8Matrix
 from inflight.execution.backends.protocol import Array, Gating, Routing
 
-Held = Array | Int8Matrix | HeldInt4  # `act`, or quantized
+Held = Array | HeldMatrix  # `act`, or quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ReferenceTable:
     """An embedding table [V, E]; tied, the same memory is the output projection. shares: rows of `weight` that make up
     one of the table, where parts of a row have scales of their own."""
 
-    weight: Held
+    weight: Held | Int8Matrix
     linear: ReferenceLinear | None
     shares: int = 1
 

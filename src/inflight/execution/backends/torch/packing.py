@@ -18,7 +18,7 @@ from inflight.execution.backends import matrices
 from inflight.execution.backends.matrices import Matrix, ReorderedMatrix, taken_apart
 from inflight.execution.backends.protocol import Array, Hold
 from inflight.execution.backends.torch import int4
-from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
+from inflight.execution.backends.torch.eager.products import quantize_fp8
 from inflight.execution.backends.torch.staging import Staging
 from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix, PlainMatrix
 
@@ -66,15 +66,16 @@ class Packer:
             return self._int4(matrix)
         if isinstance(matrix, matrices.Int8Matrix):
             _check_columns(matrix.shape[1])
-            return Int8Matrix(self.tensor(matrix.values), self.tensor(matrix.scales, torch.float32))
+            if matrix.scales.shape[1] > 1 or matrix.offsets is not None:
+                return PlainMatrix(self.plain(matrix.dequantized()))
+            return Int8Matrix(self.tensor(matrix.values), self.tensor(matrix.scales[:, 0], torch.float32))
         if isinstance(matrix, matrices.Fp8Matrix):
             codes = self.tensor(matrix.codes).view(torch.float8_e4m3fn)
             return Fp8Matrix(codes, self.tensor(matrix.scales, torch.float32))
         if hold == "act":
             return PlainMatrix(self.plain(matrix))
         if hold == "int8":
-            _check_columns(matrix.shape[1])
-            return Int8Matrix(*self._in_pieces(matrix, quantize_int8))
+            return PlainMatrix(self.plain(matrices.in_int8(matrix).dequantized()))
         if hold == "fp8":
             return Fp8Matrix(*self._in_pieces(matrix, quantize_fp8))
         codes, scales = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))

@@ -18,7 +18,7 @@ from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Array, Matrix, Rows, rows_of
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
 from inflight.execution.checkpoints.gguf.names import Place, learnt_number, place_of
-from inflight.execution.checkpoints.gguf.packing import MERGED, as_they_lie, matrix_of
+from inflight.execution.checkpoints.gguf.packing import PACKED_HERE, as_they_lie, matrix_of
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -64,7 +64,7 @@ class GGUFCheckpoint:
             yield self.tensor(name, shape)
             return
         raw, row_blocks = self._raw(place, file, entry), shape[1] // entry.type.values
-        if entry.type.name not in MERGED:
+        if entry.type.name not in PACKED_HERE:
             yield as_they_lie(entry.type.name, raw, shape, entry.type.values)
             return
         step = max(1, _PIECE // shape[1]) * row_blocks
