@@ -91,8 +91,11 @@ def _in_child(path: Path, threads: int | None) -> list[Cost]:
     """What a start does, in the order of its parts. Only the first imports anything of inflight."""
     meter = _Meter()
     with meter.part("imports"):
-        import inflight.cli.run
-        import inflight.frontend.offline  # noqa: F401
+        from inflight.cli.progress import load_numpy
+
+        load_numpy()
+        import tokenizers  # noqa: F401
+
         from inflight.config.engine import EngineSettings
         from inflight.config.threads import resolve_threads
         from inflight.execution.backends import open_backend

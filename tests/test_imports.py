@@ -56,6 +56,16 @@ def test_running_a_model_loads_its_family_alone_and_no_other_application() -> No
     assert names.isdisjoint({f"inflight.{application}" for application in applications})
 
 
+def test_running_a_model_loads_no_parts_that_few_starts_have() -> None:
+    """Peers, folders of blocks, heads and draft models, other ranks, downloads, records."""
+    names = modules("from inflight.cli import call\nassert call(['run', 'hello', '--max-tokens', '1']) == 0")
+    absent = {
+        *("kv_exchange.exchange", "tiers.folder_tier", "drafters.heads.heads_source", "drafters.draft_model_source"),
+        *("parallel.workers", "checkpoints.packaged.model_cache"),
+    }
+    assert names.isdisjoint({f"inflight.execution.{one}" for one in absent} | {"inflight.engine.recorder"})
+
+
 @pytest.mark.parametrize("module", ["inflight.models.known", "inflight.text.chat_encoder"])
 def test_models_and_text_make_no_dataclasses(module: str) -> None:
     """Each is half a millisecond of every start."""
