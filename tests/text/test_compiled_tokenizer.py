@@ -11,6 +11,9 @@ import gguf
 import pytest
 from gguf_files import finish
 
+from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
+from inflight.execution.checkpoints.packaged.model_cache import pull
+from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.text import Tokenizer, TokenizerError, compiled_tokenizer
 from inflight.text.compiled_tokenizer import CompiledTokenizer
@@ -122,6 +125,17 @@ def test_merges_by_score_are_those_of_the_list_that_the_library_needs(
     for _ in range(300):
         text = "".join(source.choice("aab  é\n\u00fcx") for _ in range(source.randrange(14)))
         assert found.encode(text) == twin.encode(text)
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(900)  # 93 and 238 MB are downloaded
+@pytest.mark.parametrize("name", ["smollm2", "gemma3-270m"])
+def test_published_vocabularies_answer_as_the_library(name: str) -> None:
+    try:
+        path = pull(CATALOGUE[name])
+    except ModelError as error:
+        pytest.skip(str(error))
+    assert_alike(path, seed=len(name), count=1000)
 
 
 def test_a_long_text_is_encoded_as_a_short_one(tmp_path: Path) -> None:
