@@ -101,10 +101,38 @@ bool BPE::find_merge(std::string_view word, const Symbol& left, const Symbol& ri
     found.id = tokens_.find(whole.append(second));
   }
   if (found.id == StringTable::none) return false;
-  // Of equally good tokens the longest left one goes first, as in the list that would be made of them.
-  const auto shorter = most_characters - 1 - static_cast<std::uint64_t>(characters(first));
-  found.order = (std::uint64_t{order_[found.id]} << 20 | shorter) << 22 | static_cast<std::uint64_t>(found.id);
+  found.order = order_of(found.id, first);
   return true;
+}
+
+// Of a token that is made of this left one and another: of equally good tokens the longest left one goes first.
+std::uint64_t BPE::order_of(std::int32_t id, std::string_view left) const {
+  const auto shorter = most_characters - 1 - static_cast<std::uint64_t>(characters(left));
+  return (std::uint64_t{order_[id]} << 20 | shorter) << 22 | static_cast<std::uint64_t>(id);
+}
+
+std::vector<std::pair<std::int32_t, std::int32_t>> BPE::pairs() const {
+  struct Ordered {
+    std::uint64_t order;
+    std::int32_t left, right;
+  };
+  std::vector<Ordered> found;
+  for (const Pair& one : pairs_)
+    if (one.key)
+      found.push_back({static_cast<std::uint64_t>(one.rank), static_cast<std::int32_t>((one.key >> 32) - 1),
+                       static_cast<std::int32_t>((one.key & 0xFFFFFFFFu) - 1)});
+  for (std::size_t id = 0; !order_.empty() && id < tokens_.numbers(); ++id) {
+    const std::string_view text = tokens_.text(static_cast<std::int32_t>(id));
+    for (std::size_t at = text.empty() ? 0 : character_bytes(text[0]); at < text.size(); at += character_bytes(text[at])) {
+      const std::int32_t right = tokens_.find(text.substr(at)), left = tokens_.find(text.substr(0, at));
+      if (left != StringTable::none && right != StringTable::none)
+        found.push_back({order_of(static_cast<std::int32_t>(id), text.substr(0, at)), left, right});
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Ordered& a, const Ordered& b) { return a.order < b.order; });
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+  for (const Ordered& one : found) pairs.emplace_back(one.left, one.right);
+  return pairs;
 }
 
 void BPE::encode(std::string_view word, Scratch& scratch, std::vector<WordToken>& out) const {

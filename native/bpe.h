@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "string_table.h"
@@ -44,6 +45,9 @@ class BPE {
 
   void set_byte_tokens();
 
+  // All pairs that are merged, the first to be merged first: as a list of them says it.
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs() const;
+
   void encode(std::string_view word, Scratch& scratch, std::vector<WordToken>& out) const;
 
  private:
@@ -73,6 +77,7 @@ class BPE {
   }
   Pair& pair(std::uint64_t key);
   const Pair& pair(std::uint64_t key) const { return const_cast<BPE*>(this)->pair(key); }
+  std::uint64_t order_of(std::int32_t id, std::string_view left) const;
   void split(std::string_view word, std::vector<Symbol>& symbols) const;
   bool find_merge(std::string_view word, const Symbol& left, const Symbol& right, Merge& found) const;
 

@@ -148,6 +148,32 @@ class Vocabulary {
   nb::list special() const { return named(special_); }
   nb::list defined() const { return named(defined_); }
 
+  // The end of a tokenizer.json: its vocabulary and merges, from their key on.
+  nb::object as_json() const {
+    std::string out;
+    {
+      const nb::gil_scoped_release released;
+      const StringTable& tokens = bpe_.tokens();
+      out = "\"vocab\":{";
+      for (std::size_t id = 0; id < tokens.numbers(); ++id) {
+        if (!tokens.has(static_cast<std::int64_t>(id))) continue;
+        if (out.back() != '{') out.push_back(',');
+        write_json(tokens.text(static_cast<std::int32_t>(id)), out);
+        out.append(":").append(std::to_string(id));
+      }
+      out.append("},\"merges\":[");
+      for (const auto& [left, right] : bpe_.pairs()) {
+        out.append(out.back() == '[' ? "[" : ",[");
+        write_json(tokens.text(left), out);
+        out.push_back(',');
+        write_json(tokens.text(right), out);
+        out.push_back(']');
+      }
+      out.append("]}}");
+    }
+    return text_of(out);
+  }
+
   // Ids of words: strings, or tuples that begin with one.
   nb::list encode_words(nb::list words) const {
     BPE::Scratch scratch;
@@ -242,6 +268,22 @@ class Vocabulary {
       if (id != StringTable::none && !text.empty()) found.append(nb::make_tuple(text_of(text), id));
     }
     return found;
+  }
+
+  // As the `tokenizers` library writes it: escaped is only what must be.
+  static void write_json(std::string_view text, std::string& out) {
+    static constexpr std::string_view named = "\b\f\n\r\t\"\\", letters = "bfnrt\"\\", digits = "0123456789abcdef";
+    out.push_back('"');
+    for (const char byte : text) {
+      const std::size_t at = named.find(byte);
+      if (at != named.npos)
+        out.append({'\\', letters[at]});
+      else if (static_cast<std::uint8_t>(byte) < 0x20)
+        out.append("\\u00").append({digits[byte >> 4], digits[byte & 15]});
+      else
+        out.push_back(byte);
+    }
+    out.push_back('"');
   }
 
   static bool is_spaces(std::string_view text) {

@@ -133,6 +133,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("defined", &Vocabulary::defined)
       .def("find", &Vocabulary::find)
       .def("token", &Vocabulary::token)
+      .def("as_json", &Vocabulary::as_json)
       .def("encode_words", &Vocabulary::encode_words)
       .def("encode_text", &Vocabulary::encode_text)
       .def("encode_places", &Vocabulary::encode_places);

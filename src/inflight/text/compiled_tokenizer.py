@@ -1,14 +1,15 @@
 """A tokenizer of a GGUF file over the compiled vocabulary, made in a fiftieth of the library's time and memory.
 
 Answers as the library's tokenizer of the same file does (`gguf_tokenizer`), which is its twin in the tests, and is made
-where only that one will do: a vocabulary as JSON, and places of tokens of texts that are split before they are merged.
+where only that one will do: for long texts that are split before they are merged, and places of their tokens.
 Splitting, composing and decoding stay the library's.
 """
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from inflight.models.gguf.gguf_model import GGUFModel
 
 from .gguf_splits import IGNORE_MERGES, Splits, pre_tokenizer_of
 from .gguf_tokenizer import (
+    BYTES,
     KEY,
     SENTENCEPIECE,
     gguf_backend,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     import tokenizers
 
 _LONG = 20_000  # characters of a text from which the library splits it, whose batch calls let other threads run
-_INT32 = 5  # a type of metadata
 
 
 class CompiledAddedToken(Struct, frozen=True):
@@ -68,8 +69,18 @@ class CompiledEncoding:
 class CompiledTokenizer:
     """As the library's tokenizer has them: ids of texts, texts of ids, added tokens."""
 
-    def __init__(self, model: GGUFModel, vocabulary: Any, splits: Splits | None, decoder: Any, prefixed: bool) -> None:
-        """splits: of texts before they are merged; None where they are merged whole. prefixed: with a space before."""
+    def __init__(
+        self,
+        model: GGUFModel,
+        vocabulary: Any,
+        splits: Splits | None,
+        decoder: Any,
+        prefixed: bool,
+        settings: Mapping[str, Any],
+    ) -> None:
+        """splits: of texts before they are merged; None where they are merged whole. prefixed: with a space before.
+        settings: of the library's model of such a vocabulary."""
+        self._settings = settings
         self._model, self._vocabulary, self._splits, self._prefixed = model, vocabulary, splits, prefixed
         self.decoder = decoder
         self.pre_tokenizer = None if splits is None else splits.pre_tokenizer
@@ -83,7 +94,35 @@ class CompiledTokenizer:
         return len(self._vocabulary)
 
     def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
-        return self.library.get_vocab(with_added_tokens)
+        found = self._vocabulary.token
+        ids, missing = dict[str, int](), len(self._vocabulary)
+        for token_id in itertools.count():
+            if not missing:
+                return ids
+            if (token := found(token_id)) is not None:
+                ids[token] = token_id
+                missing -= 1
+        raise AssertionError("counting does not end")
+
+    @property
+    def model(self) -> CompiledTokenizer:
+        """What knows the words of the vocabulary: all added tokens are among them."""
+        return self
+
+    def to_str(self) -> str:
+        """As tokenizer.json has it: all but the vocabulary is written by the library, which is given none."""
+        from tokenizers import AddedToken, Tokenizer, models
+
+        words = {content: token_id for token_id, (content, _) in self._contents.items()}
+        light = Tokenizer(models.BPE(words, [], **self._settings))
+        for name in ("normalizer", "pre_tokenizer", "decoder"):
+            if (part := getattr(self, name)) is not None:
+                setattr(light, name, part)
+        added = [AddedToken(content, normalized=False, special=special) for content, special in self._contents.values()]
+        light.add_tokens(added)
+        written = light.to_str()
+        whole: str = written[: written.rindex('"vocab":{')] + self._vocabulary.as_json()
+        return whole
 
     @property
     def normalizer(self) -> Any:
@@ -214,9 +253,13 @@ def compiled_tokenizer(model: GGUFModel) -> CompiledTokenizer | None:
 
         if pre in IGNORE_MERGES:
             vocabulary.keep_words()
-        return CompiledTokenizer(model, vocabulary, splits, decoders.ByteLevel(), False)
-    prefixed = is_prefixed(model)
-    return CompiledTokenizer(model, vocabulary, None, sentencepiece_decoder(prefixed), prefixed)
+        settings: dict[str, Any] = {"ignore_merges": pre in IGNORE_MERGES}
+        return CompiledTokenizer(model, vocabulary, splits, decoders.ByteLevel(), False, settings)
+    prefixed, unknown = is_prefixed(model), unknown_token(model, metadata.int32s(KEY + "token_type"))
+    settings = {"fuse_unk": True, "byte_fallback": all(vocabulary.find(one) is not None for one in BYTES)}
+    if unknown is not None and (named := vocabulary.token(unknown)) is not None:
+        settings["unk_token"] = named
+    return CompiledTokenizer(model, vocabulary, None, sentencepiece_decoder(prefixed), prefixed, settings)
 
 
 def _vocabulary(model: GGUFModel, spaces: bool) -> Any:

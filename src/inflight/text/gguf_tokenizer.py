@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KEY = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5  # token types
-_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _NAMED = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
 SENTENCEPIECE = ("llama", "gemma4")
 _AGAIN = "convert the model again, or take another file."
@@ -103,7 +103,7 @@ def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tok
     merges = _written_merges(model) or _merges_of(vocabulary, _ranks(model, respelled))
     unknown = unknown_token(model, types)
     named = {} if unknown is None or not 0 <= unknown < len(tokens) else {"unk_token": respelled[unknown]}
-    has_bytes = all(token in vocabulary for token in _BYTES)
+    has_bytes = all(token in vocabulary for token in BYTES)
     backend = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=True, byte_fallback=has_bytes, **named))
     prefixed = is_prefixed(model)
     backend.normalizer = sentencepiece_normalizer(prefixed)

@@ -21,6 +21,8 @@ from inflight.text.pieces import TokenPieces, byte_level_alphabet
 if TYPE_CHECKING:
     import tokenizers
 
+    from inflight.text.compiled_tokenizer import CompiledTokenizer
+
 _ADDED, _MODEL, _WORDS = '"added_tokens":', '"model":{', '"vocab":{'
 _NAME = "<\U0010fffe{}>"  # of a special token; in no text
 _BYTE_TOKEN = "<0x"  # begins the names of bytes, where a vocabulary has some
@@ -36,7 +38,7 @@ class GrammarTokens(Struct, frozen=True):
     special: Mapping[str, int]
 
 
-def grammar_tokens(backend: tokenizers.Tokenizer, pieces: TokenPieces) -> GrammarTokens:
+def grammar_tokens(backend: tokenizers.Tokenizer | CompiledTokenizer, pieces: TokenPieces) -> GrammarTokens:
     """Return the tokenizer's tokens for grammars, made anew each time.
 
     The file's text is changed in two places rather than parsed: it has megabytes.
@@ -72,7 +74,9 @@ def grammar_tokens(backend: tokenizers.Tokenizer, pieces: TokenPieces) -> Gramma
     return GrammarTokens(as_json, max(named, 1 + max(words.values(), default=-1)), plain, special)
 
 
-def _as_word(backend: tokenizers.Tokenizer, pieces: TokenPieces, token: Mapping[str, Any]) -> str | None:
+def _as_word(
+    backend: tokenizers.Tokenizer | CompiledTokenizer, pieces: TokenPieces, token: Mapping[str, Any]
+) -> str | None:
     """Return an added token's text as the model's vocabulary spells its words; None where it spells another there."""
     content: str = token["content"]
     if content.startswith(_BYTE_TOKEN):
@@ -94,7 +98,7 @@ def _is_special(token: Mapping[str, Any]) -> bool:
     return bool(token["special"] or (token["content"].startswith("<") and token["content"].endswith(">")))
 
 
-def _missing(backend: tokenizers.Tokenizer, added: list[dict[str, Any]], count: int) -> list[int]:
+def _missing(backend: tokenizers.Tokenizer | CompiledTokenizer, added: list[dict[str, Any]], count: int) -> list[int]:
     """Return ids without a token below the last added one, as converted vocabularies have; the library bears none."""
     last = max((token["id"] for token in added), default=-1)
     if last < count:

@@ -105,8 +105,7 @@ class Tokenizer:
     def for_grammars(self) -> GrammarTokens:
         """Return the tokens as grammars need them, special tokens that the settings name included; made anew each
         time."""
-        backend = self._backend
-        return grammar_tokens(backend.library if isinstance(backend, CompiledTokenizer) else backend, self.pieces)
+        return grammar_tokens(self._backend, self.pieces)
 
     @cached_property
     def longest_token(self) -> int | None:
