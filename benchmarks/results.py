@@ -24,6 +24,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
     "How fast it is, beside others and beside what the machine allows": (
         *(
             "peers",
+            "real_models",
             "roofline",
             "beside_products",
             "recurrence",
@@ -31,9 +32,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "int4",
             "gpu",
             "growth",
-            "quantization_accuracy",
         ),
-        *("real_models",),
         *("family_error", "embeddings", "neighbour", "scheduler_cost", "structured_output", "adapters", "kv_tiers"),
         *("sessions", "session_trace", "kv_transfer", "several_models", "routing", "disaggregation"),
         *("suffix_index", "light", "first_token", "start", "install", "versions"),

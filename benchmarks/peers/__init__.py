@@ -12,6 +12,8 @@ requests, taking turns.
        python -m benchmarks.peers --folder ~/peers --precisions q4_0,q4_k_m,int4-all,int4 --quick --rounds 5 \\
            --minutes 8 --write
 
+       python -m benchmarks.peers --folder ~/peers --model gemma3-270m --precisions file --peers llama --write
+
    Three rounds of the first, bf16 and int8, take nearly two hours on two cores, and want a machine that does nothing
    else; with `--record FILE --rounds 1` they can be run one by one, and those in the file count. `--quick` takes some
    minutes a round, `--minutes` ends the rounds, and `--rounds 0` makes the checkpoints and measures nothing. Without

@@ -30,6 +30,8 @@ from inflight.config.engine import EngineSettings
 from inflight.config.threads import resolve_threads
 from inflight.execution.backends import native
 from inflight.execution.backends.protocol import Quantization
+from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
+from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.models.registry import read_folder, read_spec
 
@@ -38,14 +40,14 @@ QUANTIZATION: dict[str, Quantization] = {"int8": "int8", "int8-all": "int8-all"}
 _KINDS: dict[str, Literal["bf16", "int8"]] = {"bfloat16": "bf16", "int8": "int8"}
 _PEAK_PROBES = 20  # with pauses between, about six seconds
 PEERS = ("llama", "openvino", "onnxruntime", "vllm")  # by the names that setup.sh gives their environments
+FILES = ("gemma3-270m", "smollm2")  # trained models; how near their answers are, benchmarks.real_models measures
 _SPARE = 1.1  # KV memory beyond what the requests hold: blocks that are not full
 
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
-    shape = SHAPES[arguments.model]
     sizes = QUICK if arguments.quick else Sizes()
-    participants = _participants(arguments, shape)
+    participants = _participants(arguments)
     missing = {engine.python: sentence for engine in participants if (sentence := engine.missing)}
     present = [engine for engine in participants if not engine.missing]
     for python, sentence in missing.items():
@@ -69,8 +71,9 @@ def main(given: Sequence[str] | None = None) -> None:
     if arguments.write:
         # In 4 bits a round of one precision takes minutes: each has a section of its own.
         held = f" in {' and '.join(arguments.precisions)}" if set(arguments.precisions) <= set(FOUR_BITS) else ""
-        title = f"Beside other engines: {arguments.model}'s shape{held}"
-        write_section(f"peers {arguments.model}{held}", title, _command(arguments, rounds), body)
+        real = arguments.model in FILES
+        title = f"Beside other engines: {arguments.model}'s {'file' if real else f'shape{held}'}"
+        write_section(f"peers {arguments.model}{'' if real else held}", title, _command(arguments, rounds), body)
 
 
 def _measure(contests: Sequence[Contest], arguments: argparse.Namespace) -> int:
@@ -99,7 +102,12 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--environments", type=Path, help="that setup.sh was given, where checkpoints are elsewhere (default FOLDER)"
     )
-    parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
+    parser.add_argument(
+        "--model",
+        choices=[*SHAPES, *FILES],
+        default="qwen2.5-0.5b",
+        help="shape, of random weights, or with --precisions file --peers llama a trained model",
+    )
     parser.add_argument(
         "--precisions", type=_some_of(PRECISIONS), default=["bf16", "int8"], help=f"some of {','.join(PRECISIONS)}"
     )
@@ -154,12 +162,12 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _participants(arguments: argparse.Namespace, shape: dict[str, object]) -> list[Engine]:
+def _participants(arguments: argparse.Namespace) -> list[Engine]:
     folder = arguments.folder.resolve()
     made = (arguments.environments or folder).absolute()
     pythons = {name: made / name / "bin/python" for name in PEERS}
     environments = Environments(pythons["llama"], pythons["openvino"], pythons["onnxruntime"])
-    checkpoints = Checkpoints(folder / "models" / arguments.model, shape, environments)
+    checkpoints = Checkpoints(folder / "models" / arguments.model, SHAPES.get(arguments.model, {}), environments)
     source = Path(inflight.__file__).parents[1]
     peers = {
         "llama": lambda: known.llama_cpp(checkpoints, environments),
@@ -167,6 +175,9 @@ def _participants(arguments: argparse.Namespace, shape: dict[str, object]) -> li
         "onnxruntime": lambda: known.onnxruntime(checkpoints, environments.onnxruntime),
         "vllm": lambda: known.vllm(checkpoints, pythons["vllm"], folder / "cache"),
     }
+    if arguments.model in FILES:
+        file = pull(CATALOGUE[arguments.model])
+        return [known.with_file(one, file) for one in (known.inflight(checkpoints, source), peers["llama"]())]
     return [known.inflight(checkpoints, source), *(peers[name]() for name in PEERS if name in arguments.peers)]
 
 
@@ -200,7 +211,8 @@ def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Name
 
 
 def _kv_bytes_per_token(model: str) -> int:
-    return kv_bytes_per_token(read_spec(SHAPES[model]), "bfloat16")
+    spec = read_folder(pull(CATALOGUE[model]), to_run=True) if model in FILES else read_spec(SHAPES[model])
+    return kv_bytes_per_token(spec, "bfloat16")
 
 
 def _ceilings(contest: Contest, peaks: Mapping[str, float]) -> Ceilings | None:
@@ -234,8 +246,9 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int, load
     taken = (
         f"Others took {spread([100 * load for load in loads], 0, ' %')} of the cores before a round. " if loads else ""
     )
+    model = f"The file of {arguments.model}" if arguments.model in FILES else f"{arguments.model}'s random weights"
     return (
-        f"{arguments.model}'s shape with random weights, {threads} threads, {sizes.rows()} rows, greedy, prompts as "
+        f"{model}, {threads} threads, {sizes.rows()} rows, greedy, prompts as "
         "token ids, each engine through its own Python API in a process of its own, taking turns; inflight's kernels "
         f"are {native.NativeBackend('bfloat16', threads).isa}. {taken}Medians of {rounds} "
         f"{'rounds' if rounds > 1 else 'round'}; a ratio is taken within a round, to the best peer, with least and "

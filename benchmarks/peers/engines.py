@@ -10,7 +10,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.peers.checkpoints import Checkpoints, Environments
@@ -21,8 +21,9 @@ from inflight.models.gguf.tensor_types import TensorType
 #   bf16      as the checkpoint is              int8   layers in 8 bits            int8-all  the output projection too
 #   q4_0      a GGUF file as it is commonly made, and what others make in 4 bits with the output projection in 8
 #   q4_k_m    the other common file             int4   4 bits, but that in bf16    int4-all  all in 4 bits
-PRECISIONS = ("bf16", "int8", "int8-all", "q4_0", "q4_k_m", "int4-all", "int4")
-FOUR_BITS = ("q4_0", "q4_k_m", "int4-all", "int4")
+#   file      a trained model's GGUF file as it is
+PRECISIONS = ("bf16", "int8", "int8-all", "q4_0", "q4_k_m", "int4-all", "int4", "file")
+FOUR_BITS = ("q4_0", "q4_k_m", "int4-all", "int4", "file")
 Told = Callable[[TensorType], str]  # of a file's tensors: how an engine holds them
 
 
@@ -62,8 +63,8 @@ def inflight(checkpoints: Checkpoints, source: Path) -> Engine:
         "benchmarks.peers.run_inflight",
         {
             "bf16": lambda: Copy(checkpoints.plain(), "bf16", "bf16"),
-            "int8": lambda: Copy(checkpoints.plain(), "int8 by channel", "bf16"),
-            "int8-all": lambda: Copy(checkpoints.plain(), "int8 by channel", "int8"),
+            "int8": lambda: Copy(checkpoints.plain(), "int8, groups of 32", "bf16"),
+            "int8-all": lambda: Copy(checkpoints.plain(), "int8, groups of 32", "int8"),
             **_files_in_four_bits(checkpoints, _as_inflight_holds),
         },
         environment={"PYTHONPATH": str(source)},
@@ -135,6 +136,12 @@ def vllm(checkpoints: Checkpoints, python: Path, cache: Path) -> Engine:
     )
 
 
+def with_file(engine: Engine, path: Path) -> Engine:
+    """Return inflight or llama.cpp with a trained model's file in place of copies of random weights."""
+    told = _as_inflight_holds if engine.name == "inflight" else _by_name
+    return replace(engine, models={"file": lambda: _file(path, told)})
+
+
 def _files_in_four_bits(checkpoints: Checkpoints, told: Told) -> dict[str, Callable[[], Copy]]:
     """That inflight and llama.cpp load alike."""
     return {
@@ -164,7 +171,7 @@ def _by_name(kind: TensorType) -> str:
 
 
 def _as_inflight_holds(kind: TensorType) -> str:
-    return f"{kind.name} as int8" if kind.held_bytes == 1 else kind.name
+    return f"{kind.name} as int8" if 1 <= kind.held_bytes < 2 else kind.name
 
 
 def _preloaded(python: Path) -> str:

@@ -92,20 +92,20 @@ def _asked(bf16: float, int8: float, four_bits: float | None = None) -> dict[str
 
 
 FIRST_TOKEN = Measure("first token after start, s", "lower", 2, _asked(1.0, 1.0, 1.0))
-PEAK = Measure("peak resident, GiB", "lower", 2, {**_asked(1.0, 1.0), "q4_0": 1.0})
+PEAK = Measure("peak resident, GiB", "lower", 2, _asked(0.8, 0.8, 0.8))
 MIXED_TOKENS = Measure("mixed at once, output tokens/s", "higher", 0, _asked(1.2, 1.5))
 MIXED_TTFT = Measure("mixed at once, mean TTFT, s", "lower", 2)
 POISSON_TTFT = Measure("mixed, Poisson, p99 TTFT, s", "lower", 2, _asked(1.0, 1.0))
 POISSON_ITL = Measure("mixed, Poisson, p99 ITL, ms", "lower", 0, _asked(1.0, 1.0))
 _DECODE_ASKED = {
-    1: _asked(1.2, 1.5, 1.6),
+    1: _asked(1.2, 1.5, 1.3),
     4: _asked(1.5, 1.8, 1.7),
     8: _asked(1.6, 2.0, 1.6),
     16: _asked(1.6, 2.0, 1.6),
     32: _asked(1.4, 1.7, 1.5),
     64: _asked(1.2, 1.5),
 }
-_PREFILL_ASKED = {512: _asked(1.05, 1.15, 1.1), 2048: _asked(1.0, 1.15)}
+_PREFILL_ASKED = {512: _asked(1.05, 1.15, 1.3), 2048: _asked(1.0, 1.15, 1.3)}
 
 
 def measures(sizes: Sizes) -> Iterator[Measure]:

@@ -9,7 +9,7 @@ import numpy
 
 from benchmarks.peers import load
 from benchmarks.peers.checkpoints import Checkpoints, Environments
-from benchmarks.peers.engines import FOUR_BITS, PRECISIONS, inflight, llama_cpp
+from benchmarks.peers.engines import FOUR_BITS, PRECISIONS, inflight, llama_cpp, with_file
 from benchmarks.peers.quantize_gguf import KINDS
 
 
@@ -47,14 +47,16 @@ def test_a_file_tells_how_its_matrices_are_held(tmp_path: Path) -> None:
     held = ours.models["q4_0"]()
     assert (held.weights, held.output) == ("Q4_0 75%, Q5_0 as int8 25%", "Q8_0 as int8")
     assert held.place == tied.place == tmp_path / "gguf-Q4_0/Q4_0.gguf", "the very same file"
+    trained = [with_file(one, held.place).models["file"]() for one in (ours, theirs)]
+    assert trained == [held, tied]
 
 
 def test_every_precision_in_four_bits_has_a_file_for_both(tmp_path: Path) -> None:
     environments = Environments(tmp_path, tmp_path, tmp_path)
     checkpoints = Checkpoints(tmp_path, {}, environments)
     ours, theirs = inflight(checkpoints, tmp_path), llama_cpp(checkpoints, environments)
-    assert set(ours.models) == set(PRECISIONS)
-    assert set(FOUR_BITS) <= set(theirs.models)
+    assert set(ours.models) == set(PRECISIONS) - {"file"}
+    assert set(FOUR_BITS) - {"file"} <= set(theirs.models)
     assert "Q4_0-pure" in KINDS and "Q4_0-bf16" in KINDS
 
 
