@@ -52,6 +52,8 @@ def test_recurrent_states_are_live_ones_and_snapshots() -> None:
     scarce = states(rows=32)
     assert (scarce.snapshots, scarce.nbytes) == (7, 40 * GIB // 16)
     assert "448.0 MiB, a quarter of what is free beside, beside 2.1 GiB" in scarce.reason
+    small = states(each=GIB // 2048)
+    assert small.snapshots == 127 and "16 for each sequence, since they are small" in small.reason
     assert states(0.7).snapshots == 11 and "as --state-memory 0.7 asks" in states(0.7).reason
     assert states(each=0) == StateSize(0, 0, "")
 

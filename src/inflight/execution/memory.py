@@ -171,6 +171,8 @@ def state_size(
         count, why = usual_slots(max_num_seqs, bytes_per_state, memory.available - live), "two for each sequence"
         if count < 2 * max_num_seqs:
             why = "a quarter of what is free beside"
+        elif count > 2 * max_num_seqs:
+            why = f"{count / max_num_seqs:.0f} for each sequence, since they are small"
     else:
         count, why = int(state_memory_gib * GIB // bytes_per_state), f"as --state-memory {state_memory_gib:g} asks"
     if count < 1:

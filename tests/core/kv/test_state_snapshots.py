@@ -197,6 +197,11 @@ def test_drafts_are_refused_with_the_number() -> None:
 
 
 def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_one_at_least() -> None:
-    assert usual_slots(32, 10, 1e6) == 64
+    assert usual_slots(32, 10, 6400) == 64
     assert usual_slots(32, 10, 400) == 10
     assert usual_slots(32, 10, 0) == 1
+
+
+def test_small_states_have_slots_for_more_conversations_than_run() -> None:
+    assert usual_slots(32, 10, 64_000) == 100
+    assert usual_slots(32, 10, 1e9) == 16 * 32
