@@ -124,11 +124,11 @@ def test_layers_with_a_window_leave_room() -> None:
 
 def test_recurrent_states_are_set_aside_for_every_row() -> None:
     model = published("jamba-v0.1")
-    few, many = (max_concurrent_sequences(model, "h200", 1000, max_num_seqs=rows) for rows in (8, 128))
-    assert (few.state_snapshots, many.state_snapshots) == (25, 256)
-    assert many.state_bytes == 3 * 128 * state_bytes(model) == 16 * few.state_bytes
-    logits = 120 * 4 * model.vocab_size
-    assert few.kv_bytes - many.kv_bytes == pytest.approx(3 * 120 * state_bytes(model) + logits)
+    few, many = (max_concurrent_sequences(model, "h200", 1000, max_num_seqs=rows) for rows in (16, 128))
+    assert (few.state_snapshots, many.state_snapshots) == (32, 256)
+    assert many.state_bytes == 3 * 128 * state_bytes(model) == 8 * few.state_bytes
+    logits = 112 * 4 * model.vocab_size
+    assert few.kv_bytes - many.kv_bytes == pytest.approx(3 * 112 * state_bytes(model) + logits)
     assert estimate_kv_cache(model, 16).bytes == 16 * 16 * 1024 + state_bytes(model)
 
 
