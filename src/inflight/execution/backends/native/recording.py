@@ -64,7 +64,8 @@ class Recording:
     def __init__(self, kernels: Any, dtype: DType) -> None:
         self._kernels, self._dtype = kernels, dtype
         self._of_activations, self._now = module().Activation, module().Trace.now
-        self._calls = [RecordedCall("copies", 0, 0, dtype)]  # for what runs outside of operations
+        # The first is for what runs outside of operations. Costs are counted at the end, beside no step.
+        self._calls: list[RecordedCall | _Uncounted] = [RecordedCall("copies", 0, 0, dtype)]
         kernels.start_trace()
 
     def now(self) -> int:
@@ -74,13 +75,14 @@ class Recording:
     def finish(self) -> Recorded:
         """Return what was recorded; nothing more is."""
         trace = self._kernels.stop_trace()
-        return Recorded(self._calls, _spans(trace.calls), _spans(trace.jobs), [_spans(one) for one in trace.workers])
+        calls = [call if isinstance(call, RecordedCall) else call.costs.of(*call[1:]) for call in self._calls]
+        return Recorded(calls, _spans(trace.calls), _spans(trace.jobs), [_spans(one) for one in trace.workers])
 
     def follow(self, prepared: Any, metadata: AttentionMetadata, shape: KVShape) -> RecordedPass:
         """Return the pass with every operation recorded."""
         return RecordedPass(prepared, self, _Costs(self._of_activations, self._dtype, metadata, shape))
 
-    def begin(self, call: RecordedCall) -> None:
+    def begin(self, call: RecordedCall | _Uncounted) -> None:
         """Assign what the kernels compute from now on to this call."""
         self._kernels.begin_traced_call(len(self._calls))
         self._calls.append(call)
@@ -90,16 +92,25 @@ class RecordedPass:
     """A prepared pass of the module that begins a recorded call with each operation."""
 
     def __init__(self, prepared: Any, recording: Recording, costs: _Costs) -> None:
-        self._prepared, self._recording, self._costs = prepared, recording, costs
+        self._prepared, self._begin, self._costs = prepared, recording.begin, costs
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        operation = getattr(self._prepared, name)
+        operation, begin, costs = getattr(self._prepared, name), self._begin, self._costs
 
         def recorded(*arguments: Any, **named: Any) -> None:
-            self._recording.begin(self._costs.of(name, arguments))
+            begin(_Uncounted(costs, name, arguments, arguments[0].rows))
             operation(*arguments, **named)
 
         return recorded
+
+
+class _Uncounted(NamedTuple):
+    """A call as it was made. rows: of its first argument, which later calls may change."""
+
+    costs: _Costs
+    name: str
+    arguments: tuple[Any, ...]
+    rows: int
 
 
 class _Costs:
@@ -112,16 +123,16 @@ class _Costs:
         self._starts = metadata.context_len.astype(np.int64)
         self._lengths = np.diff(metadata.query_start).astype(np.int64)
 
-    def of(self, name: str, given: tuple[Any, ...]) -> RecordedCall:
-        """given: the operation's arguments, in the order of the protocol."""
+    def of(self, name: str, given: tuple[Any, ...], count: int) -> RecordedCall:
+        """given: the operation's arguments, in the order of the protocol. count: rows of the first."""
         match name:
             case "linear" | "linear_residual" | "linear_act" | "gate_up":
-                return self._product(name, given[0].rows, given[1])
+                return self._product(name, count, given[1])
             case "experts":
-                return self._experts(given[0].rows, given[2])
+                return self._experts(count, given[2])
             case "by_head":
                 heads = given[1]
-                flops = 2.0 * given[0].rows * heads.count * heads.rows * heads.columns
+                flops = 2.0 * count * heads.count * heads.rows * heads.columns
                 return RecordedCall(_sized(name, heads.columns, heads.rows), heads.nbytes, flops, self._dtype)
             case "attention":
                 return self._attention(given[0], given[1], given[3])
@@ -129,7 +140,6 @@ class _Costs:
                 table = given[0]
                 return RecordedCall(name, self._tokens * table.nbytes // table.rows, 0, self._dtype)
         rows: list[Any] = [one for one in given if isinstance(one, self._of_activations)]
-        count = rows[0].rows if rows else self._tokens
         return RecordedCall(name, count * sum(one.array.strides[0] for one in rows), 0, self._dtype)
 
     def _rate(self, holds: list[str]) -> str:
