@@ -138,6 +138,16 @@ def test_published_vocabularies_answer_as_the_library(name: str) -> None:
     assert_alike(path, seed=len(name), count=1000)
 
 
+def test_an_unknown_token_that_is_none_is_left_out(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<s>", "▁", "a", "▁a"])
+    writer.add_token_types([3, 1, 1, 1])
+    writer.add_uint64("tokenizer.ggml.unknown_token_id", 2**64 - 2)
+    found, twin = pair_of(finish(writer, tmp_path / "model.gguf"))
+    assert found.encode("a xa", False) == twin.encode("a xa", False) == [3, 3]  # x is left out
+
+
 def test_a_long_text_is_encoded_as_a_short_one(tmp_path: Path) -> None:
     text = "".join(drawn_texts(3, 900))
     for path in (

@@ -255,9 +255,9 @@ def compiled_tokenizer(model: GGUFModel) -> CompiledTokenizer | None:
             vocabulary.keep_words()
         settings: dict[str, Any] = {"ignore_merges": pre in IGNORE_MERGES}
         return CompiledTokenizer(model, vocabulary, splits, decoders.ByteLevel(), False, settings)
-    prefixed, unknown = is_prefixed(model), unknown_token(model, metadata.int32s(KEY + "token_type"))
+    prefixed, unknown = is_prefixed(model), _unknown(model)
     settings = {"fuse_unk": True, "byte_fallback": all(vocabulary.find(one) is not None for one in BYTES)}
-    if unknown is not None and (named := vocabulary.token(unknown)) is not None:
+    if (named := vocabulary.token(unknown)) is not None:
         settings["unk_token"] = named
     return CompiledTokenizer(model, vocabulary, None, sentencepiece_decoder(prefixed), prefixed, settings)
 
@@ -275,9 +275,14 @@ def _vocabulary(model: GGUFModel, spaces: bool) -> Any:
         scores = array("f", metadata.numbers(KEY + "scores"))
         vocabulary.merge_by_scores(scores if scores and not model.architecture.startswith("gemma") else None)
     if spaces:
-        unknown = unknown_token(model, kinds)
-        vocabulary.set_unknown(-1 if unknown is None else unknown)
+        vocabulary.set_unknown(_unknown(model))
     return vocabulary
+
+
+def _unknown(model: GGUFModel) -> int:
+    """The id of the token for unknown characters; -1 where there is none."""
+    unknown = unknown_token(model, model.metadata.int32s(KEY + "token_type"))
+    return unknown if unknown is not None and 0 <= unknown < model.metadata.length(KEY + "tokens") else -1
 
 
 def _has_twice(contents: list[str]) -> bool:
