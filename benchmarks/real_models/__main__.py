@@ -18,7 +18,7 @@ from benchmarks.comparison import tell
 from benchmarks.real_models import sentence_vectors
 from benchmarks.real_models.engines import LLAMA_BUILDS, WAYS, inflight, llama
 from benchmarks.real_models.passages import long_texts, passages, sentences
-from benchmarks.real_models.subject import Subject
+from benchmarks.real_models.subject import Examined, Subject
 from benchmarks.real_models.tables import Engines, instruction_sets, long_positions, precisions
 from benchmarks.results import write_section
 from inflight.execution.backends import native
@@ -71,10 +71,11 @@ def _generative(name: str, arguments: argparse.Namespace, engines: Engines) -> s
     with tempfile.TemporaryDirectory(prefix="real-models-") as scratch:
         subject = Subject(name, Path(scratch))
         tokenizer = Tokenizer.load(subject.file)
-        texts = passages(tokenizer)[: 2 if arguments.quick else None]
+        everything = passages(tokenizer)
+        texts = everything[:: 7 if arguments.quick else 1]
         examined = subject.examine("passages", texts, with_folder=not arguments.quick)
         ways = [way for way in WAYS if not (arguments.quick and way.of_folder)]
-        parts = [_about(subject, examined.reference.about, len(examined.reference.best), engines)]
+        parts = [_about(subject, examined, f"{len(texts)} of {len(everything)}", engines)]
         parts.append(precisions(subject, examined, engines, ways))
         if arguments.quick:
             return "\n\n".join(parts)
@@ -94,14 +95,15 @@ _OF_INSTRUCTION_SETS = (
 )
 
 
-def _about(subject: Subject, reference: str, positions: int, engines: Engines) -> str:
+def _about(subject: Subject, examined: Examined, passages: str, engines: Engines) -> str:
     main_set = next(iter(engines.inflight))
     return (
-        f"{CATALOGUE[subject.name].description}. {positions:,} positions of passages in English, code and seven other "
-        f"languages. The reference is {reference}, over the numbers that the file stands for. KL(reference ‖ engine) "
-        "in nats, over the reference's 1,024 likeliest tokens and one bucket for the others; the bf16 folder has the "
-        "same numbers rounded to bf16. Close is where the reference's best two tokens are 0.1 to 0.3 nats from each "
-        f"other. Instructions: {main_set}, llama.cpp those of its build."
+        f"{CATALOGUE[subject.name].description}. {len(examined.reference.best):,} positions of {passages} passages in "
+        f"English, code and seven other languages. The reference is {examined.reference.about}, over the numbers that "
+        "the file stands for. KL(reference ‖ engine) in nats, over the reference's 1,024 likeliest tokens and one "
+        "bucket for the others; the bf16 folder has the same numbers rounded to bf16. Close is where the reference's "
+        "best two tokens are 0.1 to 0.3 nats from each other. "
+        f"Instructions: {main_set}, llama.cpp those of its build."
     )
 
 

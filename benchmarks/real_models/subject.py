@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.comparison import tell
+from benchmarks.real_models.agreement import agreement
 from benchmarks.real_models.answers import Answers, Questions
 from benchmarks.real_models.engines import REFERENCE, EngineFailed, Runner, Way
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
@@ -34,18 +35,24 @@ class Subject:
 
     def examine(self, subject_matter: str, texts: list[np.ndarray], with_folder: bool = False) -> Examined:
         """Ask the reference. with_folder: also write the folder of bf16 weights, which some ways load."""
-        tell(f"{self.name}, {subject_matter}: the reference")
         questions = self._scratch / f"{subject_matter}.npz"
         Questions(texts).save(questions)
         settings = {"folder": str(self._folder)} if with_folder else {}
-        return Examined(questions, REFERENCE.run(self.file, questions, self._scratch / "reference.npz", settings))
+        reference = REFERENCE.run(self.file, questions, self._scratch / "reference.npz", settings)
+        tell(f"{self.name}, {subject_matter}: {len(reference.best):,} positions of {reference.about}")
+        return Examined(questions, reference)
 
     def ask(self, runner: Runner, way: Way, examined: Examined) -> Answers | None:
-        """Return an engine's answers, or None where it failed, which is reported."""
-        tell(f"{self.name}, {examined.questions.stem}: {way.name} by {runner.name}")
+        """Return an engine's answers, which are asked for once, or None where it failed, which is reported."""
+        asked = f"{examined.questions.stem}, {way.name}, {runner.name}"
+        answers = self._scratch / f"{asked}.npz"
+        if answers.exists():
+            return Answers.load(answers)
         model = self._folder if way.of_folder else self.file
         try:
-            return runner.run(model, examined.questions, self._scratch / "answers.npz", way.settings)
+            found = runner.run(model, examined.questions, answers, way.settings)
         except EngineFailed as error:
-            tell(str(error))
+            tell(f"{self.name}, {asked}: {error}")
             return None
+        tell(f"{self.name}, {asked}: KL {agreement(examined.reference, found).kl_mean:.5f}")
+        return found
