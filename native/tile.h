@@ -37,19 +37,35 @@ struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machine
     vf half[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = low(w[n]);
+    add(sums, half, x, 2 * i);
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const vf value = all(x(m, 2 * i));
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
+    for (int n = 0; n < N; ++n) {
+      if constexpr (is_tight<M>) {  // a mask would take one of 16 registers
+        vu upper = w[n] >> 16;
+        in_register(upper);
+        half[n] = (vf)(upper << 16);
+      } else {
+        half[n] = high(w[n]);
+      }
     }
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) half[n] = high(w[n]);
+    add(sums, half, x, 2 * i + 1);
+  }
+
+ private:
+  // Whether the sums of so many rows leave few registers: then their order is that of the source.
+  template <int M>
+  static constexpr bool is_tight = lanes < 16 && M > 1 && M + 1 >= tile_tokens;
+
+  template <int M, int N, class Rows>
+  INLINE static void add(vf (&sums)[M][N], const vf (&half)[N], const Rows& x, std::int64_t i) {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vf value = all(x(m, 2 * i + 1));
+      const vf value = all(x(m, i));
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
+      for (int n = 0; n < N; ++n) {
+        sums[m][n] = fma(half[n], value, sums[m][n]);
+        if constexpr (is_tight<M>) in_register(sums[m][n]);
+      }
     }
   }
 };
