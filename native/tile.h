@@ -231,18 +231,20 @@ struct NibblesByPairs {
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
           pairs[m][n] += pairs_of_bytes(w[n], four);
-          if constexpr (lanes < 16) in_register(pairs[m][n]);  // 32 registers of AVX-512 hold them either way
+          in_register(pairs[m][n]);
         }
       }
     };
 #pragma GCC unroll 16
     for (int line = 0; line < lines; ++line, codes += group_lanes * 4)
       near(), step(0, 2 * line), step(4, 2 * line + 1);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const vi first = (vi)all(static_cast<std::uint32_t>(x(m, -1)));  // read here: until then it would take registers
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) sums[m][n] = first + add_up(pairs[m][n]);
+    }
     x.advance(2 * lines);
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
   }
   INLINE static std::int32_t first(std::int32_t sum, const ByteTable& meanings) {
     return meanings.linear ? from_code_0(sum, meanings) : 0;
@@ -261,7 +263,10 @@ struct NibblesByPairs {
       for (int m = 0; m < M; ++m) {
         const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
+        for (int n = 0; n < N; ++n) {
+          sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
+          in_register(sums[m][n]);
+        }
       }
     };
 #pragma GCC unroll 16
