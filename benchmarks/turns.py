@@ -316,8 +316,8 @@ def _engines(binary: Path | None) -> str:
         return "inflight alone."
     environment = {**os.environ, "LD_LIBRARY_PATH": str(binary.parent)}
     told = subprocess.run([str(binary), "--version"], env=environment, capture_output=True, text=True).stderr
-    version = told.splitlines()[0].partition(" (")[0]
-    return f"llama.cpp's server is {version}, with a slot for each conversation and its other defaults."
+    version = told.splitlines()[0].removeprefix("version: ").partition(" (")[0]
+    return f"llama.cpp's server ({version}, of llama-cpp-python 0.3.36) runs with a slot for each conversation and its other defaults."
 
 
 def main() -> None:
