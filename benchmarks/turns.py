@@ -317,7 +317,8 @@ def _engines(binary: Path | None) -> str:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(binary.parent)}
     told = subprocess.run([str(binary), "--version"], env=environment, capture_output=True, text=True).stderr
     version = told.splitlines()[0].removeprefix("version: ").partition(" (")[0]
-    return f"llama.cpp's server ({version}, of llama-cpp-python 0.3.36) runs with a slot for each conversation and its other defaults."
+    build = f"{version}, of llama-cpp-python 0.3.36"
+    return f"llama.cpp's server ({build}) runs with a slot for each conversation and its other defaults."
 
 
 def main() -> None:
