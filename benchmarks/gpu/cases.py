@@ -30,8 +30,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceLinear,
     DeviceTable,
     Fp8Matrix,
+    GroupedMatrix,
     HeldMatrix,
-    Int4Matrix,
     Int8Matrix,
     PlainMatrix,
     RoutingTensors,
@@ -113,7 +113,7 @@ class Numbers:
             codes = self.normal(rows, columns, kind=self.act).to(torch.float8_e4m3fn)
             return Fp8Matrix(codes, self.normal(rows).abs() * 0.02)
         codes = self.whole(256, rows, columns // 2, kind=torch.uint8)
-        return Int4Matrix(codes, self.normal(rows, columns // GROUP).abs() * 5e-3, None, GROUP)
+        return GroupedMatrix(codes, self.normal(rows, columns // GROUP).abs() * 5e-3, None, GROUP)
 
     def chunks(self, rows: int, length: int, context: int) -> PassTensors:
         """rows sequences in blocks that lie apart, of which each computes `length` tokens up to `context`."""

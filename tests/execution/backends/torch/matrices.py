@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from inflight.execution.backends import int8
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.torch import weights
 from inflight.execution.backends.torch.weights import DeviceLinear, HeldMatrix, RoutingTensors
 
+from ..material import normal
 from ..test_int4 import MXFP4
 
 Array = np.ndarray[Any, Any]
@@ -29,13 +30,28 @@ def in_int8(values: Array) -> weights.Int8Matrix:
     return weights.Int8Matrix(torch.from_numpy(codes), torch.from_numpy(scales))
 
 
+def eight_bits(rows: int, columns: int, group: int, offsets: bool = False, seed: int = 7) -> Int8Matrix:
+    values = np.random.default_rng(seed).integers(-128, 128, (rows, columns), np.int8)
+    groups = -(-columns // group)
+    return Int8Matrix(values, normal(1, rows, groups) * 2**-10, normal(2, rows, groups) if offsets else None, group)
+
+
+def in_groups(matrix: Int8Matrix) -> weights.GroupedMatrix:
+    """Groups filled up with codes of 99, which must not matter."""
+    rows, columns = matrix.shape
+    codes = np.full((rows, matrix.scales.shape[1] * matrix.group), 99, np.int8)
+    codes[:, :columns] = matrix.values
+    offsets = None if matrix.offsets is None else torch.from_numpy(matrix.offsets)
+    return weights.GroupedMatrix(torch.from_numpy(codes), torch.from_numpy(matrix.scales), offsets, matrix.group)
+
+
 def in_fp8(values: Array) -> weights.Fp8Matrix:
     scales = np.abs(values).max(axis=1) / np.float32(448)
     codes = torch.from_numpy(values / scales[:, None]).to(torch.float8_e4m3fn)
     return weights.Fp8Matrix(codes, torch.from_numpy(scales))
 
 
-def in_int4(matrix: Int4Matrix | ReorderedMatrix, dtype: torch.dtype = torch.float32) -> weights.Int4Matrix:
+def in_int4(matrix: Int4Matrix | ReorderedMatrix, dtype: torch.dtype = torch.float32) -> weights.GroupedMatrix:
     """Groups filled up with codes of 15, which must not matter."""
     order = matrix.order if isinstance(matrix, ReorderedMatrix) else None
     codes_of = matrix.matrix if isinstance(matrix, ReorderedMatrix) else matrix
@@ -48,7 +64,7 @@ def in_int4(matrix: Int4Matrix | ReorderedMatrix, dtype: torch.dtype = torch.flo
     offsets = codes_of.offsets
     if offsets is not None and is_linear:
         offsets = offsets - 8 * codes_of.scales
-    return weights.Int4Matrix(
+    return weights.GroupedMatrix(
         torch.from_numpy((halves[:, :, 0] | halves[:, :, 1] << 4).reshape(rows, -1)),
         torch.from_numpy(codes_of.scales),
         None if offsets is None else torch.from_numpy(offsets),

@@ -76,8 +76,19 @@ def test_memory_that_may_not_be_written_is_read() -> None:
 
 def test_plain_numbers_are_held_in_int8_by_the_rule() -> None:
     source = np.concatenate([normal(1, ROWS, COLUMNS), np.zeros((1, COLUMNS), np.float32)])
-    packed = on_cpu().pack_linear([source], hold="int8")
-    np.testing.assert_allclose(meant(packed), in_int8(source).dequantized(), rtol=1e-6)
+    packed, want = on_cpu().pack_linear([source], hold="int8"), in_int8(source)
+    (held,) = packed.parts
+    assert isinstance(held, weights.GroupedMatrix) and (held.bits, held.group) == (8, 32)
+    assert np.array_equal(held.codes[:, :COLUMNS], want.values) and np.array_equal(held.scales, want.scales)
+    assert packed.nbytes == len(source) * 3 * (32 + 4)  # bytes of whole groups and their scales
+
+
+@pytest.mark.parametrize(
+    ("hold", "source"), [("int8", "float32"), ("act", "int8 in groups"), ("act", "blocks in 8 bits")]
+)
+def test_int8_in_groups_takes_a_byte_for_a_weight(hold: Hold, source: str) -> None:
+    packed = on_cpu().pack_linear([SOURCES[source]()], hold=hold)
+    assert packed.nbytes < 1.3 * packed.rows * -(-packed.columns // 32) * 32
 
 
 @pytest.mark.parametrize("group", int4.GROUP_SIZES)
@@ -90,7 +101,7 @@ def test_plain_numbers_are_held_in_int4_by_the_rule_to_the_bit(group: int) -> No
     assert np.array_equal(codes[:, : source.shape[1]], want.codes)
     assert np.array_equal(scales, want.scales, equal_nan=True)
     (held,) = on_cpu().pack_linear([source], hold="int4", group=group).parts
-    assert isinstance(held, weights.Int4Matrix) and held.group == group
+    assert isinstance(held, weights.GroupedMatrix) and held.group == group
     found = widened(held, source.shape[1], torch.float32)
     np.testing.assert_allclose(found, want.dequantized(), rtol=1e-6)
 
@@ -101,6 +112,8 @@ def test_plain_numbers_are_held_in_int4_by_the_rule_to_the_bit(group: int) -> No
         (("float32", "bf16", "float16"), 1),
         (("int8", "int8"), 1),
         (("int4", "int4"), 1),
+        (("int8 in groups", "int8 in groups"), 1),
+        (("int8 in groups", "int8", "int4"), 3),
         (("int4", "int8", "int4"), 3),
         (("int4", "int4 with offsets"), 2),
         (("int4 by a table", "int4"), 2),
@@ -137,16 +150,19 @@ def test_gate_and_up_are_one_matrix(gate: str, up: str, hold: Hold) -> None:
         np.testing.assert_allclose(found - of_half[:, None], plain, atol=2e-2)
 
 
-def test_experts_whose_offsets_are_left_out_stand_beside_those_that_have_them() -> None:
+@pytest.mark.parametrize("bits", [4, 8])
+def test_experts_whose_offsets_are_left_out_stand_beside_those_that_have_them(bits: int) -> None:
     backend = on_cpu()
-    sources = [matrix(ROWS, COLUMNS, 32), matrix(ROWS, COLUMNS, 32, offsets=True)]
+    sources: list[Matrix] = [matrix(ROWS, COLUMNS, 32), matrix(ROWS, COLUMNS, 32, offsets=True)]
+    sources = [in_int8(one) for one in sources] if bits == 8 else sources
     inward = [backend.pack_gate_up(one, one) for one in sources]
     outward = [backend.pack_linear([normal(place, COLUMNS, ROWS)]) for place in range(2)]
     experts = backend.pack_experts(inward, outward, Routing(top_k=1))
-    assert experts.count == 2 and isinstance(experts.gate_up, weights.Int4Matrix)
+    assert experts.count == 2 and isinstance(experts.gate_up, weights.GroupedMatrix)
+    assert experts.gate_up.bits == bits
     for place, source in enumerate(sources):
         found = widened(eager.products.one_of(experts.gate_up, place), COLUMNS, torch.float32)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, np.concatenate([source.dequantized()] * 2), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, np.concatenate([dequantized(source)] * 2), rtol=1e-5, atol=1e-6)
 
 
 def test_experts_that_differ_are_refused() -> None:

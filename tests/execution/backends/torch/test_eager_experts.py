@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from inflight.execution.backends.matrices import LINEAR_CODES
+from inflight.execution.backends import int8, matrices
+from inflight.execution.backends.matrices import LINEAR_CODES, by_output
 from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.reference.act import Act
@@ -23,7 +24,7 @@ from inflight.execution.backends.torch.weights import DeviceExperts, HeldMatrix
 from ..material import normal
 from ..test_int4 import MXFP4, matrix
 from ..test_native_experts import ROUTINGS
-from .matrices import in_int4, in_int8, plain, routing_tensors, stacked
+from .matrices import in_groups, in_int4, in_int8, plain, routing_tensors, stacked
 
 COUNT, HIDDEN, WIDTH = 12, 48, 20
 
@@ -47,8 +48,18 @@ def test_broken_logits_pick_somebody(scores: Any) -> None:
     assert picked.tolist() == [[0, 1]] and weights.isnan().all()
 
 
+def held(values: np.ndarray, hold: str) -> tuple[np.ndarray, HeldMatrix]:
+    """Return what a matrix means, and the same on a device."""
+    if hold == "plain":
+        return values, plain(values, torch.float32)
+    if hold == "int8":
+        return by_output(*int8.quantize(values)).dequantized(), in_int8(values)
+    source = matrices.in_int8(values)
+    return source.dequantized(), in_groups(source)
+
+
 def both(hold: str, gating: str, biased: bool, routing: Routing) -> tuple[Any, DeviceExperts]:
-    """The same experts, held by the definition and on a device."""
+    """The same experts, as plain numbers by the definition and as they are held on a device."""
     backend = ReferenceBackend("float32")
     of_gate_up, of_down = [], []
     held_up: list[HeldMatrix] = []
@@ -66,13 +77,15 @@ def both(hold: str, gating: str, biased: bool, routing: Routing) -> tuple[Any, D
             source = replace(source, codes=np.roll(source.codes, e))
             gate, up = np.split(source.dequantized(), 2)
             held_up.append(in_int4(source))
+            held_down.append(plain(down, torch.float32))
         else:
-            values = np.concatenate([gate, up])
-            held_up.append(in_int8(values) if hold == "int8" else plain(values, torch.float32))
-        held_down.append(in_int8(down) if hold == "int8" else plain(down, torch.float32))
-        kept = "int8" if hold == "int8" else "act"
-        of_gate_up.append(backend.pack_gate_up(gate, up, kept, bias=None if biases is None else biases[e]))
-        of_down.append(backend.pack_linear([down], None if down_biases is None else down_biases[e], kept))
+            meant, on_device = held(np.concatenate([gate, up]), hold)
+            gate, up = np.split(meant, 2)
+            held_up.append(on_device)
+            down, on_device = held(down, hold)
+            held_down.append(on_device)
+        of_gate_up.append(backend.pack_gate_up(gate, up, bias=None if biases is None else biases[e]))
+        of_down.append(backend.pack_linear([down], None if down_biases is None else down_biases[e]))
     device = DeviceExperts(
         stacked(held_up),
         stacked(held_down),
@@ -96,6 +109,8 @@ def wanted(reference: Any, x: np.ndarray, logits: Sequence[np.ndarray]) -> np.nd
         ("plain", "silu", False),
         ("plain", "gelu_tanh", False),
         ("plain", "clamped_swiglu", True),
+        ("int8", "silu", True),
+        ("int8 in groups", "silu", True),
         ("int4", "silu", False),
         ("mxfp4", "clamped_swiglu", True),
     ],
@@ -106,4 +121,4 @@ def test_experts_are_the_definition(hold: str, gating: str, biased: bool) -> Non
     out = torch.ones(9, HIDDEN)
     eager.experts(torch.from_numpy(x), torch.from_numpy(logits), device, out)
     want = 1 + wanted(reference, x, logits)
-    np.testing.assert_allclose(out, want, atol=(1e-2 if hold == "int8" else 1e-5) * np.abs(want).max())
+    np.testing.assert_allclose(out, want, atol=(3e-2 if hold == "int8" else 1e-5) * np.abs(want).max())

@@ -16,7 +16,7 @@ from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceHeads,
 
 from ..material import normal
 from ..test_int4 import MXFP4, matrix, out_of_order
-from .matrices import in_fp8, in_int4, in_int8, linear, plain, stacked
+from .matrices import eight_bits, in_fp8, in_groups, in_int4, in_int8, linear, plain, stacked
 
 ROWS, COLUMNS = 24, 80
 
@@ -88,6 +88,17 @@ def test_four_bits_are_widened_to_what_they_mean(group: int, kind: str) -> None:
     np.testing.assert_allclose(product(torch.from_numpy(x), in_int4(held)), x @ held.dequantized().T, atol=1e-3)
 
 
+@pytest.mark.parametrize("group", [16, 32, 64, 128])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_groups_of_eight_bits_are_widened_to_what_they_mean(group: int, offsets: bool) -> None:
+    columns = 2 * group + group // 2
+    source = eight_bits(ROWS, columns, group, offsets)
+    found = widened(in_groups(source), columns, torch.float32)
+    np.testing.assert_allclose(found.numpy(), source.dequantized(), rtol=1e-5, atol=1e-6)
+    x = normal(4, 3, columns)
+    np.testing.assert_allclose(product(torch.from_numpy(x), in_groups(source)), x @ source.dequantized().T, atol=1e-2)
+
+
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
 def test_gates_are_the_definition(activation: str) -> None:
     gate, up = 6 * normal(1, 4, 10), 6 * normal(2, 4, 10)
@@ -105,7 +116,7 @@ def test_gate_and_up_are_one_product_that_is_rounded_once() -> None:
     np.testing.assert_allclose(out.float(), want, rtol=2**-8, atol=1e-4)
 
 
-@pytest.mark.parametrize("hold", ["plain", "int8", "int4"])
+@pytest.mark.parametrize("hold", ["plain", "int8", "int8 in groups", "int4"])
 def test_each_head_has_its_matrix_and_writes_no_more_than_its_numbers(hold: str) -> None:
     heads, columns, rows = 3, 32, 5
     values = [normal(head, rows, columns) for head in range(heads)]
@@ -113,6 +124,8 @@ def test_each_head_has_its_matrix_and_writes_no_more_than_its_numbers(hold: str)
     packed: list[HeldMatrix] = [plain(one, torch.float32) for one in values]
     if hold == "int8":
         packed = [in_int8(one) for one in values]
+    if hold == "int8 in groups":
+        packed = [in_groups(eight_bits(rows, columns, 16, seed=head)) for head in range(heads)]
     if hold == "int4":
         packed = [in_int4(matrix(rows, columns, 32)) for _ in sources]
     weight = DeviceHeads(stacked(packed), heads, rows, columns, 0)

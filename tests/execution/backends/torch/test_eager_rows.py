@@ -16,7 +16,7 @@ from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.weights import DeviceTable, HeldMatrix, Int8Matrix
 
 from ..material import Array, normal
-from .matrices import in_int4, plain
+from .matrices import eight_bits, in_groups, in_int4, plain
 
 SHAPES = [(1, 64), (3, 50), (70, 896), (5, 7), (0, 32)]
 BF16 = pytest.mark.parametrize("held", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -117,3 +117,10 @@ def test_tokens_are_looked_up_in_int4(columns: int) -> None:
         out, want = garbage(torch.float32, 4, columns), matrix.dequantized()
         eager.embed(table_of(in_int4(matrix), 11, columns), on_device(ids), out)
         close(out, want[ids])
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+def test_tokens_are_looked_up_in_int8_by_groups(offsets: bool) -> None:
+    source, ids, out = eight_bits(11, 72, 32, offsets), np.array([3, 0, 10, 3], np.int32), garbage(torch.float32, 4, 72)
+    eager.embed(table_of(in_groups(source), 11, 72), on_device(ids), out)
+    close(out, source.dequantized()[ids])

@@ -15,7 +15,7 @@ from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.eager.routing import route as plainly_routed
 from inflight.execution.backends.torch.kernels import experts
 from inflight.execution.backends.torch.kernels.routing import route
-from inflight.execution.backends.torch.weights import DeviceExperts, Int4Matrix, RoutingTensors
+from inflight.execution.backends.torch.weights import DeviceExperts, GroupedMatrix, RoutingTensors
 
 from ..material import normal
 from ..test_native_experts import ROUTINGS
@@ -69,7 +69,12 @@ def test_tiles_are_enough_when_every_expert_has_one_that_is_not_full(device: tor
 
 @pytest.mark.parametrize(
     ("hold", "gating", "biased"),
-    [("plain", "gelu_tanh", False), ("plain", "clamped_swiglu", True), ("int8", "silu", True)],
+    [
+        ("plain", "gelu_tanh", False),
+        ("plain", "clamped_swiglu", True),
+        ("int8", "silu", True),
+        ("int8 in groups", "silu", True),
+    ],
 )
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_experts_are_their_twins(hold: str, gating: str, biased: bool, tokens: int, device: torch.device) -> None:
@@ -89,7 +94,7 @@ def in_codes(kind: str, device: torch.device) -> DeviceExperts:
     """Of 64 numbers and as many inner ones, each with other codes."""
     gate_up = stacked([held(kind, 128, 64, torch.float32, e) for e in range(COUNT)])
     down = stacked([held(kind, 64, 64, torch.float32, e) for e in range(COUNT)])
-    assert isinstance(gate_up, Int4Matrix) and isinstance(down, Int4Matrix)
+    assert isinstance(gate_up, GroupedMatrix) and isinstance(down, GroupedMatrix)
     for stack in (gate_up, down):
         for expert in range(COUNT):
             stack.codes[expert] = stack.codes[expert].roll(expert)
@@ -98,7 +103,7 @@ def in_codes(kind: str, device: torch.device) -> DeviceExperts:
     return moved(DeviceExperts(gate_up, down, bias, None, routing, "clamped_swiglu", COUNT, 0), device)
 
 
-@pytest.mark.parametrize("kind", ["mxfp4", "offsets", "out of order"])
+@pytest.mark.parametrize("kind", ["mxfp4", "offsets", "out of order", "int8 in groups"])
 def test_experts_in_codes_are_their_twins(kind: str, device: torch.device) -> None:
     weight, x, logits = in_codes(kind, device), on(device, 1, 5, 64), on(device, 2, 5, COUNT)
     found, want = torch.ones(2, 5, 64, device=device)
@@ -143,7 +148,7 @@ def nowhere(kind: str, count: int, hidden: int, width: int, top_k: int) -> Devic
         scales = torch.empty(count, rows, columns // 32, device="meta")
         codes = torch.empty(count, rows, columns // 2, dtype=torch.uint8, device="meta")
         table = torch.empty(16, dtype=torch.bfloat16, device="meta")
-        return Int4Matrix(codes, scales, None, 32, None, table, True)
+        return GroupedMatrix(codes, scales, None, 32, None, table, True)
 
     routing = RoutingTensors(top_k, "softmax", True, 0.0, 0.0, None, 1, 1, 2, 1.0, None)
     return DeviceExperts(stack(2 * width, hidden), stack(hidden, width), None, None, routing, "silu", count, 0)

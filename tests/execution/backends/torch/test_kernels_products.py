@@ -18,8 +18,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceHeads,
     DeviceLinear,
     Fp8Matrix,
+    GroupedMatrix,
     HeldMatrix,
-    Int4Matrix,
     Int8Matrix,
     PlainMatrix,
 )
@@ -28,7 +28,7 @@ from ..material import normal
 from ..test_int4 import MXFP4, matrix, out_of_order
 from . import matrices
 from .compiled import Compiler
-from .matrices import in_fp8, in_int4, in_int8, moved, plain, stacked
+from .matrices import eight_bits, in_fp8, in_groups, in_int4, in_int8, moved, plain, stacked
 
 ROWS, COLUMNS = 50, 200  # neither fills a tile
 
@@ -38,6 +38,9 @@ def held(kind: str, rows: int, columns: int, act: torch.dtype, seed: int = 2) ->
         return plain(normal(seed, rows, columns), act)
     if kind in ("int8", "fp8"):
         return (in_int8 if kind == "int8" else in_fp8)(normal(seed, rows, columns))
+    if kind.startswith("int8 in"):
+        group, offsets = {"int8 in groups": (32, False), "int8 in 128s": (128, False), "int8 in 16s": (16, True)}[kind]
+        return in_groups(eight_bits(rows, columns, group, offsets, seed))
     group = {"int4": 128, "offsets": 32, "mxfp4": 32, "out of order": 64, "group of 16": 16}[kind]
     source = matrix(
         rows, columns, group, kind in ("offsets", "group of 16"), MXFP4 if kind == "mxfp4" else np.arange(-8, 8)
@@ -45,7 +48,8 @@ def held(kind: str, rows: int, columns: int, act: torch.dtype, seed: int = 2) ->
     return in_int4(out_of_order(source) if kind == "out of order" else source, act)
 
 
-KINDS = ["plain", "int8", "int4", "offsets", "mxfp4", "out of order", "group of 16"]
+GROUPS_OF_INT8 = ["int8 in groups", "int8 in 128s", "int8 in 16s"]
+KINDS = ["plain", "int8", "int4", "offsets", "mxfp4", "out of order", "group of 16", *GROUPS_OF_INT8]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
 
@@ -112,7 +116,7 @@ def test_rows_in_fp8_are_its_twins(device: torch.device) -> None:
     assert torch.equal(codes.float(), want.float()) and codes[2].float().abs().max() == 448
 
 
-@pytest.mark.parametrize("kind", ["plain", "int8", "int4"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "int8 in groups", "int4"])
 def test_a_long_sum_is_shared_by_programs_and_added_up(kind: str, device: torch.device) -> None:
     columns = 8424  # which the last program has less of
     x, bias = on(device, 1, 3, columns), normal(3, 20)
@@ -135,7 +139,7 @@ def test_parts_lie_beside_each_other_and_are_added_to_what_is_there(device: torc
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize("kind", ["plain", "int8", "int4", "two parts"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "int8 in groups", "int4", "two parts"])
 def test_gates_meet_ups_where_they_are_summed(
     kind: str, activation: str, act: torch.dtype, device: torch.device
 ) -> None:
@@ -151,7 +155,7 @@ def test_gates_meet_ups_where_they_are_summed(
     assert_close(found, want, act)
 
 
-@pytest.mark.parametrize("kind", ["plain", "int8", "offsets"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "int8 in groups", "offsets"])
 def test_each_head_has_its_matrix_and_writes_no_more_than_its_numbers(kind: str, device: torch.device) -> None:
     heads, columns, rows = 3, 40, 5
     stack = stacked([held(kind, rows, columns, torch.float32, seed) for seed in range(heads)])
@@ -168,7 +172,7 @@ def test_nothing_is_launched_for_no_rows(device: torch.device) -> None:
     linear(torch.empty(0, COLUMNS, device=device), weight, torch.empty(0, ROWS, device=device))
 
 
-@pytest.mark.parametrize("kind", ["plain", "int8", "int4", "offsets"])
+@pytest.mark.parametrize("kind", ["plain", "int8", *GROUPS_OF_INT8, "int4", "offsets"])
 def test_a_row_has_the_same_bits_among_any_others(kind: str, act: torch.dtype, device: torch.device) -> None:
     x = on(device, 1, 70, COLUMNS, act=act)
     weight = moved(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS), device)
@@ -196,7 +200,7 @@ def test_parts_of_inputs_are_added_up_alike_by_one_program_and_by_many(
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("kind", ["int4", "offsets", "mxfp4", "out of order", "group of 16"])
+@pytest.mark.parametrize("kind", ["int4", "offsets", "mxfp4", "out of order", "group of 16", *GROUPS_OF_INT8])
 def test_a_matrix_is_widened_as_its_twin_is(kind: str, act: torch.dtype, device: torch.device) -> None:
     matrix = held(kind, ROWS, COLUMNS, act)
     moved_there = moved(matrices.linear([matrix], COLUMNS), device).parts[0]
@@ -205,7 +209,7 @@ def test_a_matrix_is_widened_as_its_twin_is(kind: str, act: torch.dtype, device:
 
 def test_tiles_that_may_meet_the_same_row_add_up_alike() -> None:
     """Blocks of inputs of one size, by a warp group each (64 rows and more for 4 warps)."""
-    for kind in ("plain", "fp8", "int4"):
+    for kind in ("plain", "fp8", "int4", "grouped int8"):
         some, many = INVARIANT[kind].values()  # type: ignore[index]
         assert some.inputs == many.inputs and some.rows >= 64 and many.rows >= 64
         assert some.warps % 4 == 0 and many.warps % 4 == 0
@@ -222,16 +226,19 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
     """A matrix without numbers, beside activations in bfloat16."""
     scales = empty(rows, dtype=torch.float32)
     group = 128 if kind == "int4" else 32
-    of_groups = empty(rows, columns // group, dtype=torch.float32)
+    of_groups, of_16, of_128 = (empty(rows, columns // one, dtype=torch.float32) for one in (group, 16, 128))
     codes = empty(rows, columns // 2, dtype=torch.uint8)
     found: dict[str, HeldMatrix] = {
         "plain": PlainMatrix(empty(rows, columns)),
         "int8": Int8Matrix(empty(rows, columns, dtype=torch.int8), scales),
         "fp8": Fp8Matrix(empty(rows, columns, dtype=torch.float8_e4m3fn), scales),
-        "int4": Int4Matrix(codes, of_groups, None, group),
-        "offsets": Int4Matrix(codes, of_groups, of_groups, group),
-        "mxfp4": Int4Matrix(codes, of_groups, None, group, None, empty(16), True),
-        "table": Int4Matrix(codes, of_groups, None, group, None, empty(16)),
+        "int8 in groups": GroupedMatrix(empty(rows, columns, dtype=torch.int8), of_groups, None, group),
+        "int8 in 16s": GroupedMatrix(empty(rows, columns, dtype=torch.int8), of_16, of_16, 16),
+        "int8 in 128s": GroupedMatrix(empty(rows, columns, dtype=torch.int8), of_128, None, 128),
+        "int4": GroupedMatrix(codes, of_groups, None, group),
+        "offsets": GroupedMatrix(codes, of_groups, of_groups, group),
+        "mxfp4": GroupedMatrix(codes, of_groups, None, group, None, empty(16), True),
+        "table": GroupedMatrix(codes, of_groups, None, group, None, empty(16)),
     }
     return DeviceLinear((found[kind],), rows, columns, 0)
 
@@ -239,7 +246,8 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
 _FEW, _SOME, _MANY = (4, 168, 72 << 10), (64, 255, 99 << 10), (256, 255, 112 << 10)
 _DESKTOP = 99 << 10  # shared memory of a program on sm_86, 89 and 120, whose tensor cores are told as sm_80's are
 _USUAL = [("plain", _FEW), ("plain", _MANY), ("int8", _FEW), ("fp8", _FEW), ("int4", _FEW), ("int4", _MANY)]
-_KINDS = ("plain", "int8", "fp8", "int4", "offsets", "mxfp4", "table")
+_USUAL += [("int8 in groups", _FEW), ("int8 in groups", _MANY)]
+_KINDS = ("plain", "int8", "fp8", *GROUPS_OF_INT8, "int4", "offsets", "mxfp4", "table")
 _EVERY = [(kind, bounds) for kind in _KINDS for bounds in (_FEW, _SOME, _MANY)]
 
 

@@ -17,7 +17,7 @@ from inflight.execution.backends.torch.weights import DeviceTable, HeldMatrix, I
 
 from ..material import normal
 from .compiled import Compiler
-from .matrices import in_int4
+from .matrices import eight_bits, in_groups, in_int4, moved
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # the interpreter's numpy
 SHAPES = [(1, 64), (3, 50), (5, 1100), (2, 1), (0, 32)]
@@ -111,9 +111,12 @@ def test_tokens_are_looked_up_in_int4(device: torch.device, columns: int) -> Non
     source = int4.quantize(normal(1, 11, columns), 32)
     bent = replace(source, offsets=normal(2, *source.scales.shape), meanings=np.arange(16, dtype=np.int8) ** 2 // 2)
     for matrix in (source, replace(source, offsets=source.scales), bent):
-        held = in_int4(matrix)
-        tensors = {n: getattr(held, n) for n in ("codes", "scales", "offsets", "meanings")}
-        looked_up(device, replace(held, **{n: t if t is None else t.to(device) for n, t in tensors.items()}), columns)
+        looked_up(device, moved(in_int4(matrix), device), columns)
+
+
+@pytest.mark.parametrize(("group", "offsets"), [(16, True), (128, False)])
+def test_tokens_are_looked_up_in_int8_by_groups(device: torch.device, group: int, offsets: bool) -> None:
+    looked_up(device, moved(in_groups(eight_bits(11, 600, group, offsets)), device), 600)
 
 
 def test_a_row_has_the_same_bits_in_every_batch(device: torch.device) -> None:

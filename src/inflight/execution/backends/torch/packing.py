@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from inflight.execution.backends import matrices
-from inflight.execution.backends.matrices import Matrix, ReorderedMatrix, taken_apart
+from inflight.execution.backends.matrices import INT8_GROUP, Matrix, ReorderedMatrix, taken_apart
 from inflight.execution.backends.protocol import Array, Hold
 from inflight.execution.backends.torch import int4
-from inflight.execution.backends.torch.eager.products import quantize_fp8
+from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
 from inflight.execution.backends.torch.staging import Staging
-from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix, PlainMatrix
+from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
 
 MOST_INT8_COLUMNS = 133_144  # whose sums of products pass 32 bits in no case
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # MXFP4's meanings
@@ -61,38 +61,38 @@ class Packer:
         int4."""
         matrix = taken_apart(matrix)
         if isinstance(matrix, ReorderedMatrix):
-            return replace(self._int4(matrix.matrix), permutation=self.tensor(matrix.order, torch.int32))
-        if isinstance(matrix, matrices.Int4Matrix):
-            return self._int4(matrix)
-        if isinstance(matrix, matrices.Int8Matrix):
+            return replace(self._grouped(matrix.matrix), permutation=self.tensor(matrix.order, torch.int32))
+        if isinstance(matrix, matrices.Int8Matrix) and matrix.scales.shape[1] == 1 and matrix.offsets is None:
             _check_columns(matrix.shape[1])
-            if matrix.scales.shape[1] > 1 or matrix.offsets is not None:
-                return PlainMatrix(self.plain(matrix.dequantized()))
             return Int8Matrix(self.tensor(matrix.values), self.tensor(matrix.scales[:, 0], torch.float32))
+        if isinstance(matrix, matrices.Int4Matrix | matrices.Int8Matrix):
+            return self._grouped(matrix)
         if isinstance(matrix, matrices.Fp8Matrix):
             codes = self.tensor(matrix.codes).view(torch.float8_e4m3fn)
             return Fp8Matrix(codes, self.tensor(matrix.scales, torch.float32))
         if hold == "act":
             return PlainMatrix(self.plain(matrix))
         if hold == "int8":
-            return PlainMatrix(self.plain(matrices.in_int8(matrix).dequantized()))
+            return GroupedMatrix(*self._in_pieces(matrix, _int8_groups), None, INT8_GROUP)
         if hold == "fp8":
             return Fp8Matrix(*self._in_pieces(matrix, quantize_fp8))
         codes, scales = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))
-        return Int4Matrix(int4.two_to_a_byte(codes, group), scales, None, group)
+        return GroupedMatrix(int4.two_to_a_byte(codes, group), scales, None, group)
 
-    def _int4(self, matrix: matrices.Int4Matrix) -> Int4Matrix:
-        missing = -matrix.shape[1] % matrix.group
-        codes = torch.nn.functional.pad(self.tensor(matrix.codes), (0, missing))
+    def _grouped(self, matrix: matrices.Int4Matrix | matrices.Int8Matrix) -> GroupedMatrix:
+        of_codes = matrix.codes if isinstance(matrix, matrices.Int4Matrix) else matrix.values
+        codes = torch.nn.functional.pad(self.tensor(of_codes), (0, -matrix.shape[1] % matrix.group))
         scales = self.tensor(matrix.scales, torch.float32)
         offsets = None if matrix.offsets is None else self.tensor(matrix.offsets, torch.float32)
+        if isinstance(matrix, matrices.Int8Matrix):
+            return GroupedMatrix(codes, scales, offsets, matrix.group)
         meant, meanings = matrix.meanings.astype(np.int32), None
         if not np.array_equal(meant, meant[0] + np.arange(16)):
             meanings = self.tensor(meant.astype(np.float32), self.act)
         elif offsets is not None or meant[0] != -8:  # on a line: code · scale + offset
             offsets = int(meant[0]) * scales + (0 if offsets is None else offsets)
         codes, is_e2m1 = int4.two_to_a_byte(codes, matrix.group), np.array_equal(meant, _E2M1)
-        return Int4Matrix(codes, scales, offsets, matrix.group, None, meanings, is_e2m1)
+        return GroupedMatrix(codes, scales, offsets, matrix.group, None, meanings, is_e2m1)
 
     def _in_pieces(self, values: Array, rule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """A rule for rows of float32, some rows at a time."""
@@ -105,20 +105,21 @@ def stacked(parts: Sequence[HeldMatrix]) -> tuple[HeldMatrix, ...]:
     """Matrices [N, K] along N; one where all are held alike."""
     if len(parts) > 1 and all(_are_alike(parts[0], one) and _same_order(parts[0], one) for one in parts[1:]):
         joined = _joined(parts, torch.cat)
-        if isinstance(joined, Int4Matrix) and isinstance(parts[0], Int4Matrix):
+        if isinstance(joined, GroupedMatrix) and isinstance(parts[0], GroupedMatrix):
             joined = replace(joined, permutation=parts[0].permutation)
         return (joined,)
     return tuple(parts)
 
 
 def side_by_side(parts: Sequence[HeldMatrix]) -> HeldMatrix:
-    """Matrices of one shape, of experts or heads, with their place before other dimensions: [X, N, K]. Of int4 some may
-    have offsets, or an order of their inputs, and others none. Raises ValueError for matrices that differ in more."""
-    codes_of = [one for one in parts if isinstance(one, Int4Matrix)]
+    """Matrices of one shape, of experts or heads, with their place before other dimensions: [X, N, K]. Of grouped ones
+    some may have offsets, or an order of their inputs, and others none. Raises ValueError for matrices that differ in
+    more."""
+    codes_of = [one for one in parts if isinstance(one, GroupedMatrix)]
     if any(one.offsets is not None for one in codes_of):
-        parts = [_with_offsets(one) if isinstance(one, Int4Matrix) else one for one in parts]
+        parts = [_with_offsets(one) if isinstance(one, GroupedMatrix) else one for one in parts]
     if orders := [one.permutation for one in codes_of if one.permutation is not None]:
-        parts = [_with_order(one, len(orders[0])) if isinstance(one, Int4Matrix) else one for one in parts]
+        parts = [_with_order(one, len(orders[0])) if isinstance(one, GroupedMatrix) else one for one in parts]
     for place, one in enumerate(parts):
         if not _are_alike(parts[0], one) or _shape(one) != _shape(parts[0]):
             raise ValueError(
@@ -135,7 +136,7 @@ def nbytes(matrix: HeldMatrix) -> int:
 def _tensors(matrix: HeldMatrix) -> list[Tensor]:
     if isinstance(matrix, PlainMatrix):
         return [matrix.values]
-    if not isinstance(matrix, Int4Matrix):
+    if not isinstance(matrix, GroupedMatrix):
         return [matrix.codes, matrix.scales]
     every = (matrix.codes, matrix.scales, matrix.offsets, matrix.permutation, matrix.meanings)
     return [one for one in every if one is not None]
@@ -149,17 +150,17 @@ def _are_alike(first: HeldMatrix, other: HeldMatrix) -> bool:
     """Whether their codes stand for the same, by as many columns."""
     if type(first) is not type(other) or _shape(first)[1:] != _shape(other)[1:]:
         return False
-    if not isinstance(first, Int4Matrix) or not isinstance(other, Int4Matrix):
+    if not isinstance(first, GroupedMatrix) or not isinstance(other, GroupedMatrix):
         return True
     return (
-        first.group == other.group
+        (first.bits, first.group) == (other.bits, other.group)
         and (first.offsets is None) == (other.offsets is None)
         and _equal(first.meanings, other.meanings)
     )
 
 
 def _same_order(first: HeldMatrix, other: HeldMatrix) -> bool:
-    if isinstance(first, Int4Matrix) and isinstance(other, Int4Matrix):
+    if isinstance(first, GroupedMatrix) and isinstance(other, GroupedMatrix):
         return _equal(first.permutation, other.permutation)
     return True
 
@@ -181,12 +182,12 @@ def _joined(parts: Sequence[HeldMatrix], join: Join) -> HeldMatrix:
     if isinstance(first, Fp8Matrix):
         floats = [one for one in parts if isinstance(one, Fp8Matrix)]
         return Fp8Matrix(join([one.codes for one in floats]), join([one.scales for one in floats]))
-    fours = [one for one in parts if isinstance(one, Int4Matrix)]
-    offsets = [one.offsets for one in fours if one.offsets is not None]
-    orders = [one.permutation for one in fours if one.permutation is not None]
-    return Int4Matrix(
-        join([one.codes for one in fours]),
-        join([one.scales for one in fours]),
+    grouped = [one for one in parts if isinstance(one, GroupedMatrix)]
+    offsets = [one.offsets for one in grouped if one.offsets is not None]
+    orders = [one.permutation for one in grouped if one.permutation is not None]
+    return GroupedMatrix(
+        join([one.codes for one in grouped]),
+        join([one.scales for one in grouped]),
         join(offsets) if offsets else None,
         first.group,
         join(orders) if orders else None,
@@ -195,18 +196,24 @@ def _joined(parts: Sequence[HeldMatrix], join: Join) -> HeldMatrix:
     )
 
 
-def _with_offsets(matrix: Int4Matrix) -> Int4Matrix:
+def _with_offsets(matrix: GroupedMatrix) -> GroupedMatrix:
     if matrix.offsets is not None:
         return matrix
-    return replace(
-        matrix, offsets=torch.zeros_like(matrix.scales) if matrix.meanings is not None else -8 * matrix.scales
-    )
+    is_shifted = matrix.bits == 4 and matrix.meanings is None  # codes then mean 8 less than where there are offsets
+    return replace(matrix, offsets=-8 * matrix.scales if is_shifted else torch.zeros_like(matrix.scales))
 
 
-def _with_order(matrix: Int4Matrix, columns: int) -> Int4Matrix:
+def _with_order(matrix: GroupedMatrix, columns: int) -> GroupedMatrix:
     if matrix.permutation is not None:
         return matrix
     return replace(matrix, permutation=torch.arange(columns, dtype=torch.int32, device=matrix.codes.device))
+
+
+def _int8_groups(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """float32[N, K] → int8[N, K filled up to whole groups] and float32[N, groups], as `matrices.in_int8` quantizes."""
+    filled = torch.nn.functional.pad(rows, (0, -rows.shape[1] % INT8_GROUP))
+    codes, scales = quantize_int8(filled.view(-1, INT8_GROUP))
+    return codes.view(filled.shape), scales.view(len(rows), -1)
 
 
 def _check_columns(columns: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Gating
@@ -22,7 +23,8 @@ class PlainMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Int8Matrix:
-    """Meant is codes · scales. x is quantized by token, whole numbers are multiplied (`int8.py`)."""
+    """Meant is codes · scales, as of checkpoints with one scale for each output. x is quantized by token, whole numbers
+    are multiplied."""
 
     codes: Tensor  # int8[N, K]
     scales: Tensor  # float32[N]
@@ -37,19 +39,22 @@ class Fp8Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Int4Matrix:
-    """Meant is (code - 8) · scale; with offsets code · scale + offset; with meanings meanings[code] · scale, plus the
-    offset where there is one. x stays in `act`: the weights are widened where they are multiplied.
+class GroupedMatrix:
+    """Codes of 4 or 8 bits with a scale for each group of inputs. x stays in `act`: the weights are widened where they
+    are multiplied. Groups are whole: K counts the columns of x, filled up to a group, and what the codes of the missing
+    are does not matter.
 
-    Two codes from 0 to 15 a byte: byte i of a group of G inputs has the group's input i in the low half and input i +
-    G / 2 in the high one, so that halves of x stand in one piece for each. Groups are whole: K counts the columns of x,
-    filled up to a group, and what the codes of the missing are does not matter.
+    8 bits: meant is code · scale, plus the offset where there is one.
+
+    4 bits: meant is (code - 8) · scale; with offsets code · scale + offset; with meanings meanings[code] · scale, plus
+    the offset where there is one. Two codes from 0 to 15 a byte: byte i of a group of G inputs has the group's input i
+    in the low half and input i + G / 2 in the high one, so that halves of x stand in one piece for each.
 
     permutation: of the inputs, where codes of a group do not stand side by side in x (act-order): column j of the codes
     is input permutation[j].
     """
 
-    codes: Tensor  # uint8[N, K / 2]
+    codes: Tensor  # uint8[N, K / 2] of 4 bits, int8[N, K] of 8
     scales: Tensor  # float32[N, K / group]
     offsets: Tensor | None  # float32[N, K / group]
     group: int  # 16, 32, 64 or 128
@@ -57,8 +62,12 @@ class Int4Matrix:
     meanings: Tensor | None = None  # act[16], where codes are no straight line (MXFP4, IQ4)
     is_e2m1: bool = False  # meanings are MXFP4's, twice the numbers of that format, which kernels know by themselves
 
+    @property
+    def bits(self) -> int:
+        return 8 if self.codes.dtype == torch.int8 else 4
 
-HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | Int4Matrix
+
+HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | GroupedMatrix
 
 
 @dataclass(frozen=True, slots=True)

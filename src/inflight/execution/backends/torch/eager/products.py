@@ -16,8 +16,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceHeads,
     DeviceLinear,
     Fp8Matrix,
+    GroupedMatrix,
     HeldMatrix,
-    Int4Matrix,
     Int8Matrix,
     PlainMatrix,
 )
@@ -111,14 +111,15 @@ def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(used[:, None], codes, 0.0).to(torch.float8_e4m3fn), _scales(largest, _LARGEST_FP8)
 
 
-def widened(matrix: Int4Matrix, columns: int, dtype: torch.dtype) -> Tensor:
-    """Codes of 4 bits → act[N, columns], in the order of x's columns."""
-    halves = matrix.codes.view(*matrix.scales.shape, matrix.group // 2)
-    codes = torch.cat([halves & 15, halves >> 4], dim=2)
+def widened(matrix: GroupedMatrix, columns: int, dtype: torch.dtype) -> Tensor:
+    """Codes of groups → act[N, columns], in the order of x's columns."""
+    codes = matrix.codes.view(*matrix.scales.shape, matrix.group * matrix.bits // 8)
+    if matrix.bits == 4:
+        codes = torch.cat([codes & 15, codes >> 4], dim=2)
     if matrix.meanings is not None:
         meant = matrix.meanings.float()[codes.int()]
     else:
-        meant = codes.float() - (8 if matrix.offsets is None else 0)
+        meant = codes.float() - (8 if matrix.bits == 4 and matrix.offsets is None else 0)
     values = meant * matrix.scales[..., None]
     if matrix.offsets is not None:
         values = values + matrix.offsets[..., None]
@@ -138,7 +139,7 @@ def one_of(stack: HeldMatrix, place: int) -> HeldMatrix:
         return Int8Matrix(stack.codes[place], stack.scales[place])
     if isinstance(stack, Fp8Matrix):
         return Fp8Matrix(stack.codes[place], stack.scales[place])
-    return Int4Matrix(
+    return GroupedMatrix(
         stack.codes[place],
         stack.scales[place],
         None if stack.offsets is None else stack.offsets[place],

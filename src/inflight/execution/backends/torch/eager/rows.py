@@ -15,7 +15,7 @@ from torch import Tensor
 from inflight.execution.backends.protocol import Nonlinearity
 from inflight.execution.backends.torch.eager.functions import activated, times_sigmoid
 from inflight.execution.backends.torch.eager.products import widened
-from inflight.execution.backends.torch.weights import DeviceTable, Int4Matrix, PlainMatrix
+from inflight.execution.backends.torch.weights import DeviceTable, GroupedMatrix, PlainMatrix
 
 
 def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
@@ -23,7 +23,7 @@ def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
     matrix = table.matrix
     if isinstance(matrix, PlainMatrix):
         out.copy_(matrix.values[token_ids])
-    elif isinstance(matrix, Int4Matrix):
+    elif isinstance(matrix, GroupedMatrix):
         offsets = None if matrix.offsets is None else matrix.offsets[token_ids]
         rows = replace(matrix, codes=matrix.codes[token_ids], scales=matrix.scales[token_ids], offsets=offsets)
         out.copy_(widened(rows, out.shape[1], torch.float32))

@@ -1,4 +1,4 @@
-"""Codes of 4 bits as the whole numbers that they mean, in `act`: for kernels to call on a tile of bytes.
+"""Codes of 4 and 8 bits as the whole numbers that they mean, in `act`: for kernels to call on a tile of bytes.
 
 Knows the half of a byte and what its code means; nothing of scales. A product that reads its weights in 4 bits at a
 GPU's bandwidth has some three instructions for each, and conversions from whole numbers are slow. So codes become the
@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from inflight.execution.backends.torch.weights import Int4Matrix
+from inflight.execution.backends.torch.weights import GroupedMatrix
 
 # Of four bytes the codes in low halves, as two registers of two bfloat16 numbers: bytes are put into 16 bits each
 # (prmt), all but the code is made 128's bits (lop3: a & b | c), and code + 128 becomes code + 128 - 136 (fma). {shift}
@@ -61,19 +61,30 @@ _E2M1_LOW = tl.constexpr(_E2M1.format(sign=12, number=6))
 _E2M1_HIGH = tl.constexpr(_E2M1.format(sign=8, number=2))
 
 
-def coding_of(matrix: Int4Matrix) -> str:
+def coding_of(matrix: GroupedMatrix) -> str:
     """What its codes mean, as `widened` is told."""
+    if matrix.bits == 8:
+        return "whole"
     if matrix.meanings is not None:
         return "e2m1" if matrix.is_e2m1 else "table"
     return "signed" if matrix.offsets is None else "unsigned"
 
 
+@triton.constexpr_function
+def halves_of(coding: str) -> int:
+    """Return how many codes a byte has."""
+    return 1 if coding == "whole" else 2
+
+
 @triton.jit
 def widened(codes, meanings, CODING: tl.constexpr, HIGH: tl.constexpr, KIND: tl.constexpr):
-    """Bytes uint8 → what their low or high halves mean, in `act`.
+    """Bytes → what they mean, or their low or high halves, in `act`.
 
-    CODING: "signed" from -8 to 7, "unsigned" from 0 to 15, "e2m1" MXFP4's, "table" meanings act[16]."""
-    if CODING == "table" or (CODING == "e2m1" and tl.bfloat16 != KIND):
+    CODING: "whole" int8; of halves "signed" from -8 to 7, "unsigned" from 0 to 15, "e2m1" MXFP4's, "table" meanings
+    act[16]."""
+    if CODING == "whole":
+        return codes.to(KIND)
+    elif CODING == "table" or (CODING == "e2m1" and tl.bfloat16 != KIND):
         return tl.load(meanings + (codes >> 4 if HIGH else codes & 15).to(tl.int32))
     elif tl.bfloat16 != KIND:
         return _by_arithmetic(codes >> 4 if HIGH else codes & 15, 8 if CODING == "signed" else 0, KIND)

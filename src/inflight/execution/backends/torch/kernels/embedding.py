@@ -1,4 +1,4 @@
-"""Tokens are looked up in an embedding table, as kernels: rows in `act`, in 8 bits with scales, in 4 bits by groups.
+"""Tokens are looked up in an embedding table, as kernels: rows in `act`, in 8 bits with scales, in codes of groups.
 
 Knows how rows of a table lie (`weights.HeldMatrix`).
 """
@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inflight.execution.backends.torch.weights import DeviceTable, Int4Matrix, PlainMatrix
+from inflight.execution.backends.torch.kernels.codes import coding_of, halves_of
+from inflight.execution.backends.torch.weights import DeviceTable, GroupedMatrix, PlainMatrix
 
 COLUMNS = 512  # of a row in one program
 
@@ -19,9 +20,9 @@ def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
     grid = (rows, triton.cdiv(width, COLUMNS))
     if isinstance(matrix, PlainMatrix):
         _embed[grid](matrix.values, None, token_ids, out, width, width, 1, COLUMNS)
-    elif isinstance(matrix, Int4Matrix):
+    elif isinstance(matrix, GroupedMatrix):
         assert matrix.permutation is None, "a table's columns are brought into order before it is packed"
-        _embed_int4[grid](
+        _embed_groups[grid](
             matrix.codes,
             matrix.scales,
             matrix.offsets,
@@ -31,6 +32,7 @@ def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
             width,
             matrix.scales.shape[1],
             matrix.group,
+            coding_of(matrix),
             COLUMNS,
             enable_fp_fusion=False,
         )
@@ -52,16 +54,28 @@ def _embed(values, scales, token_ids, out, width, share, shares, BLOCK: tl.const
 
 
 @triton.jit
-def _embed_int4(
-    codes, scales, offsets, meanings, token_ids, out, width, groups, GROUP: tl.constexpr, BLOCK: tl.constexpr
+def _embed_groups(
+    codes,  # int8[V, groups · GROUP]; or uint8[V, groups · GROUP / 2], the two of a byte half a group apart
+    scales,  # float32[V, groups]
+    offsets,  # the same, or None
+    meanings,  # act[16] or None
+    token_ids,
+    out,
+    width,
+    groups,
+    GROUP: tl.constexpr,
+    CODING: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """codes uint8[V, groups · GROUP / 2], the two of a byte half a group apart; scales, offsets float32[V, groups]."""
+    BYTES: tl.constexpr = GROUP // halves_of(CODING)
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside, token = columns < width, tl.load(token_ids + row).to(tl.int64)
     group, within = token * groups + columns // GROUP, columns % GROUP
-    byte = tl.load(codes + group * (GROUP // 2) + within % (GROUP // 2), mask=inside, other=0).to(tl.int32)
-    code = tl.where(within < GROUP // 2, byte & 15, byte >> 4)
-    if meanings is not None:
+    byte = tl.load(codes + group * BYTES + within % BYTES, mask=inside, other=0).to(tl.int32)
+    code = tl.where(within < BYTES, byte & 15, byte >> 4)
+    if CODING == "whole":
+        meant = byte.to(tl.float32)
+    elif meanings is not None:
         meant = tl.load(meanings + code).to(tl.float32)
     elif offsets is not None:
         meant = code.to(tl.float32)

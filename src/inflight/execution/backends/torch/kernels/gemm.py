@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from inflight.execution.backends.torch.kernels.codes import widened
+from inflight.execution.backends.torch.kernels.codes import halves_of, widened
 from inflight.execution.backends.torch.kernels.functions import activated, times_sigmoid
 
 _TOGETHER = tl.constexpr(8)  # tiles of rows that go over the same outputs at a time
@@ -23,7 +23,7 @@ _TOGETHER = tl.constexpr(8)  # tiles of rows that go over the same outputs at a 
 def multiply(
     x,  # act, int8 or float8_e4m3fn [rows, columns]
     x_scales,  # float32[rows], or of a head [rows, H]; None of act
-    weight,  # [N, K]; bytes of codes in uint8[N, K / 2]
+    weight,  # [N, K]; of codes of groups uint8[N, K / 2] or int8[N, K], K filled up to whole groups
     scales,  # float32[N], of codes [N, groups]; None of act
     offsets,  # float32[N, groups] or None
     permutation,  # int32[columns] or None
@@ -41,7 +41,7 @@ def multiply(
     head_stride,  # of out
     x_share,  # pairs that have one row of x
     HEADS: tl.constexpr,  # as many matrices and parts of x, side by side in programs; 0: no heads
-    GROUP: tl.constexpr,  # inputs that share a scale; 0: not in codes of 4 bits
+    GROUP: tl.constexpr,  # inputs that share a scale; 0: not in codes of groups
     CODING: tl.constexpr,  # what codes mean (`codes`)
     GATING: tl.constexpr,  # a name, or "": of 2 · F outputs F are written
     ADD: tl.constexpr,
@@ -72,7 +72,8 @@ def multiply(
     part = tl.program_id(2)
     if GROUP:
         groups = tl.cdiv(K, GROUP)
-        weight_at = weight + matrix * N * groups * (GROUP // 2) + held * groups * (GROUP // 2)
+        BYTES: tl.constexpr = GROUP // halves_of(CODING)
+        weight_at = weight + matrix * N * groups * BYTES + held * groups * BYTES
         scales_at = scales + matrix * N * groups + held * groups
         offsets_at = None if offsets is None else offsets + matrix * N * groups + held * groups
         order = None if permutation is None else permutation + matrix * K
@@ -204,46 +205,50 @@ def _sums_of_codes(
     GROUP: tl.constexpr, CODING: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Of codes of 4 bits: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
+    """Of codes of groups: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
     of a group is scaled as one."""
     KIND: tl.constexpr = x_at.dtype.element_ty
-    HALF: tl.constexpr = GROUP // 2
-    halves = tl.arange(0, max(HALF, 16))  # which tensor cores take at least
-    x_at, weight_at = x_at[:, None], weight_at[None, :] + halves[:, None]
+    HALVES: tl.constexpr = halves_of(CODING)
+    BYTES: tl.constexpr = GROUP // HALVES
+    places = tl.arange(0, max(BYTES, 16))  # which tensor cores take at least
+    x_at, weight_at = x_at[:, None], weight_at[None, :] + places[:, None]
     groups = tl.cdiv(K, GROUP)
     sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), PARTS)
     for block in range(part * blocks, (part + 1) * blocks):
         for place in tl.static_range(BLOCK_K // GROUP):
             group = block * (BLOCK_K // GROUP) + place
-            low, high = group * GROUP + halves, group * GROUP + HALF + halves
-            is_low, is_high = is_row[:, None], is_row[:, None]
+            first = group * GROUP
             if not WHOLE:
-                is_low, is_high = is_low & (low < K)[None, :], is_high & (high < K)[None, :]
-                low, high = tl.where(low < K, low, 0), tl.where(high < K, high, 0)
                 group = tl.minimum(group, groups - 1)
-            if HALF < 16:
-                low, high = tl.where(halves < HALF, low, 0), tl.where(halves < HALF, high, 0)
-                is_low, is_high = is_low & (halves < HALF)[None, :], is_high & (halves < HALF)[None, :]
-            if permutation is not None:
-                low, high = tl.load(permutation + low), tl.load(permutation + high)
             scale = tl.load(scales_at + group)[None, :]  # before what waits for it
             offset = scale
             if offsets_at is not None:
                 offset = tl.load(offsets_at + group)[None, :]
-            codes = tl.load(weight_at + group * HALF, mask=(halves < HALF)[:, None] if HALF < 16 else None)
-            of_low = tl.load(x_at + low[None, :], mask=is_low, other=0.0)
-            of_high = tl.load(x_at + high[None, :], mask=is_high, other=0.0)
-            found = tl.dot(of_low, widened(codes, meanings, CODING, False, KIND), input_precision="ieee")
-            found = tl.dot(of_high, widened(codes, meanings, CODING, True, KIND), found, input_precision="ieee")
+            codes = tl.load(weight_at + group * BYTES, mask=(places < BYTES)[:, None] if BYTES < 16 else None)
+            found = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            together = tl.zeros([BLOCK_M, BLOCK_N if BLOCK_M <= 16 else 1], tl.float32)
+            for half in tl.static_range(HALVES):
+                inputs, is_input = first + half * BYTES + places, is_row[:, None]
+                if not WHOLE:
+                    is_input = is_input & (inputs < K)[None, :]
+                    inputs = tl.where(inputs < K, inputs, 0)
+                if BYTES < 16:
+                    is_input = is_input & (places < BYTES)[None, :]
+                    inputs = tl.where(places < BYTES, inputs, 0)
+                if permutation is not None:
+                    inputs = tl.load(permutation + inputs)
+                of_x = tl.load(x_at + inputs[None, :], mask=is_input, other=0.0)
+                meant = widened(codes, meanings, CODING, half == 1, KIND)
+                found = tl.dot(of_x, meant, found, input_precision="ieee")
+                if offsets_at is not None:
+                    if BLOCK_M <= 16:  # tensor cores are idle: a product by ones is a sum that every thread has
+                        ones = tl.full([places.shape[0], BLOCK_N], 1.0, KIND)
+                        together = tl.dot(of_x, ones, together, input_precision="ieee")
+                    else:
+                        together += tl.sum(of_x.to(tl.float32), axis=1)[:, None]
             sums += found * scale
             if offsets_at is not None:
-                if BLOCK_M <= 16:  # tensor cores are idle: a product by ones is a sum that every thread has
-                    ones = tl.full([halves.shape[0], BLOCK_N], 1.0, KIND)
-                    together = tl.dot(of_low, ones, input_precision="ieee")
-                    together = tl.dot(of_high, ones, together, input_precision="ieee")
-                else:
-                    together = (tl.sum(of_low.to(tl.float32), axis=1) + tl.sum(of_high.to(tl.float32), axis=1))[:, None]
                 sums += together * offset
     return sums
 

@@ -16,7 +16,7 @@ from inflight.execution.backends.torch.kernels.codes import coding_of
 from inflight.execution.backends.torch.kernels.gemm import finish, multiply
 from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
 from inflight.execution.backends.torch.kernels.tiles import WHOLE, Parts, Tiles
-from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix
+from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix
 
 _FINISHED_ROWS, _FINISHED_OUTPUTS = 4, 128  # by one program
 
@@ -68,7 +68,7 @@ def operands(x: Tensor, matrix: HeldMatrix, columns: int) -> Operands:
         kind = torch.int8 if isinstance(matrix, Int8Matrix) else torch.float8_e4m3fn
         codes, x_scales = quantize_rows(x.view(-1, columns), kind)
         return Operands(codes, x_scales, matrix.codes, matrix.scales)
-    if isinstance(matrix, Int4Matrix):
+    if isinstance(matrix, GroupedMatrix):
         return Operands(x, None, matrix.codes, matrix.scales, matrix.offsets, matrix.permutation, matrix.meanings)
     return Operands(x, None, matrix.values)
 
@@ -103,8 +103,8 @@ def launch(
         *shape[:6],
         shape.x_share,
         HEADS=shape.heads,
-        GROUP=matrix.group if isinstance(matrix, Int4Matrix) else 0,
-        CODING=coding_of(matrix) if isinstance(matrix, Int4Matrix) else "",
+        GROUP=matrix.group if isinstance(matrix, GroupedMatrix) else 0,
+        CODING=coding_of(matrix) if isinstance(matrix, GroupedMatrix) else "",
         WHOLE=shape.columns % (tiles.inputs * parts.number) == 0,
         BLOCK_M=tiles.rows,
         BLOCK_N=tiles.outputs,

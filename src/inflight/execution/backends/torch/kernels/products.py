@@ -18,14 +18,14 @@ from inflight.execution.backends.torch.eager import products as eager
 from inflight.execution.backends.torch.kernels.gemm import gate_kernel
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
 from inflight.execution.backends.torch.kernels.rows import activate
-from inflight.execution.backends.torch.kernels.tiles import OURS, parts_for, tiles_for
+from inflight.execution.backends.torch.kernels.tiles import OURS, kind_of, parts_for, tiles_for
 from inflight.execution.backends.torch.kernels.widening import widen
 from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
     DeviceHeads,
     DeviceLinear,
+    GroupedMatrix,
     HeldMatrix,
-    Int4Matrix,
     Int8Matrix,
     PlainMatrix,
 )
@@ -97,7 +97,7 @@ def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant
         past = weight.rows if len(weight.parts) == 1 else first + eager.outputs_of(part)
         bias, into = None if weight.bias is None else weight.bias[first:past], out[:, first:past]
         if _is_cublas(part, x, invariant):
-            values = widen(part, x.shape[1], x.dtype) if isinstance(part, Int4Matrix) else part.values
+            values = widen(part, x.shape[1], x.dtype) if isinstance(part, GroupedMatrix) else part.values
             eager.multiply(x, values, into, add)
             if bias is not None:
                 into += bias
@@ -106,8 +106,8 @@ def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant
         first = past
 
 
-def _is_cublas(matrix: HeldMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | Int4Matrix]:
+def _is_cublas(matrix: HeldMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | GroupedMatrix]:
     """Of a matrix that is held in `act`, or soon is."""
-    if invariant or x.dtype == torch.float32 or not isinstance(matrix, PlainMatrix | Int4Matrix):
+    if invariant or x.dtype == torch.float32 or not isinstance(matrix, PlainMatrix | GroupedMatrix):
         return False
-    return len(x) > OURS["plain" if isinstance(matrix, PlainMatrix) else "int4"]
+    return len(x) > OURS[kind_of(matrix, x.dtype)]

@@ -20,12 +20,12 @@ import torch
 import triton
 from triton.runtime import driver
 
-from inflight.execution.backends.torch.weights import Fp8Matrix, HeldMatrix, Int4Matrix, Int8Matrix, PlainMatrix
+from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
 
 
 class Tiles(NamedTuple):
     """BLOCK_M, BLOCK_N, BLOCK_K of a program, its warps, and blocks of inputs that are on their way at a time. Of codes
-    of 4 bits a block is a group at least, and four at most."""
+    of groups a block is a group at least, and four at most."""
 
     rows: int
     outputs: int
@@ -34,10 +34,10 @@ class Tiles(NamedTuple):
     stages: int
 
 
-Kind = Literal["plain", "float32", "int8", "fp8", "int4"]
+Kind = Literal["plain", "float32", "int8", "fp8", "int4", "grouped int8"]
 
 # By the rows that they are for, at most; the last are for more. As an H200 has them fastest, where it was asked: plain
-# ones and int4 of few rows on products of Llama-3.1-8B.
+# ones and int4 of few rows on products of Llama-3.1-8B. Those of int8 in groups were never measured.
 TILES: dict[Kind, dict[int, Tiles]] = {
     "plain": {16: Tiles(16, 32, 128, 2, 6), 64: Tiles(64, 64, 64, 4, 4), 128: Tiles(128, 128, 64, 8, 3)},
     "float32": {16: Tiles(16, 32, 32, 4, 3), 32: Tiles(32, 32, 32, 4, 3)},
@@ -49,6 +49,12 @@ TILES: dict[Kind, dict[int, Tiles]] = {
         64: Tiles(64, 64, 16, 4, 3),
         128: Tiles(128, 64, 16, 8, 3),
     },
+    "grouped int8": {
+        16: Tiles(16, 64, 128, 4, 4),
+        32: Tiles(32, 64, 128, 4, 4),
+        64: Tiles(64, 64, 16, 4, 3),
+        128: Tiles(128, 64, 16, 8, 3),
+    },
 }
 # Where bits may not depend on the rows: a warp group's instruction, blocks of inputs of one size.
 INVARIANT: dict[Kind, dict[int, Tiles]] = {
@@ -57,11 +63,13 @@ INVARIANT: dict[Kind, dict[int, Tiles]] = {
     "int8": TILES["int8"],  # whole numbers are always the same
     "fp8": {64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
     "int4": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
+    "grouped int8": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
 }
 # In the place of the last of plain ones, where a program may have as much shared memory, up to as many rows: with more
 # a program has all parts of its outputs, and two sums of such a tile are more than registers hold.
 WIDE, WIDE_SHARED, WIDE_ROWS = Tiles(128, 256, 64, 8, 3), 160 << 10, 512
-OURS: dict[Kind, int] = {"plain": 16, "int4": 32}  # rows up to which products are not cuBLAS's that can be
+# Rows up to which products are ours that cuBLAS has, too.
+OURS: dict[Kind, int] = {"plain": 16, "int4": 32, "grouped int8": 32}
 _SOME = 64
 
 
@@ -74,7 +82,7 @@ class Parts(NamedTuple):
 
 
 WHOLE = Parts(1, False)
-_WARPS, _WARPS_OF_CODES = 512, 1024  # that keep the memory of a large GPU busy; codes of 4 bits keep warps busy, too
+_WARPS, _WARPS_OF_CODES = 512, 1024  # that keep the memory of a large GPU busy; codes of groups keep warps busy, too
 _LEAST_INPUTS = 1024  # of a part: fewer are not worth adding up
 _MOST_PARTS = 8
 # Where parts may not depend on the rows: outputs of a program of few rows, how many programs are enough then, and how
@@ -85,18 +93,18 @@ APART = 256
 
 def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool) -> Tiles:
     """rows: as many as meet the matrix; of experts, on average."""
-    kind = _kind(matrix, dtype)
+    kind = kind_of(matrix, dtype)
     found = (INVARIANT if invariant else TILES)[kind]
     tiles = found[next((most for most in found if rows <= most), max(found))]
     if invariant and kind == "plain" and 64 < rows <= WIDE_ROWS and _shared(matrix) >= WIDE_SHARED:
         tiles = WIDE
-    return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, Int4Matrix) else tiles
+    return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, GroupedMatrix) else tiles
 
 
 def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns: int, invariant: bool) -> Parts:
     """Several where outputs alone give too few programs to keep the memory busy. invariant: as many for any number of
     rows, by one program where rows are enough to make many."""
-    is_codes = isinstance(matrix, Int4Matrix)
+    is_codes = isinstance(matrix, GroupedMatrix)
     blocks: int = triton.cdiv(columns, tiles.inputs)
     if invariant:
         of_outputs: int = triton.cdiv(outputs, _INVARIANT_OUTPUTS)
@@ -129,18 +137,20 @@ def _divisor(blocks: int, most: int) -> int:
     return next((count for count in range(most, 1, -1) if blocks % count == 0), 1)
 
 
-def _of_groups(matrix: Int4Matrix, most: int) -> int:
+def _of_groups(matrix: GroupedMatrix, most: int) -> int:
     """Inputs of a block of whole groups: as many as divide a row's, so that no block has less than the others."""
     groups = matrix.scales.shape[-1]
     counts = (count for count in (4, 2) if groups % count == 0 and count * matrix.group <= most)
     return matrix.group * next(counts, 1)
 
 
-def _kind(matrix: HeldMatrix, dtype: torch.dtype) -> Kind:
+def kind_of(matrix: HeldMatrix, dtype: torch.dtype) -> Kind:
     if isinstance(matrix, Int8Matrix):
         return "int8"
     if isinstance(matrix, Fp8Matrix):
         return "fp8"
     if dtype == torch.float32:
         return "float32"
-    return "plain" if isinstance(matrix, PlainMatrix) else "int4"
+    if isinstance(matrix, PlainMatrix):
+        return "plain"
+    return "int4" if matrix.bits == 4 else "grouped int8"
