@@ -38,7 +38,7 @@ from inflight.execution.backends.torch.weights import (
 )
 
 BLOCK = 16
-GROUP = 32  # inputs that share a scale in int4
+GROUP = 32  # inputs that share a scale in int4, and in int8 where an output has several
 ADAPTERS, RANK = 8, 16
 
 
@@ -112,8 +112,11 @@ class Numbers:
         if held == "fp8":
             codes = self.normal(rows, columns, kind=self.act).to(torch.float8_e4m3fn)
             return Fp8Matrix(codes, self.normal(rows).abs() * 0.02)
-        codes = self.whole(256, rows, columns // 2, kind=torch.uint8)
-        return GroupedMatrix(codes, self.normal(rows, columns // GROUP).abs() * 5e-3, None, GROUP)
+        scales = self.normal(rows, columns // GROUP).abs()
+        if held == "int8 in groups":
+            codes = (self.whole(255, rows, columns) - 127).to(torch.int8)
+            return GroupedMatrix(codes, scales * 2e-4, None, GROUP)
+        return GroupedMatrix(self.whole(256, rows, columns // 2, kind=torch.uint8), scales * 5e-3, None, GROUP)
 
     def chunks(self, rows: int, length: int, context: int) -> PassTensors:
         """rows sequences in blocks that lie apart, of which each computes `length` tokens up to `context`."""
@@ -186,7 +189,7 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
     hidden, width = sizes.hidden, sizes.width
     x = numbers.normal(tokens, hidden, kind=numbers.act)
     rounded = ("fp8",) if numbers.act == torch.bfloat16 else ()  # Triton's interpreter does not round to it
-    for held in ("bf16", *rounded, "int8", "int4"):
+    for held in ("bf16", *rounded, "int8", "int8 in groups", "int4"):
         matrix = numbers.matrix(hidden, hidden) if held == "bf16" else numbers.quantized(held, hidden, hidden)
         nbytes = _nbytes(matrix)
         weight = DeviceLinear((matrix,), hidden, hidden, nbytes)

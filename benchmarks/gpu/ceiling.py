@@ -27,7 +27,7 @@ from inflight.models.spec import LayerSpec, ModelSpec, MoE
 
 _ITEM = 2  # bytes, of keys and values, of the output projection, and of weights in bf16
 # Of layers, scales included.
-_WEIGHT: dict[Quantization, float] = {"none": _ITEM, "int8": 1, "fp8": 1, "int4": 0.5 + 4 / 32}
+_WEIGHT: dict[Quantization, float] = {"none": _ITEM, "int8": 1 + 4 / 32, "fp8": 1, "int4": 0.5 + 4 / 32}
 
 
 @dataclass(frozen=True, slots=True)

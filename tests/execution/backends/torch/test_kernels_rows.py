@@ -13,7 +13,7 @@ from torch import Tensor
 from inflight.execution.backends import int4, int8
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.kernels import embedding, rows
-from inflight.execution.backends.torch.weights import DeviceTable, HeldMatrix, Int8Matrix, PlainMatrix
+from inflight.execution.backends.torch.weights import DeviceTable, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
 
 from ..material import normal
 from .compiled import Compiler
@@ -159,5 +159,6 @@ def test_what_the_others_take(compiler: Compiler) -> None:
         lambda: rows.gate(x, held),
         lambda: embedding.embed(DeviceTable(PlainMatrix(held), 7, 896, 0), ids[0, :7], x),
         lambda: embedding.embed(DeviceTable(Int8Matrix(codes, x[:, 0]), 7, 896, 0, None, x[:, :4]), ids[0, :7], x),
+        lambda: embedding.embed(DeviceTable(GroupedMatrix(codes, x[:, :28], None, 32), 7, 896, 0), ids[0, :7], x),
     ):
         compiler.fits(call, registers=40, shared=0)

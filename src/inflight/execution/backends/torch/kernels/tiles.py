@@ -53,7 +53,7 @@ TILES: dict[Kind, dict[int, Tiles]] = {
         16: Tiles(16, 64, 128, 4, 4),
         32: Tiles(32, 64, 128, 4, 4),
         64: Tiles(64, 64, 16, 4, 3),
-        128: Tiles(128, 64, 16, 8, 3),
+        128: Tiles(128, 64, 16, 8, 2),
     },
 }
 # Where bits may not depend on the rows: a warp group's instruction, blocks of inputs of one size.
@@ -63,7 +63,7 @@ INVARIANT: dict[Kind, dict[int, Tiles]] = {
     "int8": TILES["int8"],  # whole numbers are always the same
     "fp8": {64: Tiles(64, 64, 128, 4, 4), 128: Tiles(128, 128, 128, 8, 3)},
     "int4": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
-    "grouped int8": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 3)},
+    "grouped int8": {64: Tiles(64, 64, 16, 4, 3), 128: Tiles(128, 64, 16, 8, 2)},
 }
 # In the place of the last of plain ones, where a program may have as much shared memory, up to as many rows: with more
 # a program has all parts of its outputs, and two sums of such a tile are more than registers hold.
