@@ -135,7 +135,8 @@ class WeightPacking(Protocol):
         self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
     ) -> Linear:
         """`parts` are stacked along N (q, k, v) without building the stack, and may be held in different ways. bias
-        float32[N] or None. Raises ValueError for more than 133,144 columns in int8, whose sums could pass 32 bits."""
+        float32[N] or None. On GPUs more than 133,144 columns in int8 with one scale for each output raise
+        ValueError, since their sums could pass 32 bits."""
 
     def pack_gate_up(
         self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None

@@ -4,11 +4,18 @@
 bfloat16, so bf16 arrays are uint16 arrays of the upper half of a float32. The residual stream, norm weights, biases,
 accumulators and logits are always float32. Where an operation turns float32 into `act` it rounds to nearest even.
 
-A weight matrix may be held in int8 beside either of them, whole numbers with a scale for each output, or in int4,
-codes with a scale and maybe an offset for each group of inputs. A product then quantizes each token of x to int8 too,
-with a scale of its own (`int8.py` and `int4.py` have the rules), and multiplies whole numbers. Keys and values may be
-int8 (`KVShape.quantized`). On a GPU both may be in fp8 instead, E4M3 with such scales, and what meets the weights is
-quantized to it. Everything else, `act` included, stays as it is.
+A weight matrix may be held in int8 or int4 beside either of them: whole numbers of 8 bits or codes of 4 with a scale
+and maybe an offset for each group of inputs, or int8 as a checkpoint has it with one scale for each output. How x meets
+such a matrix depends on the device:
+
+- A CPU quantizes x to int8 with a scale for each 32 inputs of a token, and multiplies whole numbers (`grouped.py` has
+  the rule).
+- A GPU leaves x in `act` and widens the weights where they are multiplied. It quantizes x to int8, with one scale for
+  each token, only where the weights have one scale for each output.
+
+Keys and values may be int8 (`KVShape.quantized`). On a GPU weights, keys and values may be in fp8 instead: E4M3, with one
+scale for each output, or for each token and head; x is then quantized to fp8 by token. Everything else, `act` included,
+stays as it is.
 """
 
 from __future__ import annotations
