@@ -13,9 +13,9 @@ such a matrix depends on the device:
 - A GPU leaves x in `act` and widens the weights where they are multiplied. It quantizes x to int8, with one scale for
   each token, only where the weights have one scale for each output.
 
-Keys and values may be int8 (`KVShape.quantized`). On a GPU weights, keys and values may be in fp8 instead: E4M3, with one
-scale for each output, or for each token and head; x is then quantized to fp8 by token. Everything else, `act` included,
-stays as it is.
+Keys and values may be int8 (`KVShape.quantized`). On a GPU weights, keys and values may be in fp8 instead: E4M3, with
+one scale for each output, or for each token and head; x is then quantized to fp8 by token. Everything else, `act`
+included, stays as it is.
 """
 
 from __future__ import annotations
