@@ -234,7 +234,7 @@ void rotate_and_write(Pool& pool, const Projection& qkv, const KVLayer& layer, c
   const std::int64_t kv_heads = qkv.keys ? layer.kv_heads : 0;  // that are written
   const std::int64_t row_width = (heads + (qkv.values ? 2 : 1) * kv_heads) * width;
   parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
-    float normed[most_head_dim], turned[most_head_dim];
+    float normed[most_head_dim], turned[most_head_dim], mixed[most_head_dim] = {};
     Value rotated[most_head_dim];
     std::int64_t chunk = 0;
     for (std::int64_t t = first; t < last; ++t) {
@@ -261,15 +261,23 @@ void rotate_and_write(Pool& pool, const Projection& qkv, const KVLayer& layer, c
           x = normed;
         }
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
-        if (weight && rope.norms_last) {
-          hold_turned(turned, x, cos, sin, half);
-          hold_row(turned + 2 * half, x + 2 * half, width - 2 * half);
-          hold_normed(to, turned, inverse_rms(turned, width, rope.eps), weight, width);
-          if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
-          continue;
+        const auto turn_into = [&](auto* into) {
+          if (weight && rope.norms_last) {
+            hold_turned(turned, x, cos, sin, half);
+            hold_row(turned + 2 * half, x + 2 * half, width - 2 * half);
+            hold_normed(into, turned, inverse_rms(turned, width, rope.eps), weight, width);
+          } else {
+            hold_turned(into, x, cos, sin, half);
+            hold_row(into + 2 * half, x + 2 * half, width - 2 * half);
+          }
+        };
+        if constexpr (int8) {
+          turn_into(mixed);
+          mix_channels(mixed, width, is_query);
+          hold_row(to, mixed, width);
+        } else {
+          turn_into(to);
         }
-        hold_turned(to, x, cos, sin, half);
-        hold_row(to + 2 * half, x + 2 * half, width - 2 * half);
         if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
       }
       for (std::int64_t g = 0; g < kv_heads; ++g) {

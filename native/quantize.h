@@ -5,6 +5,8 @@
 // hence −127 … 127. The same bits on every instruction set and in numpy (backends/int8.py). A row without a number above
 // 2⁻¹⁰⁰ is all zeros with scale 0; one with a NaN or an infinity has scale NaN, so that what it yields is seen as broken.
 #pragma once
+#include <utility>
+
 #include "simd.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -65,6 +67,42 @@ INLINE std::int32_t quantize(const Value* from, std::int64_t count, const Scale&
     std::memcpy(to + at, &bytes, many);
   });
   return sum(sums);
+}
+
+// One stage of butterflies within a vector: of two lanes that stand `distance` apart the sum, then the difference.
+template <int distance, int... at>
+INLINE vf butterflies(vf x, std::integer_sequence<int, at...>) {
+  const vf other = __builtin_shufflevector(x, x, (at ^ distance)...);
+  return other + (vf)((vu)x ^ vu{(at & distance ? 0x80000000u : 0u)...});
+}
+
+// A head's `width` numbers, in place → a Walsh-Hadamard transform of each run of as many as the largest power of two that
+// divides the width, so that one large channel is spread over all that share its scale (backends/channel_mixing.py has
+// the rule). Scaled by powers of two, of keys and queries together 1 / run, so q · k stays. Behind `width` there is room
+// for a vector's rest.
+inline __attribute__((noinline)) void mix_channels(float* x, std::int64_t width, bool is_query) {
+  const std::int64_t run = width & -width;
+  const int stages = __builtin_ctzll(run);
+  const vf factor = all(1.0f / static_cast<float>(1 << (stages + is_query) / 2));
+  constexpr auto at = std::make_integer_sequence<int, lanes>();
+  for (std::int64_t i = 0; i < width; i += lanes) {
+    vf v = load<vf>(x + i);
+    if (run >= 2) v = butterflies<1>(v, at);
+    if (run >= 4) v = butterflies<2>(v, at);
+    if constexpr (lanes >= 8)
+      if (run >= 8) v = butterflies<4>(v, at);
+    if constexpr (lanes >= 16)
+      if (run >= 16) v = butterflies<8>(v, at);
+    store(x + i, run <= lanes ? v * factor : v);
+  }
+  for (std::int64_t distance = lanes; distance < run; distance *= 2) {
+    const vf by = 2 * distance == run ? factor : all(1.0f);
+    for (std::int64_t i = 0; i < width; i = (i + lanes) & distance ? i + lanes + distance : i + lanes) {
+      const vf a = load<vf>(x + i), b = load<vf>(x + i + distance);
+      store(x + i, (a + b) * by);
+      store(x + i + distance, (a - b) * by);
+    }
+  }
 }
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -20,6 +20,7 @@ from inflight.execution.kv_exchange.description import KVDescription
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.spec import ModelSpec
 
+_INT8 = "int8 with mixed channels of keys"  # by `channel_mixing`; earlier versions held keys as they are
 _LENGTH_CHANGES = ("dynamic", "longrope")  # rotations that depend on the longest sequence that an engine allows
 
 
@@ -40,7 +41,7 @@ def describe_kv(
         model=settings.model or "built-in",
         weights=_digest(repr((digest, spec, quantized, length))),
         dtype=backend.dtype,
-        kv_format=("fp8" if shape.is_fp8 else "int8") if shape.quantized else backend.dtype,
+        kv_format=("fp8" if shape.is_fp8 else _INT8) if shape.quantized else backend.dtype,
         kernels=backend.name,
         layers=_digest(repr(shape.layers)),
         block_size=shape.block_size,

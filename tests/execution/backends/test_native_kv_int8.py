@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.execution.backends import int8
+from inflight.execution.backends.channel_mixing import mixed_channels
 from inflight.execution.backends.protocol import KVShape, RopeTable
 from inflight.execution.backends.reference import ReferenceBackend
 
@@ -161,6 +162,39 @@ def test_values_are_held_by_the_rule(ops, dtype, dim):
     want = (whole * scales[:, None]).reshape(20, -1)
     np.testing.assert_allclose(read(dtype, out), want, rtol=2**-8 if dtype == "bfloat16" else 1e-6)
     assert np.abs(whole).max(axis=1).min() == 127
+
+
+@pytest.mark.parametrize("dim", [2, 10, 24, 72, 128, 256])
+def test_queries_and_keys_are_mixed_by_the_rule(ops, dtype, dim):
+    """To the bit, where they are not rotated. Keys by their place in a block, where signs are turned: [D / 4][B][4]."""
+    length, block = 40, 48
+    qkv = normal(11, length, 4 * dim)
+    qkv[:, ::dim] *= 50
+    cache, q = ops.kv_cache(quantized(1, block, 1, dim), 1), act(dtype, length, 2 * dim)
+    ops.rope_and_write_kv(qkv, cache, 0, metadata_of([(0, length, [0])]), None, None, None, 1e-6, q)
+    queries, keys = qkv[:, : 2 * dim].reshape(length, 2, dim), qkv[:, None, 2 * dim : 3 * dim]
+    np.testing.assert_array_equal(q, held(dtype, mixed_channels(queries, is_query=True)).reshape(length, -1))
+    whole, scales = int8.quantize(read(dtype, held(dtype, mixed_channels(keys, is_query=False)[:, 0])))
+    steps, padded = -(-dim // 4), -(-dim // 16) * 16
+    memory = np.frombuffer(ops.block_memory(cache), np.uint8)
+    lanes = memory[: steps * block * 4].reshape(steps, block, 4).transpose(1, 0, 2).reshape(block, -1)
+    np.testing.assert_array_equal((lanes ^ 0x80).view(np.int8)[:length, :dim], whole)
+    at = (steps * block + block // 4 * padded) * 4
+    np.testing.assert_array_equal(memory[at : at + 4 * length].view(np.float32), scales)
+
+
+def test_a_large_channel_of_keys_costs_little(ops, dtype):
+    """As trained models have them: beside keys held as activations are, the error is as without it."""
+    lengths, dim, errors = [200], 64, []
+    for factor in (1, 20):
+        results = []
+        for shape in (KVShape.uniform(1, 16, 1, dim), quantized(1, 16, 1, dim)):
+            case = Case.build(ops, shape, 2, lengths)
+            case.qkv[0][:, 2 * dim + 5] *= factor
+            case.qkv[0][:, [5, dim + 5]] /= factor
+            results.append(read(dtype, case.run([(0, 0, 200)])[0]))
+        errors.append(np.sqrt(np.square(results[1] - results[0]).mean() / results[0].var()))
+    assert errors[1] < 2 * errors[0]
 
 
 @pytest.mark.parametrize("rise", [1 / 4, -1 / 4, 4])

@@ -86,7 +86,7 @@ def test_what_is_broken_is_seen_in_its_scale(device: torch.device) -> None:
     """And nowhere else."""
     case, where = ROTATIONS[1], pass_on(device, metadata())
     qkv = on(device, case.qkv(where.num_tokens))
-    qkv[0, 4 * 16], qkv[1, 4 * 16], qkv[2, 4 * 16 : 5 * 16] = torch.nan, -torch.inf, 2.0**-101
+    qkv[0, 4 * 16], qkv[1, 4 * 16], qkv[2, 4 * 16 : 5 * 16] = torch.nan, -torch.inf, 2.0**-104  # 2⁻¹⁰² when mixed
     for held in ("int8", "fp8"):
         layer, q_out = layer_on(device, torch.float32, held, 2, 16, 16), torch.empty(len(qkv), 64, device=device)
         rotation.rope_and_write_kv(qkv, layer, None, None, None, None, EPS, False, where, q_out)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from inflight.execution.backends.channel_mixing import mixed_channels
 from inflight.execution.backends.protocol import Array, AttentionMetadata, RopeTable
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
@@ -45,6 +46,8 @@ class AttentionOperations:
             q, k = rotated(scaled_queries(q, rope, positions), rope, positions), rotated(k, rope, positions)
         if norms_last:
             q, k = parts_normed(q, q_norm, eps), parts_normed(k, k_norm, eps)
+        if self._kv_cache.shape.quantized:
+            q, k = mixed_channels(q, is_query=True), mixed_channels(k, is_query=False)
         q_out.write(self._act.hold(q).reshape(qkv.rows, -1))
         if k.size:
             self._write(self._kv_cache.keys[layer], layer, self._act.hold(k))

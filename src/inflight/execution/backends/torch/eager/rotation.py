@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inflight.execution.backends.channel_mixing import mixing_factor, run_length
 from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
 from inflight.execution.backends.torch.eager.rows import parts_normed
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors, RopeTensors
@@ -38,6 +39,8 @@ def rope_and_write_kv(
         q, k = rotated(q, rope, pass_.positions, scale=rope.q_scale), rotated(k, rope, pass_.positions)
     if norms_last:
         q, k = parts_normed(q, q_norm, eps), parts_normed(k, k_norm, eps)
+    if cached.keys.dtype == torch.int8:
+        q, k = mixed_channels(q, is_query=True), mixed_channels(k, is_query=False)
     q_out.copy_(q.flatten(1))
     if k.shape[1]:
         assert cached.values is not None
@@ -78,6 +81,15 @@ def rotated(heads: Tensor, rope: RopeTensors, positions: Tensor, scale: Tensor |
     half = cos.shape[2]
     low, high, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
     return torch.cat([low * cos - high * sin, high * cos + low * sin, rest], dim=2)
+
+
+def mixed_channels(heads: Tensor, is_query: bool) -> Tensor:
+    """float32[T, heads, D] → each transformed, by the rule of `channel_mixing`."""
+    width, distance, mixed = heads.shape[2], 1, heads
+    while distance < run_length(width):
+        first, second = mixed.reshape(*heads.shape[:2], width // (2 * distance), 2, distance).unbind(3)
+        mixed, distance = torch.stack([first + second, first - second], dim=3).flatten(2), 2 * distance
+    return mixed * mixing_factor(width, is_query)
 
 
 def _write(held: Tensor, scales: Tensor | None, group: int, pass_: PassTensors, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Functions of tiles of float32 numbers, for kernels to call: activation functions, rounding to 8 bits, rotation.
+"""Functions of tiles of float32 numbers, for kernels to call: activation functions, rounding to 8 bits, mixing.
 
 Knows formulas (`protocol.parameters`, `backends.int8`) and no memory. Only what Triton's interpreter has, too, is used:
 no library functions of a device.
@@ -77,6 +77,18 @@ def quantized(x, LIMIT: tl.constexpr):
     scales = tl.where(used, tl.div_rn(safe, LIMIT), tl.where(finite, 0.0, float("nan")))
     codes = x * tl.div_rn(LIMIT, safe)[:, None]
     return tl.where(used[:, None], codes, 0.0), scales
+
+
+@triton.jit
+def mixed_channels(x, STAGES: tl.constexpr, FACTOR: tl.constexpr):
+    """float32[heads, BLOCK] → each run of 2^STAGES numbers transformed, by the rule of `channel_mixing`."""
+    heads: tl.constexpr = x.shape[0]
+    block: tl.constexpr = x.shape[1]
+    for stage in tl.static_range(STAGES):
+        pairs = tl.reshape(x, (heads, block >> (stage + 1), 2, 1 << stage))
+        first, second = tl.split(tl.permute(pairs, (0, 1, 3, 2)))
+        x = tl.reshape(tl.permute(tl.join(first + second, first - second), (0, 1, 3, 2)), (heads, block))
+    return x * FACTOR
 
 
 @triton.jit

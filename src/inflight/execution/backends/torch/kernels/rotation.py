@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inflight.execution.backends.channel_mixing import mixing_factor, run_length
+from inflight.execution.backends.torch.kernels.functions import mixed_channels
 from inflight.execution.backends.torch.kernels.heads import block_of, heads_of, places, write
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors, RopeTensors
 
@@ -56,6 +58,9 @@ def rope_and_write_kv(
         OF_ALL_K=of_all_k,
         NORMS_LAST=norms_last,
         FIRST_VALUE=queries + written - kv_heads,
+        STAGES=run_length(width).bit_length() - 1 if cached.keys.dtype == torch.int8 else 0,
+        Q_FACTOR=mixing_factor(width, is_query=True),
+        K_FACTOR=mixing_factor(width, is_query=False),
         BLOCK_SIZE=pass_.block_size,
         HEADS=heads,
         BLOCK=block,
@@ -129,9 +134,11 @@ def _rope_and_write_kv(
     positions, chunk_of, rows, tables, table_stride, eps,
     ROW: tl.constexpr, QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, FIRST_VALUE: tl.constexpr,
     WIDTH: tl.constexpr, HALF: tl.constexpr, OF_ALL_Q: tl.constexpr, OF_ALL_K: tl.constexpr,
-    NORMS_LAST: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    NORMS_LAST: tl.constexpr, STAGES: tl.constexpr, Q_FACTOR: tl.constexpr, K_FACTOR: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A grid over tokens, and tiles of HEADS heads: those of the queries, then of the keys, then of the values."""
+    """A grid over tokens, and tiles of HEADS heads: those of the queries, then of the keys, then of the values. STAGES:
+    of the mixing of channels; 0: none."""
     token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS
     kv_tiles: tl.constexpr = (KV_HEADS + HEADS - 1) // HEADS
@@ -142,6 +149,8 @@ def _rope_and_write_kv(
             row, q_norm, cos, sin, q_scale, position, heads, eps,
             QUERIES, WIDTH, WIDTH, 0, HALF, OF_ALL_Q, NORMS_LAST, BLOCK,
         )  # fmt: skip
+        if STAGES > 0:
+            found = mixed_channels(found, STAGES, Q_FACTOR)
         at, inside = places(heads, QUERIES, 0, WIDTH, WIDTH, BLOCK)
         tl.store(q_out + token * QUERIES * WIDTH + at, found.to(q_out.dtype.element_ty), mask=inside)
     elif tile < q_tiles + kv_tiles:
@@ -150,6 +159,8 @@ def _rope_and_write_kv(
             row + QUERIES * WIDTH, k_norm, cos, sin, None, position, heads, eps,
             KV_HEADS, WIDTH, WIDTH, 0, HALF, OF_ALL_K, NORMS_LAST, BLOCK,
         )  # fmt: skip
+        if STAGES > 0:
+            found = mixed_channels(found, STAGES, K_FACTOR)
         block = block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE)
         write(
             found.to(q_out.dtype.element_ty), heads, keys, key_scales, key_stride, key_scale_stride,
