@@ -94,23 +94,23 @@ def rows_between(backend: NativeBackend) -> Iterator[Body]:
     weight, batch = backend.pack_vector(np.ones(HIDDEN, np.float32)), plain(backend)
     yield Body(f"norm of {ROWS} rows", partial(batch.rms_norm, x, weight, 1e-6, normed), ROWS * HIDDEN * 6, 0)
     width = (HEADS + 2 * KV_HEADS) * DIM
-    cache = backend.kv_cache(KVShape.uniform(1, BLOCK, KV_HEADS, DIM), ROWS)
     metadata = AttentionMetadata(
         np.full(ROWS, 9, np.int32),
         np.arange(ROWS + 1, dtype=np.int32),
         np.full(ROWS, 9, np.int32),
         np.arange(ROWS, dtype=np.int32).reshape(1, ROWS, 1),
     )
-    turned = over(backend, metadata, cache)
     qkv = backend.activation_of(np.ones((ROWS, width), np.float32))
     q = backend.activation_of(arrays.empty((ROWS, HEADS * DIM), np.uint16))
     rope = backend.pack_rope(RopeTable(np.ones((BLOCK, DIM // 2), np.float32), np.zeros((BLOCK, DIM // 2), np.float32)))
-    yield Body(
-        f"rotation of {ROWS} rows, keys and values into blocks",
-        partial(turned.rope_and_write_kv, qkv, 0, rope, None, None, 1e-6, q),
-        ROWS * width * 6,
-        0,
-    )
+    for quantized in (False, True):
+        turned = over(backend, metadata, backend.kv_cache(KVShape.uniform(1, BLOCK, KV_HEADS, DIM, quantized), ROWS))
+        yield Body(
+            f"rotation of {ROWS} rows, keys and values into blocks, {'int8' if quantized else 'bf16'}",
+            partial(turned.rope_and_write_kv, qkv, 0, rope, None, None, 1e-6, q),
+            ROWS * width * 6,
+            0,
+        )
 
 
 def bodies(backend: NativeBackend) -> Iterator[Body]:

@@ -9,7 +9,7 @@ import pytest
 from models import write_model
 from test_sameness import Case, alone, answer, mix, opened, run
 
-from inflight.build import build_engine
+from inflight.build import build_engine, kv_description
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 
@@ -46,6 +46,17 @@ def test_answers_are_the_same_with_a_folder_and_after_a_restart(name: str, folde
     expected = alone(folder, cases, **{key: value for key, value in shape.items() if key == "kv_cache_dtype"})
     brought(folder, tmp_path, cases, expected, **shape)
     assert brought(folder, tmp_path, cases, expected, **shape) > 4, "a restarted engine begins behind what was kept"
+
+
+def test_blocks_of_int8_keys_as_earlier_versions_held_them_are_not_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = mix(seed=5, count=4)
+    expected = alone(folder, cases, kv_cache_dtype="int8")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(kv_description, "_INT8", "int8")
+        brought(folder, tmp_path, cases, expected, kv_cache_dtype="int8")
+    assert brought(folder, tmp_path, cases, expected, kv_cache_dtype="int8") == 0
 
 
 @pytest.mark.parametrize("more", [{}, {"preemption": "swap", "swap_space": 0.001}])

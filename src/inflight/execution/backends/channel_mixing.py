@@ -1,13 +1,13 @@
-"""Mix the channels of keys and queries where keys are quantized to int8, so that an outlier does not take its scale.
+"""Mix the channels of keys and queries where keys are quantized to int8, so that an outlier does not take their scale.
 
-Trained models have keys with a few large channels. A scale of the whole key then leaves the other channels few steps: of
-Gemma 3 270M and SmolLM2 that was nine tenths of what int8 keys and values cost. A Walsh-Hadamard transform makes of
-each number a sum of all with signs, so that a large channel is spread evenly, and scalar products stay as they are
-(Ashkboos et al., "QuaRot", arXiv 2404.00456).
+Trained models have keys with a few large channels. One scale for a whole key then leaves the other channels few steps:
+of Gemma 3 270M and SmolLM2 that was nine tenths of what keys and values in int8 cost. A Walsh-Hadamard transform makes
+sums of all channels with signs, so that a large one is spread evenly, and scalar products stay as they are (Ashkboos et
+al., "QuaRot", arXiv 2404.00456).
 
-A head of D numbers is transformed in runs of n, the largest power of two that divides D. With log2(n) stages, stage s
-takes numbers a, b of a run that stand 2^s apart to a + b, a - b, in float32. Keys are then multiplied by 2^-⌊log2(n) / 2⌋,
-queries by 2^-⌈log2(n) / 2⌉, which rounds nothing: n of both together is what q · k has grown by. The kernels
+A head of D numbers is transformed in runs of n, the largest power of two that divides D. Stage s = 0 … log2(n) - 1
+takes numbers a, b of a run that stand 2^s from each other to a + b, a - b, in float32. Keys are then multiplied by
+2^-⌊log2(n) / 2⌋, queries by 2^-⌈log2(n) / 2⌉: together 1 / n, by which q · k has grown, and exact. The kernels
 (`native/quantize.h`, `torch/eager/rotation.py`, `torch/kernels/functions.py`) follow it to the last bit.
 """
 

@@ -130,7 +130,7 @@ def test_what_it_takes(compiler: Compiler, case: Rotation, held: str) -> None:
     compiler.fits(
         lambda: rotation.rope_and_write_kv(qkv, layer, rope, *norms, EPS, False, where, q_out),
         registers=96,
-        shared=16384,
+        shared=32768 if held == "int8" else 16384,  # channels are mixed across threads
     )
 
 

@@ -38,9 +38,10 @@ class KVShape:
     quantized: in int8, with a scale for each position and head of the keys, and of the values if there are any, by the
     rule of `int8.py` from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once
     more, to 16 bits with a scale of their own, and so are probabilities (times the scales of their values), instead of
-    to `act`.
+    to `act`. Where values are kept beside them, keys are held transformed (`channel_mixing`), and so are queries.
 
-    is_fp8: of quantized ones, that they are in fp8 instead, with scales likewise; for backends with `packs_fp8`.
+    is_fp8: of quantized ones, that they are in fp8 instead, with scales likewise, not transformed; for backends with
+    `packs_fp8`.
     """
 
     block_size: int  # tokens per block, a multiple of 16

@@ -126,7 +126,8 @@ class AttentionOperations(Protocol):
         `rope` is None (norms_last: first that, then their norms, which are of each head), writes k and v of every token
         into the KV cache, and q into q_out act[T, H·D]. All keys and values of the pass are written before any is read:
         chunks may read each other's blocks. qkv float32[T, (H + G)·D]: keys as they come are the values, too. qkv
-        float32[T, H·D]: nothing is written; the queries will read what an earlier layer, `layer`, wrote."""
+        float32[T, H·D]: nothing is written; the queries will read what an earlier layer, `layer`, wrote. Over keys in
+        int8 q and k are transformed last, before they are rounded, by the rule of `channel_mixing`."""
 
     def rope_and_write_latent(
         self,
