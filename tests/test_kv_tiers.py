@@ -51,7 +51,7 @@ def test_answers_are_the_same_with_a_folder_and_after_a_restart(name: str, folde
 def test_blocks_of_int8_keys_as_earlier_versions_held_them_are_not_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = mix(seed=5, count=4)
+    cases = mix(seed=5, count=16)
     expected = alone(folder, cases, kv_cache_dtype="int8")
     with monkeypatch.context() as earlier:
         earlier.setattr(kv_description, "_INT8", "int8")
