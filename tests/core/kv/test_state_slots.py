@@ -156,7 +156,16 @@ def test_what_is_lost_before_its_plan_is_complete_is_never_found() -> None:
     assert slots.find(1) is None and slots.used == 0
 
 
-def test_a_sequence_replaces_what_it_took_itself_and_nobody_used() -> None:
+def test_a_sequence_does_not_replace_what_a_row_began_from_once() -> None:
+    slots = StateSlots(2)
+    used = kept(slots, 1, taker=5)
+    slots.acquire(used)
+    slots.release(used)
+    slots.replace(used, 5, Kind.NEW)
+    assert found(slots) == [1]
+
+
+def test_a_sequence_replaces_what_it_took_itself_and_no_row_began_from() -> None:
     slots = StateSlots(4)
     mine, used = kept(slots, 1, taker=5), kept(slots, 2, taker=5)
     slots.promote(used)

@@ -102,8 +102,8 @@ class StateSlots:
         return self.take_free(taker, kind)
 
     def replace(self, slot: int, taker: int, kind: Kind) -> None:
-        """Free a slot that was taken for this sequence, if it still is what it was, and nobody has used it."""
-        if self.is_of(slot, taker) and self._kinds[slot] is kind:
+        """Free a slot that was taken for this sequence, if it still is what it was, and no row has begun from it."""
+        if self.is_of(slot, taker) and self._kinds[slot] is kind and not self._uses[slot]:
             self.drop(self._nodes[slot])
 
     def is_of(self, slot: int, taker: int) -> bool:
