@@ -35,6 +35,8 @@ def test_an_engine_runs_on_the_cpus_that_are_named() -> None:
     assert (engine.settings["cpu_list"].value, engine.settings["threads"].value) == (str(last), 1)
     with pytest.raises(SettingsError, match="--cpu-list names CPU 1023, but this process may use "):
         build_engine(EngineSettings(cpu_list="1023"))
+    with pytest.raises(SettingsError, match=r"^--cpu-list names 1 CPU, one for each thread, but --threads is 2"):
+        build_engine(EngineSettings(cpu_list=str(last), threads=2))
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -346,8 +346,9 @@ def kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tup
 
 
 def _open_backend(computed: ComputedModel, limits: Limits, settings: EngineSettings) -> Device:
+    cpus = thread_cpus(settings)  # outside, since a SettingsError is a ValueError
     try:
-        return computed.open_backend(limits.number_format, limits.num_threads, thread_cpus(settings))
+        return computed.open_backend(limits.number_format, limits.num_threads, cpus)
     except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
         raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
 
