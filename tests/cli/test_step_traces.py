@@ -74,6 +74,20 @@ def test_what_cannot_be_traced_is_a_sentence(inflight: Caller, arguments: tuple[
     assert sentence in inflight("doctor", "--trace", "--device", "cpu", *arguments).sentence()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--context", 1_000_000), "--context is 1,000,000; give 1 to "),
+        (("--context", -5), "--context is -5; give 1 to "),
+        (("--trace-file", "x"), "--trace-file is where --trace writes"),
+    ],
+)
+def test_options_are_checked_without_a_trace_too(
+    inflight: Caller, arguments: tuple[object, ...], sentence: str
+) -> None:
+    assert sentence in inflight("doctor", "--device", "cpu", *arguments).sentence()
+
+
 def test_kernels_are_quiet_without_a_trace(monkeypatch: pytest.MonkeyPatch, inflight: Caller) -> None:
     def record(*arguments: object) -> None:
         raise AssertionError("nothing is recorded")

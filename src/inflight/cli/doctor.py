@@ -94,10 +94,15 @@ def command(
     from inflight.models.registry import read_folder
 
     config = held_spec(read_folder(model_folder(settings), to_run=True), model)
+    longest = config.default_model_len - (ROOM if trace else 0)
     if context is None:
-        context = min(CONTEXT, config.default_model_len - ROOM) if trace else min(CONTEXT, config.default_model_len)
+        context = min(CONTEXT, longest)
+    if not 1 <= context <= longest:
+        raise SettingsError(f"--context is {context:,}; give 1 to {longest:,} tokens, which this model has room for.")
     if trace:
-        check_traced(settings, config, context)
+        check_traced(settings, config, trace_file)
+    elif trace_file is not None:
+        raise SettingsError("--trace-file is where --trace writes what it saw; add --trace, or leave it out.")
     if not as_json:
         print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
     machine, report = _machine(settings)

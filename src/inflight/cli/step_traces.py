@@ -69,8 +69,8 @@ def trace_steps(
     return traces
 
 
-def check_traced(settings: EngineSettings, spec: ModelSpec, context: int) -> None:
-    """Raises SettingsError for a model, a device or a context that cannot be traced."""
+def check_traced(settings: EngineSettings, spec: ModelSpec, file: Path | None) -> None:
+    """Raises SettingsError for a model or a device that cannot be traced, and a file that cannot be written."""
     from inflight.build.limits import resolve_device
 
     device = resolve_device(settings).value
@@ -80,9 +80,8 @@ def check_traced(settings: EngineSettings, spec: ModelSpec, context: int) -> Non
         raise SettingsError("--trace records the kernels' operations, which --backend transformers does not call.")
     if spec.head is None:
         raise SettingsError("--trace records steps of models that continue texts, and this one reads whole texts.")
-    most = spec.default_model_len - ROOM
-    if not 1 <= context <= most:
-        raise SettingsError(f"--context is {context:,}; give 1 to {most:,} tokens, which leaves {ROOM} to compute.")
+    if file is not None:
+        _write(file, ())
 
 
 def _trace(runner: Any, size: StepSize, machine: Machine, events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A quantized checkpoint read as plain numbers: `--load-format dequantize`.
 
-Kernels round what meets an int8 or int4 matrix to 8 bits, with one scale for each token. That is little beside most
-models' own error, but not where few of a token's activations are far larger than the others, as in the smallest models.
+Kernels round what meets an int8 or int4 matrix to 8 bits, with one scale for each 32 inputs. That is little beside most
+models' own error, but the smallest models have answers that hang on less.
 """
 
 from __future__ import annotations
