@@ -121,17 +121,19 @@ struct GroupCodes {
     convert(m, at, width, row);
     for (std::int64_t k = 0; k < width; ++k) values[k * group_lanes + lane] = row[k];
   }
-  // Those lanes of `plain`; scales [32].
-  void quantize(std::int64_t inputs, const vi* plain, float* scales) {
+  // Those lanes of `plain`; scales, offsets [32].
+  void quantize(std::int64_t inputs, const vi* plain, float* scales, float* offsets) {
     for (int v = 0; v < group_lanes / lanes; ++v) {
       if constexpr (bits == 4) {
         const SpanSearch found = search(values + v * lanes, inputs);
         store(scales + v * lanes, found.scale);
+        store(offsets + v * lanes, found.offset);
         round(inputs, v, plain[v], [&](vf x) { return SpanSearch::code(found.units(x), found.steps); });
       } else {
         const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
         const SpanScales found = scales_of(values + v * lanes, inputs);
         store(scales + v * lanes, found.scale);
+        store(offsets + v * lanes, vf{});
         round(inputs, v, plain[v], [&](vf x) { return (found.units(x) + magic) - magic; });
       }
     }
@@ -182,17 +184,11 @@ inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w
       }
     }
   });
-  const Units units(largest_bits(scales, w.spans.offsets ? 2 * spans : spans));
-  auto* held = reinterpret_cast<std::uint16_t*>(first) + lane;
-  for (std::int64_t s = 0; s < spans; ++s, held += 2 * w.step_lanes) {
-    held[0] = units.held(scales[s]);
-    if (w.spans.offsets) held[group_lanes] = units.held(offsets[s]);
-  }
-  return units.factor;
+  return hold_scales(scales, spans, w.spans.offsets, 1, reinterpret_cast<std::uint16_t*>(first) + lane, 2 * w.step_lanes);
 }
 
-// The lanes of a group of outputs that are plain, which are quantized, and those that come as codes. scales: [spans][32], to
-// work in.
+// The lanes of a group of outputs that are plain, which are quantized, and those that come as codes. scales: [2][spans][32],
+// of which the second are offsets, to work in.
 template <int bits>
 void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, float* factors, float* scales) {
   const std::int64_t spans = w.steps, inputs = w.group_spans * w.spans.inputs;
@@ -221,12 +217,15 @@ void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, flo
       held[0][lane] = part->group_scales[row * groups + g];
       if (part->group_offsets) held[1][lane] = part->group_offsets[row * groups + g];
     }
-    float found[group_lanes];
-    if (any_plain) group.quantize(inputs, plain, found);
+    float found[2][group_lanes];
+    if (any_plain) group.quantize(width, plain, found[0], found[1]);
     for (std::int64_t s = g * w.group_spans; s < spans && s < (g + 1) * w.group_spans; ++s) {
       std::uint32_t* out = first + s * w.step_lanes;
       std::memcpy(out, held, w.spans.offsets ? sizeof held : sizeof held[0]);
-      if (any_plain) std::memcpy(scales + s * group_lanes, found, sizeof found);
+      if (any_plain) {
+        std::memcpy(scales + s * group_lanes, found[0], sizeof found[0]);
+        std::memcpy(scales + (spans + s) * group_lanes, found[1], sizeof found[1]);
+      }
       group.write((s - g * w.group_spans) * w.spans.inputs, w.spans.inputs, out + w.spans.first_codes());
     }
   }
@@ -235,8 +234,8 @@ void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, flo
     if (part && part->kind == Source::codes) {
       factors[lane] = part->factors[row];
     } else if (part && part->kind != Source::blocks) {
-      factors[lane] = hold_scales(scales + lane, spans, group_lanes, reinterpret_cast<std::uint16_t*>(first) + lane,
-                                  2 * w.step_lanes);
+      factors[lane] = hold_scales(scales + lane, spans, w.spans.offsets, group_lanes,
+                                  reinterpret_cast<std::uint16_t*>(first) + lane, 2 * w.step_lanes);
     }
   }
 }
@@ -244,7 +243,7 @@ void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, flo
 // The same in int8 or int4: plain matrices are quantized, codes are taken as they are, and so are blocks.
 template <int bits>
 void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
-  pool.reserve(w.steps * group_lanes * sizeof(float));
+  pool.reserve(2 * w.steps * group_lanes * sizeof(float));
   parallel_for(pool, w.groups, [&](std::int64_t group, int worker) {
     Place places[group_lanes];
     bool all_blocks = true;

@@ -1,5 +1,5 @@
-// float32 weights → codes of 4 or 8 bits with one scale for each group of inputs, symmetric: of 4 bits by a search for the
-// scale, of 8 by the largest.
+// float32 weights → codes of 4 or 8 bits for each group of inputs: of 4 bits with a scale and an offset by a search, of 8
+// with one scale, by the largest.
 //
 // Knows the rules of backends/int4.py and int8.py and keeps to them bit for bit on every instruction set: lanes are outputs,
 // so each sum is one chain in rising k, and nothing is fused.
@@ -9,57 +9,65 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr int tried_steps = 17;  // a span's largest weight at 7, 7⅛ … 9 steps below zero
+constexpr int tried_steps = 9;  // a span's range as 14, 14¼ … 16 steps
 
-// A vector of outputs over a span: values[k · 32], zeros past the last input.
+// A vector of outputs over a span: values[k · 32].
 struct SpanSearch {
-  vf largest, steps, scale;  // the largest weight, sign and all; how many steps it is given; what a step then is worth
+  vf least, inverse, steps;  // the smallest weight, 1 / the range, and as how many steps it is taken
+  vf scale, offset;          // of codes from -8 on
   vi used;                   // all ones in lanes that can be scaled
 
-  INLINE vf units(vf x) const { return (vf)((vu)(x * (all(1.0f) / largest)) & (vu)used); }
+  INLINE vf units(vf x) const { return (vf)((vu)((x - least) * inverse) & (vu)used); }
   INLINE static vf code(vf units, vf steps) {
     const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
-    return min(max((units * -steps + magic) - magic, all(-8.0f)), all(7.0f));
+    return min((units * steps + magic) - magic, all(15.0f)) - all(8.0f);
   }
 };
 
 INLINE SpanSearch search(const float* values, std::int64_t inputs) {
   vu most{};
-  vf largest{};
+  vf least = load<vf>(values), largest = least;
   for (std::int64_t k = 0; k < inputs; ++k) {
     const vf x = load<vf>(values + k * group_lanes);
-    const vu bits = (vu)x & 0x7fffffffu;
-    largest = bits > most ? x : largest;
-    most = max(most, bits);
+    most = max(most, (vu)x & 0x7fffffffu);
+    least = min(least, x), largest = max(largest, x);
   }
-  std::uint32_t least_bits;
-  std::memcpy(&least_bits, &least_quantized, 4);
-  const vi finite = most < infinite_bits, used = finite & (most >= least_bits);
-  SpanSearch found{used ? largest : all(1.0f), {}, {}, used};
+  least += all(0.0f);  // never -0
+  const vf range = largest - least;
+  const vi finite = (most < infinite_bits) & ((vu)range < infinite_bits), used = finite & (range >= all(least_quantized));
+  SpanSearch found{least, all(1.0f) / (used ? range : all(1.0f)), {}, {}, {}, used};
   alignas(64) float units[most_group * lanes];
-  const vf inverse = all(1.0f) / found.largest;
-  for (std::int64_t k = 0; k < inputs; ++k)
-    store(units + k * lanes, (vf)((vu)(load<vf>(values + k * group_lanes) * inverse) & (vu)used));
-  vf best = all(-1.0f), fitted{};
+  vf total{};
+  for (std::int64_t k = 0; k < inputs; ++k) {
+    const vf unit = found.units(load<vf>(values + k * group_lanes));
+    store(units + k * lanes, unit);
+    total += unit;
+  }
+  const vf count = all(static_cast<float>(inputs));
+  vf best = all(-1.0f), slope{}, centre{};
   for (int i = 0; i < tried_steps; ++i) {
-    const vf steps = all(7.0f + 0.125f * static_cast<float>(i));
-    vf product{}, square{};
+    const vf steps = all(14.0f + 0.25f * static_cast<float>(i));
+    vf together{}, squares{}, products{};
     for (std::int64_t k = 0; k < inputs; ++k) {
       const vf unit = load<vf>(units + k * lanes), code = SpanSearch::code(unit, steps);
-      product += unit * code;
-      square += code * code;
+      together += code;
+      squares += code * code;
+      products += unit * code;
     }
-    const vf scale = product / max(square, all(1.0f)), gain = product * scale;
+    const vf common = count * products - total * together;
+    const vf fitted = common / max(count * squares - together * together, all(1.0f)), gain = fitted * common;
     const vi better = gain > best;
     best = better ? gain : best;
-    fitted = better ? scale : fitted;
+    slope = better ? fitted : slope;
+    centre = better ? (total - fitted * together) / count : centre;
     found.steps = better ? steps : found.steps;
   }
-  found.scale = used ? fitted * found.largest : finite ? vf{} : all(__builtin_nanf(""));
+  found.scale = used ? slope * range : finite ? vf{} : all(__builtin_nanf(""));
+  found.offset = finite ? least + (used ? centre * range : vf{}) : vf{};
   return found;
 }
 
-// The same in 8 bits: values → whole numbers of `scale`, before they are rounded.
+// Of 8 bits: values → whole numbers of `scale`, before they are rounded.
 struct SpanScales {
   vf scale, inverse;
   vi used;
@@ -92,18 +100,22 @@ struct Units {
   INLINE std::uint16_t held(float scale) const { return inverse != 0.0f ? to_f16(scale * inverse) : std::uint16_t{0}; }
 };
 
-// Scales of an output's spans, `stride` apart → float16 in units of a power of two, which is returned.
-INLINE float hold_scales(const float* scales, std::int64_t spans, std::int64_t stride, std::uint16_t* to,
+// Numbers of an output's spans, `stride` apart, their scales and behind them maybe as many offsets → float16 in units of a
+// power of two, which is returned. A span's are `to_stride` apart, its offset 32 behind its scale.
+INLINE float hold_scales(const float* numbers, std::int64_t spans, bool offsets, std::int64_t stride, std::uint16_t* to,
                          std::int64_t to_stride) {
   std::uint32_t most = 0;
-  for (std::int64_t s = 0; s < spans; ++s) {
+  for (std::int64_t s = 0; s < (offsets ? 2 * spans : spans); ++s) {
     std::uint32_t bits;
-    std::memcpy(&bits, scales + s * stride, 4);
+    std::memcpy(&bits, numbers + s * stride, 4);
     bits &= 0x7fffffffu;
     most = bits > most ? bits : most;
   }
   const Units units(most);
-  for (std::int64_t s = 0; s < spans; ++s) to[s * to_stride] = units.held(scales[s * stride]);
+  for (std::int64_t s = 0; s < spans; ++s) {
+    to[s * to_stride] = units.held(numbers[s * stride]);
+    if (offsets) to[s * to_stride + group_lanes] = units.held(numbers[(spans + s) * stride]);
+  }
   return units.factor;
 }
 

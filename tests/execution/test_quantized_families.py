@@ -23,6 +23,7 @@ from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.packing import held
 from inflight.execution.backends.reference.weights import Held, ReferenceLinear
+from inflight.execution.sizes import hold_of
 from inflight.models.registry import read_folder
 from inflight.models.spec import LatentAttention, ModelSpec, MoE
 
@@ -55,7 +56,7 @@ def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
     """The checkpoint, with every matrix that is quantized rounded."""
     spec, act = read_folder(folder), Act("float32")
 
-    def by_rows(values: np.ndarray) -> np.ndarray:
+    def by_rows(values: np.ndarray, hold: Hold = hold) -> np.ndarray:
         rows = values.reshape(-1, values.shape[-1])
         return plain(held(rows, act, hold, 32)).reshape(values.shape)
 
@@ -67,7 +68,7 @@ def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
         elif name.endswith("kv_b_proj.weight"):
             tensors[name] = by_head(values, spec, by_rows)
         elif values.ndim == 2 and not any(part in name for part in (*PLAIN, "lm_head")):
-            tensors[name] = by_rows(values)
+            tensors[name] = by_rows(values, hold_of(name, hold))
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     (target / "config.json").write_text((folder / "config.json").read_text())
     return target

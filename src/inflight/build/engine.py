@@ -23,7 +23,7 @@ from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build
 from inflight.build.grammars import grammars_of
 from inflight.build.in_force import values_in_force
 from inflight.build.kv_places import KeptState, KVPlaces, WantedPlaces, wanted_places
-from inflight.build.limits import Limits, resolve_device, resolve_limits
+from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_int4
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
 from inflight.build.text import load_text, read_text_prompts
@@ -220,6 +220,7 @@ class _Computing:
 def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved, wanted: _Wanted) -> _Prepared:
     settings, model = wanted.settings, computed.spec
     limits = resolve_limits(settings, model, device, wanted.scheduling.strategy)
+    warn_of_int4(settings, model)
     scheduling = wanted.scheduling.ending_early(0) if limits.on_gpu else wanted.scheduling
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)

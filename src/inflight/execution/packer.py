@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Matrix, Rows, dequantized, in_order, rows_of
+from inflight.execution.backends.matrices import Matrix, Rows, dequantized, in_int8, in_order, rows_of
 from inflight.execution.backends.position_bias import of_buckets
 from inflight.execution.backends.protocol import (
     Array,
@@ -28,7 +28,7 @@ from inflight.execution.backends.protocol import (
     Table,
     Vector,
 )
-from inflight.execution.sizes import holds, token_table_is_quantized
+from inflight.execution.sizes import hold_of, holds, token_table_is_quantized
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec, NextTokens
@@ -246,11 +246,15 @@ class Packer:
         self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], hold: Hold
     ) -> Linear:
         bias = np.concatenate([self.array(name, length) for name, length in biases]) if biases else None
-        matrices = [self._source.matrix(name, shape) for name, shape in parts]
+        matrices = [self._held_first(name, self._source.matrix(name, shape), hold) for name, shape in parts]
         packed = self._backend.pack_linear(matrices, bias, hold, self._group_size)
         self._done(packed.nbytes, *parts)
         self._place(packed, *parts)
         return packed
+
+    def _held_first(self, name: str, matrix: Matrix, hold: Hold) -> Matrix:
+        """Return a matrix that is held otherwise than what it is stacked with as it is held; any other as it is."""
+        return in_int8(matrix) if isinstance(matrix, np.ndarray) and hold_of(name, hold) != hold else matrix
 
     def _place(self, packed: Linear | GateUp, *parts: tuple[str, tuple[int, int]]) -> None:
         first = 0

@@ -22,6 +22,7 @@ from inflight.models.spec import (
     WeightFormat,
 )
 
+_VALUES = ".self_attn.v_proj.weight"
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of a quantized matrix (its factor), of a head of int8 keys or values
 _GROUP_SCALE_BYTES = 2  # of a group of a quantized matrix, and of its offset
@@ -50,6 +51,15 @@ def holds(quantization: Quantization) -> tuple[Hold, Hold]:
     return found[quantization]
 
 
+def hold_of(name: str, hold: Hold) -> Hold:
+    """How a plain matrix of this name is packed where matrices like it are held as `hold`.
+
+    Beside int4 the projection to values stays in int8: it is the smallest matrix of a layer, and its error reaches
+    every token that attends to the position.
+    """
+    return "int8" if hold == "int4" and name.endswith(_VALUES) else hold
+
+
 def holds_of(model: ModelSpec, quantization: Quantization) -> tuple[Hold, Hold]:
     """How matrices of this model's layers are packed, and its output projection. Those of layers that come quantized
     stay so, in 4 bits or in 8."""
@@ -67,11 +77,11 @@ def token_table_is_quantized(model: ModelSpec, quantization: Quantization) -> bo
 
 
 def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
-    """group_size: inputs that share a scale of two bytes where plain matrices become int4."""
+    """group_size: inputs that share a scale and an offset, of two bytes each, where plain matrices become int4."""
     item, came = _ITEM_BYTES[dtype], model.weight_format
 
     def weight(hold: Hold, group: int) -> float:
-        four = 0.5 + _GROUP_SCALE_BYTES / min(INT8_GROUP, group)
+        four = 0.5 + 2 * _GROUP_SCALE_BYTES / min(INT8_GROUP, group)  # a scale and an offset
         return {"act": item, "int8": 1 + _GROUP_SCALE_BYTES / INT8_GROUP, "fp8": 1, "int4": four}[hold]
 
     layers, head = holds_of(model, quantization)
@@ -91,6 +101,7 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
             else None
         ),
         expert=_code_bytes(came) if came is not None and experts_alone else None,
+        values=weight("int8", group_size) if of_plain == "int4" and (came is None or experts_alone) else None,
     )
 
 

@@ -52,7 +52,8 @@ class Packing(Struct, frozen=True):
     """Bytes of an element, by what it is part of: matrices of layers, the output projection (of a tied model the
     table), an input table of its own and routers, norms and biases. scales: bytes beside each output of a matrix or of
     the head. expert: of experts' matrices, where these are quantized and the others are not; then `matrix_scale` is
-    theirs alone. token_table: of the table that layers' token inputs are rows of, scales included; None: as `table`."""
+    theirs alone. token_table: of the table that layers' token inputs are rows of, scales included; None: as `table`.
+    values: of attention's projections to values; None: as `matrix`."""
 
     matrix: float
     head: float
@@ -62,6 +63,7 @@ class Packing(Struct, frozen=True):
     head_scale: int = 0
     expert: float | None = None
     token_table: float | None = None
+    values: float | None = None
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
@@ -290,10 +292,19 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
         expert = packing.matrix if packing.expert is None else packing.expert
         read += count * (every * packing.matrix + of_experts * expert)
         read += count * plain_outputs(layer) * spec.hidden_size * (packing.table - packing.matrix)
+        if packing.values is not None:
+            read += count * value_parameters(spec, layer) * (packing.values - packing.matrix)
         if packing.matrix_scale:
             plain = 0 if packing.expert is None else _outputs(spec, layer, 0)
             read += count * (_outputs(spec, layer, experts) - plain) * packing.matrix_scale
     return read
+
+
+def value_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
+    """Elements of the projection to values, where a layer's attention has one of its own."""
+    mixer = layer.mixer
+    has_values = isinstance(mixer, Attention) and mixer.projected > 1
+    return mixer.kv_heads * mixer.head_dim * spec.hidden_size if has_values else 0
 
 
 def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:

@@ -1,6 +1,8 @@
-"""Quantize float32 to codes of 4 bits in numpy, with a scale for each group of inputs.
+"""Quantize float32 to codes of 4 bits in numpy, with a scale and an offset for each group of inputs.
 
-The kernels (`native/quantize4.h`) follow the rule to the last bit; `grouped.py` multiplies by the matrix found.
+The kernels (`native/quantize4.h`) follow the rule to the last bit; `grouped.py` multiplies by the matrix found. An
+offset costs as much memory as half the inputs to a scale would, errs as little on normal weights and less where a few
+of a group are far larger than the others.
 """
 
 from __future__ import annotations
@@ -11,44 +13,62 @@ from inflight.execution.backends.matrices import LINEAR_CODES, Array, Int4Matrix
 
 GROUP_SIZES = (32, 64, 128)
 _SMALLEST = np.float32(2.0**-100)  # as in `int8.py`: a smaller number counts as 0
-# A group's largest weight is tried as this many steps. The best scale is then fitted to the codes.
-_STEPS = np.arange(7, 9.01, 0.125, dtype=np.float32)
+# A group's range is tried as this many steps. The best scale and offset are then fitted to the codes.
+_STEPS = np.arange(14, 16.01, 0.25, dtype=np.float32)
 
 
 def quantize(rows: Array, group: int) -> Int4Matrix:
-    """float32[N, K] → codes from -8 to 7 and a scale for each group, symmetric.
+    """float32[N, K] → codes from -8 to 7, a scale and an offset for each group.
 
-    Of the scales that put a group's largest weight at 7, 7⅛ … 9 steps below zero, the one whose codes leave the least
-    squared error once the scale is fitted to them (the first of equals). All is computed in units of that weight, in
-    float32, sums in rising k. A group without a number above 2⁻¹⁰⁰ has scale 0, one with a NaN or an infinity NaN.
+    A group's smallest weight gets code -8; its range is tried as 14, 14¼ … 16 steps of a code, which ends at 7. Of
+    these the one is taken whose codes leave the least squared error once scale and offset are fitted to them (the first
+    of equals). All is computed in units of the range, in float32, sums in rising k. A group whose range is below 2⁻¹⁰⁰
+    has scale 0 and its smallest weight as the offset; one with a NaN, an infinity or an infinite range has scale NaN.
     """
     rows = np.asarray(rows, np.float32)
-    n, columns = rows.shape
-    groups = -(-columns // group)
-    values = np.zeros((n, groups * group), np.float32)
-    values[:, :columns] = rows
-    values = values.reshape(n, groups, group)
-    magnitudes = np.abs(values).max(axis=2)
-    finite = np.isfinite(magnitudes)
-    used = finite & (magnitudes >= _SMALLEST)
-    first = np.argmax(np.abs(values) == magnitudes[..., None], axis=2)
-    largest = np.where(used, np.take_along_axis(values, first[..., None], 2)[..., 0], np.float32(1))
+    whole = rows.shape[1] // group * group
+    parts = [_quantized(rows[:, :whole].reshape(len(rows), -1, group)), _quantized(rows[:, None, whole:])]
+    codes, scales, offsets = zip(*(part for part in parts if part[0].shape[1]), strict=True)
+    return Int4Matrix(
+        np.concatenate(codes, axis=1), np.concatenate(scales, axis=1), np.concatenate(offsets, axis=1), group, LINEAR_CODES
+    )
+
+
+def _quantized(values: Array) -> tuple[Array, Array, Array]:
+    """float32[N, groups, inputs] → codes uint8[N, groups · inputs], scales and offsets float32[N, groups]."""
+    *rows_groups, inputs = values.shape
+    count = np.float32(inputs)
+    if not values.size:
+        return values.reshape(len(values), 0).astype(np.uint8), *(np.zeros((len(values), 0), np.float32),) * 2
     with np.errstate(invalid="ignore", over="ignore"):
-        units = np.where(used[..., None], values * (np.float32(1) / largest)[..., None], 0).astype(np.float32)
-    best = np.full((n, groups), -1, np.float32)
-    codes = np.zeros(units.shape, np.float32)
-    fitted = np.zeros((n, groups), np.float32)
+        least = values.min(axis=-1) + np.float32(0)  # never -0
+        width = values.max(axis=-1) - least
+        finite = np.isfinite(values).all(axis=-1) & np.isfinite(width)
+        used = finite & (width >= _SMALLEST)
+        inverse = np.float32(1) / np.where(used, width, np.float32(1))
+        units = np.where(used[..., None], (values - least[..., None]) * inverse[..., None], np.float32(0))
+    total = _sum(units)
+    best = np.full(rows_groups, -1, np.float32)
+    slope, centre, codes = np.zeros_like(best), np.zeros_like(best), np.zeros_like(units)
     for steps in _STEPS:
-        tried = np.clip(np.rint(units * -steps), -8, 7)
-        product, square = np.zeros((n, groups), np.float32), np.zeros((n, groups), np.float32)
-        for k in range(group):
-            product = product + units[..., k] * tried[..., k]
-            square = square + tried[..., k] * tried[..., k]
-        scale = product / np.maximum(square, np.float32(1))
-        gain = product * scale  # by which the squared error is below that of all zeros
+        tried = np.minimum(np.rint(units * steps), np.float32(15)) - np.float32(8)
+        together, squares, products = _sum(tried), _sum(tried * tried), _sum(units * tried)
+        common = count * products - total * together
+        fitted = common / np.maximum(count * squares - together * together, np.float32(1))
+        gain = fitted * common  # by which the squared error is below that of the mean, times the inputs
         better = gain > best
-        best, fitted = np.where(better, gain, best), np.where(better, scale, fitted)
+        best, slope = np.where(better, gain, best), np.where(better, fitted, slope)
+        centre = np.where(better, (total - fitted * together) / count, centre)
         codes = np.where(better[..., None], tried, codes)
-    scales = np.where(used, fitted * largest, np.where(finite, np.float32(0), np.float32(np.nan)))
-    whole = (codes.reshape(n, -1)[:, :columns] + 8).astype(np.uint8)
-    return Int4Matrix(whole, scales.astype(np.float32), None, group, LINEAR_CODES)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scales = np.where(used, slope * width, np.where(finite, np.float32(0), np.float32(np.nan)))
+        offsets = np.where(finite, least + np.where(used, centre * width, np.float32(0)), np.float32(0))
+    return (codes + 8).astype(np.uint8).reshape(len(values), -1), scales, offsets
+
+
+def _sum(values: Array) -> Array:
+    """Sum along the last axis in rising order."""
+    found = np.zeros(values.shape[:-1], np.float32)
+    for k in range(values.shape[-1]):
+        found = found + values[..., k]
+    return found

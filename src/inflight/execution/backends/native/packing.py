@@ -77,7 +77,7 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
         return _grouped(_Layout("int4", meanings=matrix.meanings.tobytes()), matrix.codes, matrix)
     if hold == "int8":
         return _Layout("int8", INT8_GROUP), matrix
-    return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
+    return (_Layout("int4", group, True, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
 
 
 def _grouped(layout: _Layout, codes: Array, matrix: Int4Matrix | Int8Matrix) -> tuple[_Layout, Any]:

@@ -10,35 +10,52 @@ import torch
 from torch import Tensor
 
 _SMALLEST = 2.0**-100  # as in `int4.py`: what is smaller counts as 0
-_STEPS = torch.arange(7, 9.01, 0.125).tolist()
+_STEPS = torch.arange(14, 16.01, 0.25).tolist()
 
 
-def quantize(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """float32[N, K] → codes uint8[N, K filled up to whole groups], each 8 more than it means, and scales float32[N,
-    groups]. As `int4.quantize`, whose steps these are."""
-    count, columns = rows.shape
-    values = torch.nn.functional.pad(rows, (0, -columns % group)).view(count, -1, group)
-    magnitudes = values.abs()
-    most = magnitudes.amax(dim=2)
-    finite = values.isfinite().all(dim=2)
-    used = finite & (most >= _SMALLEST)
-    first = (magnitudes == most[..., None]).int().argmax(dim=2)
-    largest = torch.where(used, values.gather(2, first[..., None])[..., 0], 1.0)
-    units = torch.where(used[..., None], values * (torch.ones_like(largest) / largest)[..., None], 0.0)
-    best, fitted, codes = torch.full_like(most, -1), torch.zeros_like(most), torch.zeros_like(units)
+def quantize(rows: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """float32[N, K] → codes uint8[N, K filled up to whole groups], each 8 more than it means, scales and offsets
+    float32[N, groups]. As `int4.quantize`, whose steps these are."""
+    whole = rows.shape[1] // group * group
+    parts = [rows[:, :whole].view(len(rows), -1, group), rows[:, None, whole:]]
+    codes, scales, offsets = zip(*(_quantized(part) for part in parts if part.numel()), strict=True)
+    filled = torch.nn.functional.pad(torch.cat(codes, dim=1), (0, -rows.shape[1] % group))
+    return filled, torch.cat(scales, dim=1), torch.cat(offsets, dim=1)
+
+
+def _quantized(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """float32[N, groups, inputs] → codes uint8[N, groups · inputs], scales and offsets float32[N, groups]."""
+    count = values.shape[2]
+    least = values.amin(dim=2) + 0.0  # never -0
+    width = values.amax(dim=2) - least
+    finite = values.isfinite().all(dim=2) & width.isfinite()
+    used = finite & (width >= _SMALLEST)
+    inverse = torch.ones_like(width) / torch.where(used, width, 1.0)
+    units = torch.where(used[..., None], (values - least[..., None]) * inverse[..., None], 0.0)
+    total = _sum(units)
+    best, slope, centre = torch.full_like(least, -1), torch.zeros_like(least), torch.zeros_like(least)
+    codes = torch.zeros_like(units)
     for steps in _STEPS:
-        tried = (units * -steps).round().clamp(-8, 7)
-        products, squares = torch.zeros_like(most), torch.zeros_like(most)
-        for k in range(group):
-            products = products + units[..., k] * tried[..., k]
-            squares = squares + tried[..., k] * tried[..., k]
-        scale = products / squares.clamp(min=1)
-        gain = products * scale  # by which the squared error is below that of all zeros
+        tried = (units * steps).round().clamp(max=15) - 8
+        together, squares, products = _sum(tried), _sum(tried * tried), _sum(units * tried)
+        common = count * products - total * together
+        fitted = common / (count * squares - together * together).clamp(min=1)
+        gain = fitted * common  # by which the squared error is below that of the mean, times the inputs
         better = gain > best
-        best, fitted = torch.where(better, gain, best), torch.where(better, scale, fitted)
+        best, slope = torch.where(better, gain, best), torch.where(better, fitted, slope)
+        centre = torch.where(better, (total - fitted * together) / count, centre)
         codes = torch.where(better[..., None], tried, codes)
-    scales = torch.where(used, fitted * largest, torch.where(finite, 0.0, torch.nan))
-    return (codes + 8).to(torch.uint8).flatten(1), scales
+    scales = torch.where(used, slope * width, torch.where(finite, 0.0, torch.nan))
+    offsets = torch.where(finite, least + torch.where(used, centre * width, 0.0), 0.0)
+    return (codes + 8).to(torch.uint8).flatten(1), scales, offsets
+
+
+def _sum(values: Tensor) -> Tensor:
+    """Sum along the last dimension in rising order."""
+    found = torch.zeros_like(values[..., 0])
+    for k in range(values.shape[-1]):
+        found = found + values[..., k]
+    return found
 
 
 def two_to_a_byte(codes: Tensor, group: int) -> Tensor:

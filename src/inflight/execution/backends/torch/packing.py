@@ -76,8 +76,8 @@ class Packer:
             return GroupedMatrix(*self._in_pieces(matrix, _int8_groups), None, INT8_GROUP)
         if hold == "fp8":
             return Fp8Matrix(*self._in_pieces(matrix, quantize_fp8))
-        codes, scales = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))
-        return GroupedMatrix(int4.two_to_a_byte(codes, group), scales, None, group)
+        codes, scales, offsets = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))
+        return GroupedMatrix(int4.two_to_a_byte(codes, group), scales, offsets - 8 * scales, group)
 
     def _grouped(self, matrix: matrices.Int4Matrix | matrices.Int8Matrix) -> GroupedMatrix:
         of_codes = matrix.codes if isinstance(matrix, matrices.Int4Matrix) else matrix.values
@@ -94,11 +94,10 @@ class Packer:
         codes, is_e2m1 = int4.two_to_a_byte(codes, matrix.group), np.array_equal(meant, _E2M1)
         return GroupedMatrix(codes, scales, offsets, matrix.group, None, meanings, is_e2m1)
 
-    def _in_pieces(self, values: Array, rule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _in_pieces(self, values: Array, rule: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """A rule for rows of float32, some rows at a time."""
         pieces = [rule(self.plain(values[at : at + _ROWS], act=False)) for at in range(0, len(values), _ROWS)]
-        first, second = zip(*pieces, strict=True)
-        return torch.cat(first), torch.cat(second)
+        return tuple(torch.cat(every) for every in zip(*pieces, strict=True))
 
 
 def stacked(parts: Sequence[HeldMatrix]) -> tuple[HeldMatrix, ...]:
