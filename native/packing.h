@@ -68,7 +68,7 @@ struct PartSource {
 
   PartSource(nb::handle given, const Layout& layout) {
     if (!nb::isinstance<nb::tuple>(given)) {
-      if (layout.hold == Hold::int4 && !layout.spans.offsets) refuse("plain numbers in int4 go with a layout that has offsets");
+      if (layout.hold == Hold::int4 && !layout.spans.offsets) refuse("plain numbers become int4 with offsets");
       take_plain(given);
       return;
     }

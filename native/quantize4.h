@@ -34,7 +34,8 @@ INLINE SpanSearch search(const float* values, std::int64_t inputs) {
   }
   least += all(0.0f);  // never -0
   const vf range = largest - least;
-  const vi finite = (most < infinite_bits) & ((vu)range < infinite_bits), used = finite & (range >= all(least_quantized));
+  const vi finite = (most < infinite_bits) & (((vu)range & 0x7fffffffu) < infinite_bits);
+  const vi used = finite & (range >= all(least_quantized));
   SpanSearch found{least, all(1.0f) / (used ? range : all(1.0f)), {}, {}, {}, used};
   alignas(64) float units[most_group * lanes];
   vf total{};
