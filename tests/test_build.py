@@ -27,6 +27,19 @@ def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
     assert all(f"{name} {seconds:.2f} s" in message for name, seconds in engine.start.parts())
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int4", "int4-all"])
+def test_a_start_with_int4_says_what_it_costs(quantization: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = EngineSettings(threads=1, quantization=quantization)  # type: ignore[arg-type]
+    build_engine(settings).loop.close()
+    said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    if quantization == "int8":
+        assert not said
+        return
+    (message,) = said
+    assert message.startswith(f"--quantization {quantization} rounds weights without calibration, which cost ")
+    assert "take --quantization int8, or a checkpoint that was calibrated (GGUF Q4_K_M, AWQ, GPTQ)." in message
+
+
 def test_an_engine_runs_on_the_cpus_that_are_named() -> None:
     last = max(os.sched_getaffinity(0))
     with ThreadPoolExecutor(1) as caller:  # stays on them

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.comparison import tell
 from benchmarks.real_models import sentence_vectors
-from benchmarks.real_models.engines import LLAMA_BUILDS, WAYS, inflight, llama
+from benchmarks.real_models.engines import LLAMA_BUILDS, QUANTIZED_WAYS, WAYS, inflight, llama
 from benchmarks.real_models.passages import long_texts, passages, sentences
 from benchmarks.real_models.subject import Examined, Subject
 from benchmarks.real_models.tables import Engines, instruction_sets, long_positions, precisions
@@ -79,6 +79,8 @@ def _generative(name: str, arguments: argparse.Namespace, engines: Engines) -> s
         parts.append(precisions(subject, examined, engines, ways))
         if arguments.quick:
             return "\n\n".join(parts)
+        moved = subject.examine("spread weights", texts, with_folder=True, spread=True)
+        parts += [_OF_SPREAD_WEIGHTS, precisions(subject, moved, Engines(engines.inflight, {}), QUANTIZED_WAYS)]
         parts += [_OF_INSTRUCTION_SETS, instruction_sets(subject, examined, engines)]
         pages = long_texts(tokenizer)
         far = subject.examine("long texts", pages)
@@ -89,6 +91,10 @@ def _generative(name: str, arguments: argparse.Namespace, engines: Engines) -> s
     return "\n\n".join(parts)
 
 
+_OF_SPREAD_WEIGHTS = (
+    "The file's weights lie on grids of 4 to 8 bits, which `int4` finds again in part. So that it meets weights as a "
+    "trained model has them, each is moved by up to half a step of its grid, and the reference has the moved ones, too:"
+)
 _OF_INSTRUCTION_SETS = (
     "Two processors answer alike as far as their arithmetic is: the mean difference of the next token's "
     "log-probability between each instruction set and the first, and how often their likeliest tokens are the same."

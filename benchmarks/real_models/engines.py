@@ -98,5 +98,6 @@ WAYS = (
     Way("bf16 folder, `int4`, groups of 32", {"quantization": "int4"}, True),
     Way("bf16 folder, `int4`, groups of 128", {"quantization": "int4", "quantization_group_size": 128}, True),
 )
+QUANTIZED_WAYS = tuple(way for way in WAYS if way.of_folder and "quantization" in way.settings)
 AS_SERVED, DEQUANTIZED, LLAMA = WAYS[0], WAYS[3], Way("llama.cpp, GGUF")
 LONG_WAYS = (AS_SERVED, WAYS[2], DEQUANTIZED, WAYS[4])

@@ -1,7 +1,8 @@
 """Runner of the reference: transformers in float32, over the numbers that a GGUF file stands for.
 
 Reads a job from standard input (see `engines`). Its answers choose the tokens that the others are asked for. With
-`folder` in the job it also writes the same weights in bf16 there, for what is quantized while it is loaded.
+`folder` in the job it also writes the same weights in bf16 there, for what is quantized while it is loaded; with
+`spread` they are moved off the file's grid first.
 """
 
 from __future__ import annotations
@@ -26,6 +27,27 @@ def oracle(path: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+
+
+def spread(model: Any) -> None:
+    """Move each weight of the layers' products by up to half a step of the grid that the file has rounded it to, and
+    round it to bf16.
+
+    Weights on a grid of 4 bits are found again by another rounding to 4 bits, as those of a trained model are not. The
+    step is the smallest distance of two of the 32 weights that share one.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if not name.endswith("_proj.weight"):
+            continue
+        groups = weight.data.view(-1, 32)
+        gaps = groups.sort(dim=1).values.diff(dim=1)
+        range_ = groups.amax(dim=1, keepdim=True) - groups.amin(dim=1, keepdim=True)
+        steps = torch.where(gaps > range_ / 512, gaps, torch.inf).amin(dim=1, keepdim=True)
+        steps = torch.where(steps.isfinite(), steps, 0.0)
+        weight.data = (groups + (torch.rand_like(groups) - 0.5) * steps).view(weight.shape).bfloat16().float()
 
 
 def reference(model: Any, texts: list[np.ndarray]) -> tuple[Questions, Answers]:
@@ -60,6 +82,8 @@ def write_folder(model: Any, file: Path, folder: Path) -> None:
 def main() -> None:
     job = json.load(sys.stdin)
     model = oracle(Path(job["model"]))
+    if job["settings"].get("spread"):
+        spread(model)
     questions, answers = reference(model, Questions.load(Path(job["questions"])).texts)
     questions.save(Path(job["questions"]))
     answers.save(Path(job["answers"]))

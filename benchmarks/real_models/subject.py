@@ -17,10 +17,12 @@ from inflight.execution.checkpoints.packaged.model_cache import pull
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Texts that a model is asked about, with the reference's answers."""
+    """Texts that a model is asked about, with the reference's answers. folder: the reference's weights in bf16, where
+    they were written."""
 
     questions: Path
     reference: Answers
+    folder: Path | None = None
 
 
 class Subject:
@@ -31,16 +33,19 @@ class Subject:
         self.file = pull(CATALOGUE[name])
         self._scratch = scratch / name
         self._scratch.mkdir()
-        self._folder = self._scratch / "bf16"
 
-    def examine(self, subject_matter: str, texts: list[np.ndarray], with_folder: bool = False) -> Examined:
-        """Ask the reference. with_folder: also write the folder of bf16 weights, which some ways load."""
+    def examine(
+        self, subject_matter: str, texts: list[np.ndarray], with_folder: bool = False, spread: bool = False
+    ) -> Examined:
+        """Ask the reference. with_folder: also write the folder of bf16 weights, which some ways load. spread: of
+        weights that lie anywhere within the steps to which the file's were rounded."""
         questions = self._scratch / f"{subject_matter}.npz"
         Questions(texts).save(questions)
-        settings = {"folder": str(self._folder)} if with_folder else {}
+        folder = self._scratch / f"{subject_matter} in bf16" if with_folder else None
+        settings = {"folder": None if folder is None else str(folder), "spread": spread}
         reference = REFERENCE.run(self.file, questions, self._scratch / "reference.npz", settings)
         tell(f"{self.name}, {subject_matter}: {len(reference.best):,} positions of {reference.about}")
-        return Examined(questions, reference)
+        return Examined(questions, reference, folder)
 
     def ask(self, runner: Runner, way: Way, examined: Examined) -> Answers | None:
         """Return an engine's answers, which are asked for once, or None where it failed, which is reported."""
@@ -48,7 +53,7 @@ class Subject:
         answers = self._scratch / f"{asked}.npz"
         if answers.exists():
             return Answers.load(answers)
-        model = self._folder if way.of_folder else self.file
+        model = examined.folder if way.of_folder and examined.folder is not None else self.file
         try:
             found = runner.run(model, examined.questions, answers, way.settings)
         except EngineFailed as error:

@@ -112,9 +112,9 @@ def warn_of_int4(settings: EngineSettings, model: ModelSpec) -> None:
     """Log what int4 costs a model whose matrices come plain, and what costs less."""
     if settings.quantization.startswith("int4") and model.weight_format is None and settings.load_format != "dummy":
         log.warning(
-            "--quantization %s rounds weights without calibration, which cost %s of perplexity on models of 135 to 270 "
-            "million parameters, and less on larger ones; take --quantization int8, or a checkpoint that was calibrated "
-            "(GGUF Q4_K_M, AWQ, GPTQ).",
+            "--quantization %s rounds weights without calibration, which cost %s of perplexity on models of 135 and "
+            "270 million parameters; take --quantization int8, or a checkpoint that was calibrated (GGUF Q4_K_M, AWQ, "
+            "GPTQ).",
             settings.quantization,
             INT4_COST,
         )

@@ -30,7 +30,11 @@ def quantize(rows: Array, group: int) -> Int4Matrix:
     parts = [_quantized(rows[:, :whole].reshape(len(rows), -1, group)), _quantized(rows[:, None, whole:])]
     codes, scales, offsets = zip(*(part for part in parts if part[0].shape[1]), strict=True)
     return Int4Matrix(
-        np.concatenate(codes, axis=1), np.concatenate(scales, axis=1), np.concatenate(offsets, axis=1), group, LINEAR_CODES
+        np.concatenate(codes, axis=1),
+        np.concatenate(scales, axis=1),
+        np.concatenate(offsets, axis=1),
+        group,
+        LINEAR_CODES,
     )
 
 
