@@ -303,8 +303,9 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
 def value_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
     """Elements of the projection to values, where a layer's attention has one of its own."""
     mixer = layer.mixer
-    has_values = isinstance(mixer, Attention) and mixer.projected > 1
-    return mixer.kv_heads * mixer.head_dim * spec.hidden_size if has_values else 0
+    if not isinstance(mixer, Attention) or mixer.projected < 2:
+        return 0
+    return mixer.kv_heads * mixer.head_dim * spec.hidden_size
 
 
 def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:

@@ -73,7 +73,8 @@ class Packer:
         if hold == "act":
             return PlainMatrix(self.plain(matrix))
         if hold == "int8":
-            return GroupedMatrix(*self._in_pieces(matrix, _int8_groups), None, INT8_GROUP)
+            codes, scales = self._in_pieces(matrix, _int8_groups)
+            return GroupedMatrix(codes, scales, None, INT8_GROUP)
         if hold == "fp8":
             return Fp8Matrix(*self._in_pieces(matrix, quantize_fp8))
         codes, scales, offsets = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))
