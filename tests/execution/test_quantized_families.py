@@ -111,4 +111,4 @@ def test_packed_weights_are_those_of_rounded_ones(
     # With activations in int8 beside, on the kernels: about a hundredth of each product's input, and of mixtures a
     # rounding that picks another expert is a step.
     beside = spread(logits_of(oracle, backends()[-1], quantization), expected)
-    assert beside < (0.2 if any(isinstance(layer.mlp, MoE) for layer in read_folder(folder).layers) else 0.1)
+    assert beside < (0.25 if any(isinstance(layer.mlp, MoE) for layer in read_folder(folder).layers) else 0.1)
