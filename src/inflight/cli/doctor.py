@@ -49,7 +49,7 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 @click.option("--quantization-group-size", type=int, default=32, show_default=True, help="Of int4: 32, 64 or 128.")
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, int8 or fp8, the same.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; auto: a GPU if there is one.")
-@click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
+@click.option("--threads", type=int, help="Kernel threads; without it one for each core.")
 @click.option("--load-format", default="auto", show_default=True, help="auto, dequantize or dummy, of --trace.")
 @click.option("--trace", is_flag=True, help="Compute steps, and show where each thread's time goes by operation.")
 @click.option("--context", type=int, help=f"Tokens of each row in decode figures; {CONTEXT:,}, or the model's most.")

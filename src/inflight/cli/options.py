@@ -299,7 +299,7 @@ engine_options = grouped(
         "--no-prefix-caching", "enable_prefix_caching", flag_value=False, default=True, help="Share no prefixes."
     ),
     click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
-    click.option("--threads", type=int, help="Kernel threads; without it one per usable core."),
+    click.option("--threads", type=int, help="Kernel threads; without it one for each core."),
     click.option("--pin-threads", is_flag=True, help="Each kernel thread but the first stays on a core of its own."),
     click.option(
         "--cpu-list", metavar="CPUS", help="CPUs such as 0-7,16-23, one for each kernel thread, which stays on it."
