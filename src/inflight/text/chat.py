@@ -204,7 +204,7 @@ class ChatTemplate:
         if not self._sources:
             raise ChatTemplateError(
                 "This model has no chat template (neither chat_template.jinja nor a chat_template in "
-                f"{FILE_NAME}), so it takes no messages; give the prompt as text instead."
+                f"{FILE_NAME} or a GGUF file), so it takes no messages; give the prompt as text instead."
             )
         if has_tools and _WITH_TOOLS in self._sources:
             return _WITH_TOOLS
