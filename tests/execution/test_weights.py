@@ -220,6 +220,10 @@ FORMATS = {
     "gptq": WeightFormat("gptq", 4, 32, symmetric=True),
     "gptq, act-order": WeightFormat("gptq", 4, 32, symmetric=True, act_order=True),
     "awq": WeightFormat("awq", 4, 32, symmetric=False),
+    "gptq, 8 bits": WeightFormat("gptq", 8, 32, symmetric=False),
+    "gptq, 8 bits, act-order": WeightFormat("gptq", 8, 32, symmetric=False, act_order=True),
+    "int8 by channel, zero points": WeightFormat("compressed-tensors", 8, symmetric=False),
+    "groups of 16, 8 bits": WeightFormat("compressed-tensors", 8, 16, symmetric=True),
     "fp8": WeightFormat("fp8", 8),
     "mxfp4": WeightFormat("mxfp4", 4, 32),
 }

@@ -109,11 +109,15 @@ def _code_bytes(format: WeightFormat) -> float:
     """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
     if format.element_bytes is not None:
         return format.element_bytes
-    if format.bits != 4:
-        return 1 + _GROUP_SCALE_BYTES / INT8_GROUP
     group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])
-    numbers = 1 if format.symmetric or format.method == "mxfp4" else 2
-    return 0.5 + numbers * _GROUP_SCALE_BYTES / min(INT8_GROUP, group)  # kernels repeat those of larger groups
+    if format.bits == 4:
+        element, has_offsets = 0.5, not format.symmetric and format.method != "mxfp4"
+    elif format.act_order:  # quantized again, by the rule of `int8.py`
+        element, has_offsets, group = 1, False, INT8_GROUP
+    else:
+        element, has_offsets = 1, format.symmetric is False
+    numbers = 1 + has_offsets  # kernels repeat those of larger groups
+    return element + numbers * _GROUP_SCALE_BYTES / min(INT8_GROUP, group)
 
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:

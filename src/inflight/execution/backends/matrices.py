@@ -303,7 +303,8 @@ def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
 
 
 def _grouped_alike(gate: Grouped, up: Grouped) -> tuple[Grouped, Grouped]:
-    group = min(gate.group, up.group)
+    groups = (gate.group, up.group)  # one that is all inputs, and is none of GROUPS, can have no offsets
+    group = min((one for one in groups if one in GROUPS), default=min(groups))
     gate, up = _with_group(gate, group), _with_group(up, group)
     both = gate.offsets is not None or up.offsets is not None
     return (_with_offsets(gate), _with_offsets(up)) if both else (gate, up)

@@ -20,6 +20,7 @@ from inflight.execution.backends.matrices import (
     LINEAR_CODES,
     Fp8Matrix,
     Int4Matrix,
+    Int8Matrix,
     Matrix,
     ReorderedMatrix,
     by_output,
@@ -77,20 +78,29 @@ class DummyWeights:
         whole = self._cut(self._whole, name, shape)
         if self._is_fp8:
             return Fp8Matrix(_FP8[whole.view(np.uint8)], np.full(shape[0], self._step))
-        if format.bits != 4:
+        if format.bits == 4:
+            return self._int4((whole + 8).view(np.uint8), format)
+        if format.act_order or (format.group_size is None and format.symmetric is not False):
             return by_output(whole, np.full(shape[0], self._step))
-        return self._int4((whole + 8).view(np.uint8), format)
+        return Int8Matrix(whole, *self._scales(shape, format, has_offsets=format.symmetric is False))
 
     def _int4(self, codes: Array, format: WeightFormat) -> Matrix:
-        outputs, inputs = codes.shape
-        size = math.gcd(format.group_size or inputs, inputs)
-        group = next((one for one in GROUPS if not size % one), GROUPS[-1])
-        scales = np.full((outputs, -(-inputs // group)), self._step)
-        offsets = None if format.symmetric or format.method == "mxfp4" else np.zeros_like(scales)
+        has_offsets = not format.symmetric and format.method != "mxfp4"
+        scales, offsets, group = self._scales(codes.shape, format, has_offsets)
         found = Int4Matrix(codes, scales, offsets, group, LINEAR_CODES)
         if not (format.act_order and format.group_size):
             return found
-        return ReorderedMatrix(found, np.random.default_rng(self._seed).permutation(inputs).astype(np.int32))
+        return ReorderedMatrix(found, np.random.default_rng(self._seed).permutation(codes.shape[1]).astype(np.int32))
+
+    def _scales(
+        self, shape: tuple[int, ...], format: WeightFormat, has_offsets: bool
+    ) -> tuple[Array, Array | None, int]:
+        """Return scales, offsets, and how many inputs share one of each."""
+        outputs, inputs = shape
+        size = math.gcd(format.group_size or inputs, inputs)
+        group = next((one for one in GROUPS if not size % one), GROUPS[-1])
+        scales = np.full((outputs, -(-inputs // group)), self._step)
+        return scales, np.zeros_like(scales) if has_offsets else None, group
 
     def _cut(self, pool: Array, name: str, shape: Sequence[int]) -> Array:
         """A new array of this shape, out of the pool from a place that is the name's."""
