@@ -77,7 +77,8 @@ struct PartSource {
       take_blocks(parts);
       const BlockType type = matrix.blocks.type;
       const bool fits = layout.hold == (has_codes(type) ? Hold::int4 : Hold::int8) &&
-                        layout.group_spans == 1 && layout.spans.inputs == group_inputs(type) && layout.spans.offsets == has_offsets(type);
+                        layout.group_spans == 1 && layout.spans.inputs == group_inputs(type) &&
+                        layout.spans.offsets == has_offsets(type);
       if (!fits) refuse("blocks go with their own layout");
       return;
     }

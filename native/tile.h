@@ -166,10 +166,11 @@ using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
 template <bool weights_signed = false>
 using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesByHalves<weights_signed>>::type;
 
-// Weights as whole numbers of 4 or 8 bits, in steps of a span each (types.h). x of a span: the number that its sums begin
-// with (`first`), its bytes, the scale of its 32 inputs, and Σ x times that. `add` forms a span's sums of whole numbers and
-// leaves x behind the bytes; they are then added up in float32, times the scales of both sides. Codes of 4 bits are unpacked once for all rows, four to a lane of each
-// half of a byte. near() is called once for each line of codes.
+// Weights as whole numbers of 4 or 8 bits, in steps of a span each (types.h). x of a span: the number that its sums
+// begin with (`first`), its bytes, the scale of its 32 inputs, and Σ x times that. `add` forms a span's sums of whole
+// numbers and leaves x behind the bytes; they are then added up in float32, times the scales of both sides. Codes of 4
+// bits are unpacked once for all rows, four to a lane of each half of a byte. near() is called once for each line of
+// codes.
 
 // What the sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, times Σ x.
 INLINE std::int32_t from_code_0(std::int32_t sum, const ByteTable& meanings) { return sum * (meanings.first - 128); }

@@ -42,10 +42,11 @@ constexpr std::int64_t most_group = 128;                       // weights of an 
 // W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
 // gate_up: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
-// int8, int4: a step is a span of 16 or 32 inputs that share scales; a larger group of a format is several, each with the
-// group's. It begins with the scales of the 32 outputs as float16, then their offsets if there are any, in units of the output's factor; then lines of codes. int8:
-// a byte is the value + 128, and lane n of line d has inputs 4 d … 4 d + 3 of the span. int4: two inputs to a byte, and lane n
-// of line d has inputs 8 d … 8 d + 3 in its low halves of bytes, 8 d + 4 … in the high ones.
+// int8, int4: a step is a span of 16 or 32 inputs that share scales; a larger group of a format is several, each with
+// the group's. It begins with the scales of the 32 outputs as float16, then their offsets if there are any, in units of
+// the output's factor; then lines of codes. int8: a byte is the value + 128, and lane n of line d has inputs 4 d …
+// 4 d + 3 of the span. int4: two inputs to a byte, and lane n of line d has inputs 8 d … 8 d + 3 in its low halves of
+// bytes, 8 d + 4 … in the high ones.
 struct Weights {
   std::uint32_t* data;
   float* factors;              // int8, int4: [groups][32], of outputs; else null
