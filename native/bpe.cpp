@@ -93,7 +93,8 @@ bool BPE::find_merge(std::string_view word, const Symbol& left, const Symbol& ri
     return one.key != 0;
   }
   const std::string_view first = tokens_.text(left.id), second = tokens_.text(right.id);
-  if (first.size() + second.size() > longest_) return false;
+  // A token without text, as an unknown one may be, makes no other token.
+  if (first.empty() || second.empty() || first.size() + second.size() > longest_) return false;
   if (left.is_text && right.is_text && left.begin + left.bytes == right.begin) {
     found.id = tokens_.find(word.substr(left.begin, left.bytes + right.bytes));
   } else {

@@ -127,6 +127,17 @@ def test_merges_by_score_are_those_of_the_list_that_the_library_needs(
         assert found.encode(text) == twin.encode(text)
 
 
+def test_an_unknown_token_without_text_is_merged_with_no_other(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["", "a", "b", "ab"])
+    writer.add_token_types([2, 1, 1, 1])
+    writer.add_unk_token_id(0)
+    found, twin = pair_of(finish(writer, tmp_path / "model.gguf"))
+    for text in ("ab", "xab", "a xb", "x"):
+        assert found.encode(text) == twin.encode(text)
+
+
 @pytest.mark.wide
 @pytest.mark.timeout(900)  # 93 and 238 MB are downloaded
 @pytest.mark.parametrize("name", ["smollm2", "gemma3-270m"])
