@@ -125,7 +125,7 @@ class AddedRows {
     const Adapter::Part* part;
   };
 
-  static constexpr std::int64_t least_rows = 4;  // of a share: with fewer its A is read too often
+  static constexpr std::int64_t min_rows = 4;  // of a share: with fewer its A is read too often
 
   std::int64_t end() const { return within_.back().first + within_.back().rows; }
 
@@ -143,7 +143,7 @@ class AddedRows {
     for (const Range& one : within_) {
       matrices.push_back(one.delta->down->pieces[0].weights);
       matrices.back().out_stride = width;
-      const std::int64_t pieces = std::clamp<std::int64_t>(one.rows / least_rows, 1, parts);
+      const std::int64_t pieces = std::clamp<std::int64_t>(one.rows / min_rows, 1, parts);
       for (std::int64_t i = 0; i < pieces; ++i) {
         const std::int64_t first = one.rows * i / pieces, last = one.rows * (i + 1) / pieces;
         shares.push_back({&matrices.back(), one.first + first, last - first});

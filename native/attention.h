@@ -37,7 +37,7 @@ class Attention {
         inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks),
         bias_(scores.position_bias), reach_(scores.reach), out_(out),
         work_(metadata, layer.kv_heads, group_, window, causal),
-        rows_((work_.most_rows() + 15) / 16 * 16) {}
+        rows_((work_.max_rows() + 15) / 16 * 16) {}
 
   void divide(Pool& pool, AttentionPlan& plan) const { work_.plan(pool, part_floats() * sizeof(float), plan); }
 

@@ -23,7 +23,7 @@ struct Split {
 };
 
 // 256 · high + low of two sums, each exact in float32.
-static_assert(most_head_dim * 127 * 128 < 1 << 24);
+static_assert(max_head_dim * 127 * 128 < 1 << 24);
 INLINE vf joined(vi high, vi low) {
   return fma(__builtin_convertvector(high, vf), all(256.0f), __builtin_convertvector(low, vf));
 }
@@ -43,8 +43,8 @@ INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X
   constexpr float most = 127 * 256;
   const std::uint32_t bits = largest_bits(from, count);
   const float largest = of_bits(bits);
-  const bool broken = bits >= infinite_bits, used = !broken && largest >= least_quantized;
-  alignas(64) std::int8_t bytes[split_rows][most_head_dim];
+  const bool broken = bits >= infinite_bits, used = !broken && largest >= min_quantized;
+  alignas(64) std::int8_t bytes[split_rows][max_head_dim];
   const vf magic = all(12582912.0f), inverse = all(used ? most / largest : 0.0f);  // 1.5 · 2²³: see quantize.h
   vi sums[split_rows] = {};
   by_vectors(from, count, [&](vf x, std::int64_t at, int) {
@@ -78,7 +78,7 @@ INLINE float split_probabilities(const vf (&p)[tile_positions / lanes], const fl
     top = max(top, (vu)scaled[i]);  // as whole numbers in the order of the floats, with NaN above all
   }
   const float largest = of_bits(inflight::INFLIGHT_ISA::largest(top));
-  const vf inverse = all(largest >= least_quantized ? most / largest : 0.0f);
+  const vf inverse = all(largest >= min_quantized ? most / largest : 0.0f);
   std::uint8_t apart[split_rows][tile_positions];
   constexpr bool in_place = Values::x_per_step == 1;  // the product reads bytes as they are
   auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : apart[0];

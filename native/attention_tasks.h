@@ -14,7 +14,7 @@ namespace inflight::INFLIGHT_ISA {
 constexpr std::int64_t partition_positions = 512;  // aligned to absolute positions
 constexpr std::int64_t rows_per_task = 96;      // rows: queries of all heads
 constexpr std::int64_t pieces_per_thread = 8;   // a task above this part of a thread's work is cut
-constexpr std::int64_t most_parts_bytes = 64 << 20;  // that results of pieces may take until they are merged
+constexpr std::int64_t max_parts_bytes = 64 << 20;  // that results of pieces may take until they are merged
 
 class AttentionPartition {
  public:
@@ -29,7 +29,7 @@ class AttentionPartition {
   void plan(Pool& pool, std::int64_t part_bytes, AttentionPlan& plan) const {
     for_tasks([&](const AttentionTask& task) { plan.cost += cost(task); });
     std::int64_t most = pool.threads() > 1 ? plan.cost / (pieces_per_thread * pool.threads()) : plan.cost;
-    while (parts_above(most) * part_bytes > most_parts_bytes) most = 2 * most + 1;
+    while (parts_above(most) * part_bytes > max_parts_bytes) most = 2 * most + 1;
     // Sorted by the power of two of the cost: counted first, then put into place.
     std::int64_t places[64] = {};
     const auto place = [&](const AttentionTask& task) -> std::int64_t& {
@@ -54,7 +54,7 @@ class AttentionPartition {
                [&](const AttentionTask& task) { plan.tasks[place(task)++] = task; });
   }
 
-  std::int64_t most_rows() const { return tokens_per_task_ * group_; }
+  std::int64_t max_rows() const { return tokens_per_task_ * group_; }
   std::int64_t rows(const AttentionTask& task) const { return task.tokens * group_; }
   std::int64_t first_seen(std::int64_t position) const {
     const std::int64_t first = causal_ ? position + 1 - window_ : position - window_;

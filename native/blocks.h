@@ -8,7 +8,7 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr std::int64_t most_block = 256;  // values of one
+constexpr std::int64_t max_block = 256;  // values of one
 constexpr std::uint32_t low_nibbles = 0x0f0f0f0fu;
 
 INLINE float half_at(const std::uint8_t* at) {
@@ -136,7 +136,7 @@ INLINE void numbers(const std::uint8_t* block, std::int64_t values, float* out) 
   constexpr std::int64_t group = group_inputs(type);
   float scales[16], offsets[16];
   group_scales<type>(block, scales, offsets);
-  std::int8_t whole[most_block];
+  std::int8_t whole[max_block];
   if constexpr (has_codes(type)) {
     constexpr std::int64_t run = code_run(type);
     for (std::int64_t k = 0; k < values; ++k) {

@@ -8,7 +8,7 @@ namespace inflight {
 namespace {
 
 // order, characters of the left token, id: 22 + 20 + 22 bits.
-constexpr std::uint64_t most_tokens = 1u << 22, most_characters = 1u << 20;
+constexpr std::uint64_t max_tokens = 1u << 22, max_characters = 1u << 20;
 
 }  // namespace
 
@@ -43,11 +43,11 @@ BPE::Pair& BPE::pair(std::uint64_t key) {
 }
 
 bool BPE::merge_by_order(std::vector<std::uint32_t> order) {
-  if (tokens_.numbers() > most_tokens) return false;
+  if (tokens_.numbers() > max_tokens) return false;
   for (std::size_t id = 0; id < tokens_.numbers(); ++id)
     longest_ = std::max(longest_, tokens_.text(static_cast<std::int32_t>(id)).size());
   order_ = std::move(order);
-  return longest_ < most_characters;
+  return longest_ < max_characters;
 }
 
 void BPE::set_byte_tokens() {
@@ -108,7 +108,7 @@ bool BPE::find_merge(std::string_view word, const Symbol& left, const Symbol& ri
 
 // Of a token that is made of this left one and another: of equally good tokens the longest left one goes first.
 std::uint64_t BPE::order_of(std::int32_t id, std::string_view left) const {
-  const auto shorter = most_characters - 1 - static_cast<std::uint64_t>(characters(left));
+  const auto shorter = max_characters - 1 - static_cast<std::uint64_t>(characters(left));
   return (std::uint64_t{order_[id]} << 20 | shorter) << 22 | static_cast<std::uint64_t>(id);
 }
 

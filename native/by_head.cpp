@@ -8,14 +8,14 @@
 namespace inflight {
 namespace {
 
-constexpr std::int64_t most_sums = 1 << 20;  // float32, that a product of some heads yields
+constexpr std::int64_t max_sums = 1 << 20;  // float32, that a product of some heads yields
 
 }  // namespace
 
 void run_by_head(Pool& pool, const RowKernels& kernels, const ProductKernels& products, Format format,
                  const HeadWeights& weights, const void* x, std::int64_t tokens, std::int64_t stride, void* out) {
   if (tokens == 0) return;
-  const std::int64_t heads = weights.heads, item = format == Format::bf16 ? 2 : 4, most = most_sums / (tokens * weights.rows);
+  const std::int64_t heads = weights.heads, item = format == Format::bf16 ? 2 : 4, most = max_sums / (tokens * weights.rows);
   const std::int64_t at_once = most < 1 ? 1 : most < heads ? most : heads;
   auto* sums = static_cast<float*>(pool.scratch(2, at_once * tokens * weights.rows * sizeof(float)));
   void* sorted = tokens == 1 ? nullptr : pool.scratch(3, at_once * tokens * weights.columns * item);

@@ -202,7 +202,7 @@ class Product {
   Task task_of(std::int64_t index) const {
     const std::int64_t part = index % parts_, first = tokens_ * part / parts_;
     const std::int64_t count = tokens_ * (part + 1) / parts_ - first;
-    return {index / parts_, first_ + first, count, (count + most_rows<F> - 1) / most_rows<F>, part + 1 == parts_};
+    return {index / parts_, first_ + first, count, (count + max_rows<F> - 1) / max_rows<F>, part + 1 == parts_};
   }
 
   // The i-th tokens of a task over the group's panels.

@@ -24,11 +24,11 @@ namespace inflight {
 // A layer's place in a block, but for where it is.
 inline KVLayer kv_layer_of(std::int64_t kv_heads, std::int64_t key_dim, std::int64_t value_dim,
                            std::int64_t block_size, Format format, bool bytes) {
-  const auto is_width = [](std::int64_t dim) { return dim >= 0 && dim % 2 == 0 && dim <= most_head_dim; };
+  const auto is_width = [](std::int64_t dim) { return dim >= 0 && dim % 2 == 0 && dim <= max_head_dim; };
   if (kv_heads < 1 || block_size < 16 || block_size % 16 != 0 || key_dim < 2 || !is_width(key_dim) ||
       !is_width(value_dim))
     refuse("a KV shape needs heads, a block size that is a multiple of 16, and even head dimensions of at most " +
-           std::to_string(most_head_dim));
+           std::to_string(max_head_dim));
   KVLayer layer{};
   layer.block_size = block_size, layer.kv_heads = kv_heads, layer.bytes = bytes;
   layer.key_dim = key_dim, layer.value_dim = value_dim;

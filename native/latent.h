@@ -13,7 +13,7 @@ void rotate_and_write_latent(Pool& pool, const float* q, const float* kv, std::i
   const std::int64_t width = layer.key_dim, rotated = 2 * rope.pairs, rank = width - rotated, block = layer.block_size;
   parallel_rows(pool, metadata.tokens, metadata.tokens * (heads * (nope + rotated) + width) * 8,
                 [&](std::int64_t first, std::int64_t last) {
-    Value key[most_head_dim];
+    Value key[max_head_dim];
     std::int64_t chunk = 0;
     for (std::int64_t t = first; t < last; ++t) {
       while (metadata.query_start[chunk + 1] <= t) ++chunk;

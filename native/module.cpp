@@ -107,7 +107,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<>())
       .def_ro_static("bytes_per_token", &SuffixIndex::bytes_per_token)
       .def_ro_static("bytes_alone", &SuffixIndex::bytes_alone)
-      .def_ro_static("most_positions", &SuffixIndex::most_positions)
+      .def_ro_static("max_positions", &SuffixIndex::max_positions)
       .def_prop_ro("nbytes", &SuffixIndex::bytes)
       .def_prop_ro("room", &SuffixIndex::room)
       .def("__len__", &SuffixIndex::size)

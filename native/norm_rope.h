@@ -197,7 +197,7 @@ __attribute__((noinline)) void write_key(const KVLayer& layer, std::uint32_t* he
   if constexpr (!int8) {
     for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(to + s * block, key + s * per_step, 4);
   } else {
-    std::int8_t bytes[most_head_dim + 2];
+    std::int8_t bytes[max_head_dim + 2];
     const Scale scale = scale_of(largest_bits(key, width));
     quantize(key, width, scale, bytes);
     bytes[width] = bytes[width + 1] = 0;  // half a step, if the even width ends in one
@@ -216,8 +216,8 @@ __attribute__((noinline)) void write_values(const KVLayer& layer, std::uint32_t*
     Value* at = reinterpret_cast<Value*>(to) + slot % per_step;
     for (std::int64_t i = 0; i < width; ++i) hold(at + i * per_step, values[i]);
   } else {
-    Value held[most_head_dim];
-    std::int8_t bytes[most_head_dim];
+    Value held[max_head_dim];
+    std::int8_t bytes[max_head_dim];
     hold_row(held, values, width);
     const Scale scale = scale_of(largest_bits(held, width));
     quantize(held, width, scale, bytes);
@@ -234,8 +234,8 @@ void rotate_and_write(Pool& pool, const Projection& qkv, const KVLayer& layer, c
   const std::int64_t kv_heads = qkv.keys ? layer.kv_heads : 0;  // that are written
   const std::int64_t row_width = (heads + (qkv.values ? 2 : 1) * kv_heads) * width;
   parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
-    float normed[most_head_dim], turned[most_head_dim], mixed[most_head_dim] = {};
-    Value rotated[most_head_dim];
+    float normed[max_head_dim], turned[max_head_dim], mixed[max_head_dim] = {};
+    Value rotated[max_head_dim];
     std::int64_t chunk = 0;
     for (std::int64_t t = first; t < last; ++t) {
       while (metadata.query_start[chunk + 1] <= t) ++chunk;

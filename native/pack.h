@@ -24,9 +24,9 @@ void convert_blocks(const SourceMatrix& m, std::int64_t at, std::int64_t count, 
   if constexpr (sizeof(Value) == 4) {
     numbers(m, at, count, to);
   } else {
-    alignas(64) float values[most_block];
-    for (std::int64_t done = 0; done < count; done += most_block) {
-      const std::int64_t many = count - done < most_block ? count - done : most_block;
+    alignas(64) float values[max_block];
+    for (std::int64_t done = 0; done < count; done += max_block) {
+      const std::int64_t many = count - done < max_block ? count - done : max_block;
       numbers(m, at + done, many, values);
       for (std::int64_t i = 0; i < many; i += lanes) store_bf16(to + done + i, load<vf>(values + i));
     }
@@ -103,8 +103,8 @@ template <int bits>
 struct GroupCodes {
   static constexpr std::int32_t zero = bits == 4 ? 8 : 128;
   static constexpr std::int64_t per_line = 32 / bits;
-  alignas(64) std::int32_t codes[most_group][group_lanes];
-  alignas(64) float values[most_group * group_lanes];
+  alignas(64) std::int32_t codes[max_group][group_lanes];
+  alignas(64) float values[max_group * group_lanes];
 
   void clear() {
     std::memset(values, 0, sizeof values);
@@ -117,7 +117,7 @@ struct GroupCodes {
   }
   // A lane's inputs that are yet to be quantized.
   void take(const SourceMatrix& m, std::int64_t at, std::int64_t width, std::int64_t lane) {
-    float row[most_group];
+    float row[max_group];
     convert(m, at, width, row);
     for (std::int64_t k = 0; k < width; ++k) values[k * group_lanes + lane] = row[k];
   }
@@ -174,7 +174,7 @@ inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w
         for (std::int64_t g = 0; g < groups; ++g, out += w.step_lanes)
           for (std::int64_t line = 0; line < 4; ++line) out[line * group_lanes] = code_line<type>(block, g, line);
       } else {
-        alignas(4) std::int8_t whole[most_block];
+        alignas(4) std::int8_t whole[max_block];
         whole_numbers<type>(block, whole);
         constexpr std::int64_t lines = group_inputs(type) / 4;
         for (std::int64_t g = 0; g < groups; ++g, out += w.step_lanes)

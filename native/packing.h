@@ -26,9 +26,9 @@ inline Layout layout_of(nb::handle hold, nb::handle group, nb::handle offsets, n
   if (name == "act") return {Hold::act, {}};
   if (name != "int8" && name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
   const auto n = nb::cast<std::int64_t>(group);
-  if (n != 16 && n != 32 && n != 64 && n != most_group)
+  if (n != 16 && n != 32 && n != 64 && n != max_group)
     refuse("in " + name + " 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
-  const std::int64_t inputs = n < most_span ? n : most_span;
+  const std::int64_t inputs = n < max_span ? n : max_span;
   Layout layout{name == "int8" ? Hold::int8 : Hold::int4, {inputs, nb::cast<bool>(offsets), {}}, n / inputs};
   const Array table(meanings, "the values that codes stand for", Kind::i8, {16});
   for (int i = 0; i < 16; ++i) layout.spans.meanings[i] = static_cast<std::uint8_t>(table.data<std::int8_t>()[i] + 128);

@@ -42,7 +42,7 @@ class PackingQueue {
       ++unfinished_;
     }
     changed_.notify_all();
-    const std::exception_ptr fault = wait([this] { return ahead_ <= most_ahead; });
+    const std::exception_ptr fault = wait([this] { return ahead_ <= max_ahead; });
     if (fault) std::rethrow_exception(fault);
   }
 
@@ -60,7 +60,7 @@ class PackingQueue {
     std::shared_ptr<void> sources;
     std::size_t bytes;
   };
-  static constexpr std::size_t most_ahead = 256u << 20;  // seconds at most, and progress is still told as it is made
+  static constexpr std::size_t max_ahead = 256u << 20;  // seconds at most, and progress is still told as it is made
 
   // What a job threw meanwhile.
   template <class Until>

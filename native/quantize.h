@@ -11,7 +11,7 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr float least_quantized = 0x1p-100f;
+constexpr float min_quantized = 0x1p-100f;
 constexpr std::uint32_t infinite_bits = 0x7f800000u;  // from here on: infinity, then NaN
 
 struct Scale {
@@ -47,7 +47,7 @@ INLINE std::uint32_t largest_bits(const Value* from, std::int64_t count) {
 INLINE Scale scale_of(std::uint32_t bits) {
   const float largest = of_bits(bits);
   if (bits >= infinite_bits) return {__builtin_nanf(""), 0.0f};
-  if (largest < least_quantized) return {0.0f, 0.0f};
+  if (largest < min_quantized) return {0.0f, 0.0f};
   return {largest / 127.0f, 127.0f / largest};
 }
 

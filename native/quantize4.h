@@ -35,9 +35,9 @@ INLINE SpanSearch search(const float* values, std::int64_t inputs) {
   least += all(0.0f);  // never -0
   const vf range = largest - least;
   const vi finite = (most < infinite_bits) & (((vu)range & 0x7fffffffu) < infinite_bits);
-  const vi used = finite & (range >= all(least_quantized));
+  const vi used = finite & (range >= all(min_quantized));
   SpanSearch found{least, all(1.0f) / (used ? range : all(1.0f)), {}, {}, {}, used};
-  alignas(64) float units[most_group * lanes];
+  alignas(64) float units[max_group * lanes];
   vf total{};
   for (std::int64_t k = 0; k < inputs; ++k) {
     const vf unit = found.units(load<vf>(values + k * group_lanes));
@@ -79,9 +79,9 @@ struct SpanScales {
 INLINE SpanScales scales_of(const float* values, std::int64_t inputs) {
   vu most{};
   for (std::int64_t k = 0; k < inputs; ++k) most = max(most, (vu)load<vf>(values + k * group_lanes) & 0x7fffffffu);
-  std::uint32_t least_bits;
-  std::memcpy(&least_bits, &least_quantized, 4);
-  const vi finite = most < infinite_bits, used = finite & (most >= least_bits);
+  std::uint32_t min_bits;
+  std::memcpy(&min_bits, &min_quantized, 4);
+  const vi finite = most < infinite_bits, used = finite & (most >= min_bits);
   const vf largest = used ? (vf)most : all(1.0f);
   return {used ? largest / 127.0f : finite ? vf{} : all(__builtin_nanf("")), all(127.0f) / largest, used};
 }
@@ -93,7 +93,7 @@ struct Units {
   INLINE explicit Units(std::uint32_t most) : factor(0.0f), inverse(0.0f) {
     if (most >= infinite_bits) {
       factor = __builtin_nanf("");
-    } else if (of_bits(most) >= least_quantized) {
+    } else if (of_bits(most) >= min_quantized) {
       const std::uint32_t exponent = most >> 23;  // the factor is 2^(exponent − 141): the largest will be in [2¹⁴, 2¹⁵)
       factor = of_bits((exponent - 14) << 23), inverse = of_bits((268 - exponent) << 23);
     }

@@ -34,7 +34,7 @@ INLINE char* snapshot_state(const StateView& view, std::int64_t entry) {
 
 // The inputs of some channels that came last, as `kernel` rows that are written in turn.
 struct Ring {
-  float rows[most_kernel][block_channels];
+  float rows[max_kernel][block_channels];
   std::int64_t kernel, next = 0;  // next: the row that is written next, the oldest
 
   float* oldest(std::int64_t back) { return rows[(next + back) % kernel]; }

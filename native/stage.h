@@ -60,7 +60,7 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
       Scale scale{};
       for (std::int64_t k = 0; k < columns; k += inputs, out += lanes_of_span) {
         const std::int64_t left = columns - k, width = left < inputs ? left : inputs;
-        if (k % most_span == 0) scale = scale_of(largest_bits(row + k, left < most_span ? left : most_span));
+        if (k % max_span == 0) scale = scale_of(largest_bits(row + k, left < max_span ? left : max_span));
         // Where bytes are widened they stand at the end of their own place, and are overtaken from its beginning.
         std::int8_t* bytes = reinterpret_cast<std::int8_t*>(out + lanes_of_span - 2) - inputs;
         const std::int32_t sum = quantize(row + k, width, scale, bytes);

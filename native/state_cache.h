@@ -34,9 +34,9 @@ inline std::int64_t lay_out_state(std::vector<LayerState>& layers, const std::ve
   const auto lined = [](std::int64_t bytes) { return (bytes + line - 1) / line * line; };
   std::int64_t at = 0;
   for (const auto& one : given) {
-    if (one.size() != 5 || *std::min_element(one.begin(), one.end()) < 0 || one[0] >= most_kernel)
+    if (one.size() != 5 || *std::min_element(one.begin(), one.end()) < 0 || one[0] >= max_kernel)
       refuse("a layer's state is five sizes, of which the first, inputs that are kept, is below " +
-             std::to_string(most_kernel));
+             std::to_string(max_kernel));
     LayerState layer{one[0], one[1], one[2], one[3], one[4], 0, 0, 0, 0};
     layer.padded_keys = (layer.key_dim + 3) / 4 * 4;
     layer.padded_values = (layer.value_dim + panel - 1) / panel * panel;

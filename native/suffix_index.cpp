@@ -30,7 +30,7 @@ struct SuffixIndex::Places {
     const SuffixIndex* of;
     std::int32_t position;  // of the last token that is alike; while drafting, of the last that was drafted
   };
-  std::array<Place, 2 * most_places> all;
+  std::array<Place, 2 * max_places> all;
   std::int32_t count = 0, alike = 0;
 
   void add(const SuffixIndex* of, std::int32_t position, std::int32_t tokens) {
@@ -189,7 +189,7 @@ void SuffixIndex::remove_bucket() {
 // Those of a chain that begins with the latest, with how far each is like the text's end.
 void SuffixIndex::add_places(const SuffixIndex& text, std::int32_t latest, std::int32_t kind, Places& places) const {
   std::int32_t place = latest;
-  for (std::int32_t looked = 0; looked < most_places; ++looked) {
+  for (std::int32_t looked = 0; looked < max_places; ++looked) {
     places.add(this, place, alike(text, text.end_ - 1, place, depth));
     const std::int32_t distance = back(place, kind);
     if (distance == 0 || place - distance < front_) return;
@@ -231,7 +231,7 @@ Draft SuffixIndex::propose(const SuffixIndex* others, std::int32_t most) const {
   double all_right = 1;
   for (std::int32_t drafted = 0; drafted < most; ++drafted) {
     // What follows each place; behind the end of the text stands what was drafted.
-    std::array<std::int32_t, 2 * most_places> follows, tokens, counts;
+    std::array<std::int32_t, 2 * max_places> follows, tokens, counts;
     std::int32_t following = 0, different = 0, best = 0;
     for (std::int32_t i = 0; i < places.count; ++i) {
       Places::Place place = places.all[i];
@@ -251,7 +251,7 @@ Draft SuffixIndex::propose(const SuffixIndex* others, std::int32_t most) const {
       if (counts[i] > counts[best]) best = i;
     const double chance = chance_of(counts[best], following, std::min(places.alike + drafted, depth));
     all_right *= chance;
-    if (all_right < least_chance) break;
+    if (all_right < min_chance) break;
     draft.token_ids.push_back(tokens[best]);
     draft.chances.push_back(chance);
     places.count = 0;

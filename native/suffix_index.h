@@ -30,12 +30,12 @@ class SuffixIndex {
  public:
   static constexpr std::array<std::int32_t, 3> levels{1, 3, 8};
   static constexpr std::int32_t depth = 32;        // tokens that are compared at most
-  static constexpr std::int32_t most_places = 16;  // of an index that are looked at
-  static constexpr double least_chance = 0.05;     // that all drafts are right; further ones are not worth a look
+  static constexpr std::int32_t max_places = 16;  // of an index that are looked at
+  static constexpr double min_chance = 0.05;     // that all drafts are right; further ones are not worth a look
   // An index never takes more than bytes_alone (a page at either end) and this for each token: 28 in its page, and for
   // up to 3 runs a head of 4, a third of which may be to spare; directories are doubled as they grow.
   static constexpr std::size_t bytes_per_token = 45, bytes_alone = 16 << 10;
-  static constexpr std::int32_t most_positions = 600'000'000;  // in its life
+  static constexpr std::int32_t max_positions = 600'000'000;  // in its life
 
   SuffixIndex();
   SuffixIndex(const SuffixIndex&) = delete;
@@ -48,7 +48,7 @@ class SuffixIndex {
   std::int32_t drop_text();
 
   std::int32_t size() const { return size_; }  // tokens
-  std::int32_t room() const { return most_positions - end_; }  // for tokens and ends of texts, in its life
+  std::int32_t room() const { return max_positions - end_; }  // for tokens and ends of texts, in its life
   std::size_t bytes() const;
 
   // What may follow the last text's last token, at most `most` tokens: from what followed it in this index and in

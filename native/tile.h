@@ -461,7 +461,7 @@ constexpr int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; 
 
 // Rows of a tile: over spans fewer, so that their sums in whole numbers and those in float32 both stay in registers.
 template <class F>
-constexpr int most_rows = by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
+constexpr int max_rows = by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
 
 // Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
 template <class F>
@@ -472,10 +472,10 @@ constexpr int quick_rows = same<F, Octets> ? 0 : by_spans<F> || F::x_per_step ==
 // did ask, it would get one that fetches nothing, with the same sums.
 template <class F>
 constexpr bool fetches(int rows, int lines) {
-  return lines == 1 ? rows >= (most_rows<F> + 1) / 2 : rows > quick_rows<F> || rows > rows_of_two_panels;
+  return lines == 1 ? rows >= (max_rows<F> + 1) / 2 : rows > quick_rows<F> || rows > rows_of_two_panels;
 }
 
-template <class F, int lines, int M = most_rows<F>>
+template <class F, int lines, int M = max_rows<F>>
 INLINE void tile_fetching(int rows, const Work<F>& work) {
   if constexpr (M > 1) {
     if (rows < M) return tile_fetching<F, lines, M - 1>(rows, work);
@@ -483,14 +483,14 @@ INLINE void tile_fetching(int rows, const Work<F>& work) {
   constexpr int fetched = fetches<F>(M, lines) ? lines : 0;
   if constexpr (by_spans<F>) {
     constexpr int P = tile_width(M);
-    if (work.spans.inputs == most_span) return tile_of_spans<F, M, P, fetched, most_span>(work);
-    tile_of_spans<F, M, P, fetched, most_span / 2>(work);
+    if (work.spans.inputs == max_span) return tile_of_spans<F, M, P, fetched, max_span>(work);
+    tile_of_spans<F, M, P, fetched, max_span / 2>(work);
   } else {
     tile<F, M, tile_width(M), fetched>(work);
   }
 }
 
-// A tile of `rows` ≤ most_rows and of as many panels as `tile_width` says.
+// A tile of `rows` ≤ max_rows and of as many panels as `tile_width` says.
 template <class F>
 INLINE void run_tile(int rows, const Work<F>& work) {
   switch (work.ahead.lines) {

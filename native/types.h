@@ -32,12 +32,12 @@ enum class Epilogue : std::int32_t {
 // gelu by tanh, and itself; relu(x)²; xIELU with two parameters (simd.h).
 enum class Nonlinearity : std::int32_t { silu, gelu, gelu_erf, relu, relu2, tanh, xielu };
 
-constexpr std::int64_t most_head_dim = 1024;
+constexpr std::int64_t max_head_dim = 1024;
 constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
 constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
-constexpr int most_span = 32;                                  // inputs of a span; activations that share a scale
-constexpr std::int64_t most_group = 128;                       // weights of an output that may share a scale
+constexpr int max_span = 32;                                  // inputs of a span; activations that share a scale
+constexpr std::int64_t max_group = 128;                       // weights of an output that may share a scale
 
 // W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
 // gate_up: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
@@ -113,7 +113,7 @@ struct KVLayer {
   std::uint32_t* block(std::int64_t id) const { return data + id * block_lanes; }
 };
 
-constexpr std::int64_t most_kernel = 16;  // inputs that a short convolution sees
+constexpr std::int64_t max_kernel = 16;  // inputs that a short convolution sees
 
 // What a recurrent layer keeps of a sequence, from these bytes of its state on: the last inputs of a convolution,
 // [inputs][channels] in the format, the oldest first; and for each head a matrix [padded values / 16][padded keys][16] in
