@@ -95,7 +95,7 @@ def _new_row(row: int, size: StepSize, capacity: Capacity) -> NewRow:
 
 
 def _tables(size: StepSize, capacity: Capacity, steps: int) -> list[list[bool]]:
-    """Of each KV group a row's blocks: whether each is behind the window, where nobody reads it."""
+    """Return, of each KV group a row's blocks, whether each is behind the window, where no query reads it."""
     positions = size.start + size.length + (steps if size.length == 1 else 0)
     blocks = -(-positions // capacity.block_size)
     return [

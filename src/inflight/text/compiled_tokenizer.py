@@ -106,7 +106,7 @@ class CompiledTokenizer:
 
     @property
     def model(self) -> CompiledTokenizer:
-        """What knows the words of the vocabulary: all added tokens are among them."""
+        """Return the part that knows the words of the vocabulary, all added tokens among them."""
         return self
 
     def to_str(self) -> str:
@@ -145,7 +145,7 @@ class CompiledTokenizer:
         return {token_id: CompiledAddedToken(*self._contents[token_id]) for token_id in sorted(self._contents)}
 
     def add_special_tokens(self, tokens: Iterable[str]) -> None:
-        """Of tokens that the vocabulary has."""
+        """Make tokens of the vocabulary special; texts that are no tokens are left out."""
         added = {token_id: (token, True) for token in tokens if (token_id := self.token_to_id(token)) is not None}
         if added:
             self._contents |= added
@@ -153,7 +153,7 @@ class CompiledTokenizer:
 
     # -- texts ------------------------------------------------------------------------------------------------------
     def encode(self, text: str, add_special_tokens: bool = True) -> CompiledEncoding:
-        """Nothing is added around a text: what a GGUF file says of that is not the library's."""
+        """Encode a text without tokens around it: those that a GGUF file names are added elsewhere."""
         if self._splits is not None and len(text) >= _LONG:
             return CompiledEncoding(self, text, self.library.encode_batch_fast([text])[0].ids)
         return CompiledEncoding(self, text, self.ids_between(text, self._added))
@@ -191,7 +191,7 @@ class CompiledTokenizer:
         return module().AddedTokens([content for content, _ in kept], [token_id for _, token_id in kept])
 
     def word_ids(self, word: str) -> list[int]:
-        """What the vocabulary alone makes of a word."""
+        """Encode a word by the vocabulary alone."""
         found: list[int] = self._vocabulary.encode_words([word])
         return found
 

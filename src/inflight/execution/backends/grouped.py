@@ -10,8 +10,8 @@ Sums over the inputs k of a span are whole numbers, hence exact; that over spans
 which each product is rounded before it is added. Where a matrix has its inputs in another order, x is taken in that
 order first. Scales and offsets are held as float16 in units of a power of two of their output, its factor: the largest
 of them lies in [2¹⁴, 2¹⁵), so that none overflows, a file's float16 is held exactly, and any other is rounded by at
-most 2⁻¹¹ of itself (one below 2⁻²⁸ of the largest by 2⁻³⁹ of that). A matrix with one scale for each output has
-scales of 1 and that scale as the factor, which is exact.
+most 2⁻¹¹ of itself (one below 2⁻²⁸ of the largest by 2⁻³⁹ of that). A matrix with one scale for each output, and other
+than 16, 32, 64 or 128 inputs, has scales of 1 and that scale as the factor, which is exact.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from inflight.execution.backends.protocol import Array, AttentionMetadata, DType
 
 
 class Span(NamedTuple):
-    """Of a call, by its number: when it began and ended, and the thread's own time in between, in nanoseconds."""
+    """Hold when a call began and ended, by its number, and the thread's own time in between, in nanoseconds."""
 
     call: int
     begin: int
