@@ -29,11 +29,27 @@ def test_ends(known: int, branch: int, newest: int, start: int, found: list[int]
 
 
 def test_marks_stand_at_intervals_and_before_the_end() -> None:
-    """The last one is for a first message that is edited."""
+    """The last one is for a message that is edited."""
     assert SPACING.marks([1024], 1030, 0, 0, 1030, SIZE) == [256, 512, 768, 960]
     assert SPACING.marks([800], 1030, 230, 230, 700, SIZE) == [512]
     assert SPACING.marks([608], 612, 0, 0, 612, SIZE) == [256, 544], "none close to another one"
     assert SPACING.marks([672], 676, 600, 600, 676, SIZE) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "known", "newest", "start", "end", "found"),
+    [
+        ([1024], 1030, 0, 0, 1030, 992),
+        ([1024], 1030, 960, 960, 1030, 992),  # half as far from the others as other marks are
+        ([1024], 1030, 976, 976, 1030, None),
+        ([1024], 1030, 0, 0, 980, None),  # not in this chunk
+        ([1008], 1030, 0, 0, 1030, None),  # a branch is near enough
+    ],
+)
+def test_a_late_mark_stands_half_as_far_from_the_end(
+    ends: list[int], known: int, newest: int, start: int, end: int, found: int | None
+) -> None:
+    assert SPACING.late_mark(ends, known, newest, start, end, SIZE) == found
 
 
 def test_a_short_answer_has_one_at_each_block_and_a_long_one_at_each_fourth() -> None:

@@ -50,8 +50,8 @@ def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
     harness = Harness(ROOMY)
     prompt = [1, 0] * 10
     assert run(harness, request("a", prompt)) == [0]
-    assert taken(harness) == [8, 14, 18, 22], (
-        "two marks, the end that leaves a token to compute, and one while decoding"
+    assert taken(harness) == [8, 14, 16, 18, 22], (
+        "two marks, the late one, the end that leaves a token to compute, and one while decoding"
     )
     assert run(harness, request("b", prompt)) == [18]
     assert harness.begun == 1
@@ -86,11 +86,28 @@ def test_a_turn_whose_history_spells_the_end_of_its_prompt_another_way_begins_be
     assert found == 12
 
 
+@pytest.mark.parametrize("edited", range(5, 11))
+def test_a_message_edited_late_is_computed_again_from_shortly_before(edited: int) -> None:
+    harness = Harness(replace(ROOMY, spacing=SnapshotSpacing(interval=100, least=8, tail=1)))
+    message = [0, 1, 2, 3, 4, 5, 6, 5, 4, 3, 2]
+    run(harness, request("a", SYSTEM + message))
+    (found,) = run(harness, request("b", [*SYSTEM, *message[:edited], 7, 7, 7]))
+    alike = len(SYSTEM) + edited
+    assert alike - 8 // 2 - SIZE < found <= alike
+
+
+@pytest.mark.parametrize(("slots", "found"), [(2, [18, 26]), (3, [18, 22, 26])])
+def test_a_late_mark_is_worth_a_free_slot_alone(slots: int, found: list[int]) -> None:
+    harness = Harness(replace(ROOMY, snapshots=slots, spacing=SnapshotSpacing(interval=100, least=8, tail=1)))
+    run(harness, request("a", SYSTEM * 2, output=1))
+    assert taken(harness) == found
+
+
 def test_decoding_uses_one_slot_however_long_it_takes() -> None:
     harness = Harness(ROOMY)
     run(harness, request("a", SYSTEM, output=60))
     assert len(taken(harness)) > 10
-    assert harness.scheduler.snapshot().used_state_snapshots == 3  # a mark, the prompt's end, and the newest
+    assert harness.scheduler.snapshot().used_state_snapshots == 4  # two marks, the prompt's end, and the newest
 
 
 def test_of_equal_prompts_that_come_together_one_is_computed() -> None:

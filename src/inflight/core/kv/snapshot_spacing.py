@@ -10,8 +10,10 @@ snapshot is worth what lies between it and the one before, times how likely some
   turn's history (`<think>` after the role), and a snapshot behind these would be of no use to any turn.
 - the **branch**: where blocks that a sequence found end beyond the last snapshot. Somebody with the same beginning was
   there before, and two are a sign that more will come: system prompts are found so, whatever their length is.
-- **marks** in prompts, every `interval` tokens and one `least` tokens before the end: for those that are preempted on
-  their way, edit their first message, or share a beginning that nobody branched off yet. They are the first to go.
+- **marks** in prompts, every `interval` tokens and one `least` tokens before the end: for sequences that are preempted
+  on their way, edit their last message, or share a beginning that no other has yet left. They are the first to go.
+- the **late mark**, half of `least` before the end: a message edited late is computed again from there. It is worth a
+  slot that is free, and no other snapshot.
 - while **decoding**, the newest boundary, in the place of the one before: conversations come back with their answer,
   preempted sequences with their output. The next one comes a quarter of the answer later, a block at least and `least`
   tokens at most: all of a short answer is found, and copies for a long one stay rare.
@@ -51,6 +53,13 @@ class SnapshotSpacing:
         passed = range((start // every + 1) * every, min(end, before - self.least) + 1, every)
         wanted = [*passed, before] if start < before <= end else passed
         return [at for at in wanted if at - newest >= self.least and all(abs(one - at) >= self.least for one in ends)]
+
+    def late_mark(self, ends: list[int], known: int, newest: int, start: int, end: int, size: int) -> int | None:
+        """Return where a chunk of known tokens that ends at `end` takes the late mark, if it does. ends: as above."""
+        half, last = self.least // 2, self._last(known, size)
+        at, mark = (last - -(-tokens // size) * size for tokens in (half, self.least))
+        stands_alone = mark < at < last and at - newest >= half and all(abs(one - at) >= half for one in ends)
+        return at if stands_alone and start < at <= end else None
 
     def decoded(self, newest: int, prompt: int, start: int, end: int, size: int) -> int | None:
         """Return the boundary that a chunk behind all known boundaries comes to, if it is worth a copy: a quarter of

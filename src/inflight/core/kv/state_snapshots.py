@@ -75,7 +75,11 @@ class StateSnapshots:
         for at, slot in taken_ends:
             if at == state.branch and slot is not None:
                 self.slots.found_missing(slot)
-        return self._taken(sequence, taken_ends + self._take_marks(sequence, marks))
+        found = taken_ends + self._take_marks(sequence, marks)
+        late = self._spacing.late_mark(ends, known, state.newest, start, end, self._size)
+        if late is not None:
+            found.append((late, self.slots.take_free(sequence.number, Kind.MARK)))
+        return self._taken(sequence, found)
 
     def name(self, sequence: Sequence, position: int, node: int) -> None:
         """The tokens before a position are known, and this is the node of the last of their blocks."""
