@@ -1,9 +1,9 @@
 // Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): what some rows of a pass add to a layer's products.
 //
 // Knows which matrices an adapter changes, that its numbers live in memory of its own, and how rows of several adapters
-// meet theirs in one call: x · Aᵀ in float32 is rounded as activations are, and what B makes of that in float32 is added to
-// the matrix's own sums before its epilogue. Each row is computed with its adapter alone, whoever stands beside it. Which
-// rows have which adapter, the pass knows; what becomes of the sums, gemm.h.
+// meet theirs in one call: x · Aᵀ in float32 is rounded as activations are, and what B makes of that in float32 is
+// added to the matrix's own sums before its epilogue. Each row is computed with its adapter alone, whoever stands
+// beside it. Which rows have which adapter, the pass knows; what becomes of the sums, gemm.h.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -182,7 +182,8 @@ class AddedRows {
         matrices.back().out_stride = stride;
         shares.push_back({&matrices.back(), range->first, range->rows});
       }
-      products().gemm(pool, from, shares.data(), static_cast<std::int64_t>(shares.size()), Epilogue::store, added + first);
+      products().gemm(pool, from, shares.data(), static_cast<std::int64_t>(shares.size()), Epilogue::store,
+                      added + first);
     }
     return rows_.data();
   }

@@ -59,7 +59,8 @@ class Array {
     }
     if (!fits) {
       std::string wanted;
-      for (const std::int64_t n : shape) wanted += (wanted.empty() ? "" : ", ") + (n == any ? "any" : std::to_string(n));
+      for (const std::int64_t n : shape)
+        wanted += (wanted.empty() ? "" : ", ") + (n == any ? "any" : std::to_string(n));
       fail(name, "must have shape [" + wanted + "], not [" + shape_text() + "]");
     }
     if (writable && view_.readonly) fail(name, "must be writable");

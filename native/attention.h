@@ -16,6 +16,8 @@
 #include "attention_latent.h"
 #include "attention_rows.h"
 #include "attention_tasks.h"
+#include "elementary.h"
+#include "float16.h"
 #include "norm_rope.h"
 #include "parallel.h"
 
@@ -235,9 +237,10 @@ class Attention {
     }
     const std::int64_t low = s.first[row] - position, high = s.last[row] - position;
     const auto softmax_seen = [&](auto all_seen) {
-      online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
-                                             static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
-                                             s.sums + row * lanes, to.mix + row * layer_.padded_dim, layer_.padded_dim);
+      online_softmax<degree, all_seen.value>(
+          p, scale, static_cast<int>(low > 0 ? low : 0),
+          static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row, s.sums + row * lanes,
+          to.mix + row * layer_.padded_dim, layer_.padded_dim);
     };
     low <= 0 && high >= tile_positions - 1 ? softmax_seen(std::true_type{}) : softmax_seen(std::false_type{});
     X* probabilities = s.probabilities + m * x_rows * probability_row<Values>;
@@ -325,7 +328,8 @@ class Attention {
 
   // The values of a tile from its keys, of the segments that any query sees.
   void make_values(const AttentionTask& task, Scratch& s, std::int64_t position, Tile& tile) const {
-    const std::int64_t past = work_.past_seen(task) - position, seen = work_.first_seen(work_.first_position(task)) - position;
+    const std::int64_t past = work_.past_seen(task) - position;
+    const std::int64_t seen = work_.first_seen(work_.first_position(task)) - position;
     for (int j = 0; j < tile_segments; ++j) {
       std::uint32_t* to = s.made + j * (panel / per_step) * layer_.padded_dim;
       tile.values[j] = to;
@@ -393,15 +397,16 @@ class Attention {
 
 template <class Value, class Keys, class Values>
 void divide(Pool& pool, const KVLayer& layer, const AttentionMetadata& metadata, AttentionPlan& plan) {
-  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, plan.causal, {1.0f, 0.0f, nullptr, nullptr, 0}, nullptr)
+  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, plan.causal,
+                                 {1.0f, 0.0f, nullptr, nullptr, 0}, nullptr)
       .divide(pool, plan);
 }
 
 template <class Value, class Keys, class Values>
 void attention(Pool& pool, const void* q, const KVLayer& layer, const AttentionMetadata& metadata,
                const AttentionPlan& plan, const Scores& scores, void* out) {
-  Attention<Value, Keys, Values>(static_cast<const Value*>(q), layer, metadata, plan.heads, plan.window, plan.causal, scores,
-                                 static_cast<Value*>(out))
+  Attention<Value, Keys, Values>(static_cast<const Value*>(q), layer, metadata, plan.heads, plan.window, plan.causal,
+                                 scores, static_cast<Value*>(out))
       .run(pool, plan);
 }
 

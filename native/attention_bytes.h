@@ -9,6 +9,7 @@
 // A row is scaled by its own largest number, so its bits depend on nothing but itself.
 #pragma once
 #include "attention_rows.h"
+#include "float16.h"
 #include "quantize.h"
 #include "tile.h"
 
@@ -36,8 +37,8 @@ INLINE vf joined(const Split& split, const float* high, const float* low) {
 }
 
 // One query's values → rows `high` and `low` of signed bytes as the product reads them, filled up with zeros to whole
-// steps: up to 127 · 256, so that high is at most 127. One with a NaN or an infinity is zeros with scale NaN, one of zeros
-// has scale 1, by which a mask of −∞ stays one.
+// steps: up to 127 · 256, so that high is at most 127. One with a NaN or an infinity is zeros with scale NaN, one of
+// zeros has scale 1, by which a mask of −∞ stays one.
 template <class Keys, class Value>
 INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X* high, typename Keys::X* low) {
   constexpr float most = 127 * 256;
@@ -63,8 +64,8 @@ INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X
 }
 
 // One row of probabilities, each times the scale of its position's values, → rows of unsigned bytes, and their scale.
-// What nobody has written may have any scale, and has probability 0; so a broken value is not seen where its probability
-// has come to 0.
+// What nobody has written may have any scale, and has probability 0; so a broken value is not seen where its
+// probability has come to 0.
 template <class Values>
 INLINE float split_probabilities(const vf (&p)[tile_positions / lanes], const float* const* scales,
                                  typename Values::X* high, typename Values::X* low) {

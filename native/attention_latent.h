@@ -1,8 +1,8 @@
-// Values that are the first part of the keys, as in latent attention: 16 positions of them in the form in which a mix reads
-// values, made of the form in which scores read keys.
+// Values that are the first part of the keys, as in latent attention: 16 positions of them in the form in which a mix
+// reads values, made of the form in which scores read keys.
 //
-// A key's lanes go down the positions (a step of the dimension after the other), a value's along the dimension. So this is
-// a transposition: within a lane of several values, then of lanes. It is done once for a tile of positions, whatever
+// A key's lanes go down the positions (a step of the dimension after the other), a value's along the dimension. So this
+// is a transposition: within a lane of several values, then of lanes. It is done once for a tile of positions, whatever
 // number of queries and heads meet it there.
 #pragma once
 #include <utility>
@@ -52,8 +52,8 @@ INLINE void turn_rows(vu (&rows)[count]) {
   if constexpr (count > 8) round(std::integral_constant<int, 8>{});
 }
 
-// keys: of 16 positions, steps `block` lanes apart → values [16 / per_step][width] lanes, of the first `width` dimensions
-// (a multiple of 16). int8: from value + 128 to value.
+// keys: of 16 positions, steps `block` lanes apart → values [16 / per_step][width] lanes, of the first `width`
+// dimensions (a multiple of 16). int8: from value + 128 to value.
 template <int per_step>
 void values_of_keys(const std::uint32_t* keys, std::int64_t block, std::int64_t width, std::uint32_t* values) {
   constexpr int count = lanes / per_step;  // vectors of a square, and values' rows that it fills

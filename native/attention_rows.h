@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "elementary.h"
+#include "float16.h"
 #include "tile.h"
 #include "types.h"
 
@@ -77,7 +79,8 @@ __attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::in
 template <class Dot>
 constexpr std::int64_t probability_row = tile_positions / Dot::values_per_step * Dot::x_per_step;
 
-// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments. Sums of whole numbers begin with 0.
+// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments. Sums of whole numbers begin with
+// 0.
 template <class Dot, int M, int P>
 __attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, const std::uint32_t* const* values,
                                       int segments, std::int64_t column, std::int64_t width, Prefetch prefetch,
@@ -137,8 +140,8 @@ INLINE void with_shape(int rows, int panels, Then&& then) {
 // above 1 do no harm. `all_seen`: the query sees each of the 64 positions, else those from `first` to `last`. The rest
 // have probability 0, whatever stands there.
 template <int degree, bool all_seen>
-INLINE void online_softmax(vf (&p)[tile_positions / lanes], float scale, int first, int last, float* largest_score, float* sums,
-                  float* mix, std::int64_t width) {
+INLINE void online_softmax(vf (&p)[tile_positions / lanes], float scale, int first, int last, float* largest_score,
+                           float* sums, float* mix, std::int64_t width) {
   constexpr int count = tile_positions / lanes;
   if constexpr (!all_seen) {
     vi lane;

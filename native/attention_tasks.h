@@ -24,8 +24,8 @@ class AttentionPartition {
       : metadata_(metadata), kv_heads_(kv_heads), group_(group), window_(window), causal_(causal),
         tokens_per_task_(group >= rows_per_task ? 1 : rows_per_task / group) {}
 
-  // part_bytes: that the result of a piece takes. Tasks of which there would be too many pieces stay whole, which changes
-  // no bits.
+  // part_bytes: that the result of a piece takes. Tasks of which there would be too many pieces stay whole, which
+  // changes no bits.
   void plan(Pool& pool, std::int64_t part_bytes, AttentionPlan& plan) const {
     for_tasks([&](const AttentionTask& task) { plan.cost += cost(task); });
     std::int64_t most = pool.threads() > 1 ? plan.cost / (pieces_per_thread * pool.threads()) : plan.cost;

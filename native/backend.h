@@ -27,8 +27,8 @@ namespace inflight {
 inline std::int64_t item_bytes(Format format) { return format == Format::bf16 ? 2 : 4; }
 inline std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
 
-// Where what adapters add to a product is made: sums of x · Aᵀ, those as activations are held, those of one part, and what is
-// added.
+// Where what adapters add to a product is made: sums of x · Aᵀ, those as activations are held, those of one part, and
+// what is added.
 struct LowRankMemory {
   Buffer sums, lowered, part, added;
 };
@@ -47,8 +47,8 @@ inline const Kernels* kernels_of(const std::string& isa) {
       refuse("this build has no kernels for \"" + isa + "\"; `inflight doctor --kernels all` compiles all of them");
   }
   if (available.empty())
-    refuse("this build has kernels for " + compiled + ", which this processor does not run; `inflight doctor --kernels all` "
-           "compiles those for it");
+    refuse("this build has kernels for " + compiled + ", which this processor does not run; "
+           "`inflight doctor --kernels all` compiles those for it");
   refuse("this machine has no instruction set \"" + isa + "\"; it has " + available);
 }
 
@@ -69,7 +69,8 @@ class Backend {
     std::vector<Pool::Cpus> each(static_cast<std::size_t>(threads), Pool::Cpus{nullptr, 0});
     for (std::size_t i = 0; i < cpus.size(); ++i) {
       for (const int cpu : cpus[i])
-        if (cpu < 0 || cpu >= 1024) refuse("CPUs are numbered from 0 to 1023, so that there is no " + std::to_string(cpu));
+        if (cpu < 0 || cpu >= 1024)
+          refuse("CPUs are numbered from 0 to 1023, so that there is no " + std::to_string(cpu));
       each[i] = {cpus[i].data(), static_cast<int>(cpus[i].size())};
     }
     pool_ = std::make_unique<Pool>(threads, each.data(), hold_caller);
@@ -191,8 +192,8 @@ inline std::vector<std::string> available_isas() {
   return names;
 }
 
-// Of each instruction set its name, the CPU's features that it needs, whether this machine runs it, and whether this build
-// has it; best first.
+// Of each instruction set its name, the CPU's features that it needs, whether this machine runs it, and whether this
+// build has it; best first.
 inline nb::list list_instruction_sets() {
   int count = 0;
   const InstructionSet* sets = instruction_sets(&count);

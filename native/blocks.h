@@ -3,6 +3,7 @@
 // Knows how each type lays them within a block, as execution/checkpoints/gguf/dequantize.py does, whose numbers are
 // these to the last bit: one rounding after the product, one after the sum. Does not know what becomes of them.
 #pragma once
+#include "float16.h"
 #include "simd.h"
 #include "types.h"
 
@@ -23,7 +24,7 @@ INLINE std::uint32_t word_at(const std::uint8_t* at) {
   return word;
 }
 
-// -- codes of 4 bits ---------------------------------------------------------------------------------------------------
+// -- codes of 4 bits --------------------------------------------------------------------------------------------------
 // Where the first code stands; of how many bytes the lower halves come first, then the upper ones.
 constexpr std::int64_t first_code(BlockType type) {
   switch (type) {
@@ -47,7 +48,8 @@ INLINE std::int32_t meaning(std::uint32_t code) {
   return static_cast<std::int32_t>(code);
 }
 
-// Eight neighbouring codes of a group from input 8 · line on: four in the lower halves of bytes, four in the upper ones.
+// Eight neighbouring codes of a group from input 8 · line on: four in the lower halves of bytes, four in the upper
+// ones.
 template <BlockType type>
 INLINE std::uint32_t code_line(const std::uint8_t* block, std::int64_t group, std::int64_t line) {
   const std::uint8_t* run = block + first_code(type);
@@ -99,7 +101,7 @@ INLINE void group_scales(const std::uint8_t* block, float* scales, float* offset
   }
 }
 
-// -- codes of 8 bits ---------------------------------------------------------------------------------------------------
+// -- codes of 8 bits --------------------------------------------------------------------------------------------------
 // The whole numbers of a block.
 template <BlockType type>
 INLINE void whole_numbers(const std::uint8_t* block, std::int8_t* out) {
@@ -129,7 +131,7 @@ INLINE void whole_numbers(const std::uint8_t* block, std::int8_t* out) {
   }
 }
 
-// -- numbers -----------------------------------------------------------------------------------------------------------
+// -- numbers ----------------------------------------------------------------------------------------------------------
 // Of one block of so many values.
 template <BlockType type>
 INLINE void numbers(const std::uint8_t* block, std::int64_t values, float* out) {

@@ -63,7 +63,8 @@ void BPE::set_byte_tokens() {
 void BPE::split(std::string_view word, std::vector<Symbol>& symbols) const {
   const auto add = [&](std::int32_t id, std::size_t begin, std::size_t bytes, bool is_text) {
     const auto at = static_cast<std::int32_t>(symbols.size());
-    symbols.push_back({id, at - 1, at + 1, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(bytes), is_text});
+    symbols.push_back(
+        {id, at - 1, at + 1, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(bytes), is_text});
   };
   bool was_unknown = false;  // several unknown characters together are one unknown token
   for (std::size_t at = 0, bytes; at < word.size(); at += bytes) {
@@ -73,7 +74,8 @@ void BPE::split(std::string_view word, std::vector<Symbol>& symbols) const {
       add(id, at, bytes, true);
       was_unknown = false;
     } else if (falls_back) {
-      for (std::size_t n = 0; n < bytes; ++n) add(byte_tokens_[static_cast<std::uint8_t>(word[at + n])], at + n, 1, false);
+      for (std::size_t n = 0; n < bytes; ++n)
+        add(byte_tokens_[static_cast<std::uint8_t>(word[at + n])], at + n, 1, false);
     } else if (unknown != StringTable::none) {
       if (was_unknown)
         symbols.back().bytes += static_cast<std::uint32_t>(bytes);
@@ -124,7 +126,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> BPE::pairs() const {
                        static_cast<std::int32_t>((one.key & 0xFFFFFFFFu) - 1)});
   for (std::size_t id = 0; !order_.empty() && id < tokens_.numbers(); ++id) {
     const std::string_view text = tokens_.text(static_cast<std::int32_t>(id));
-    for (std::size_t at = text.empty() ? 0 : character_bytes(text[0]); at < text.size(); at += character_bytes(text[at])) {
+    std::size_t at = text.empty() ? 0 : character_bytes(text[0]);
+    for (; at < text.size(); at += character_bytes(text[at])) {
       const std::int32_t right = tokens_.find(text.substr(at)), left = tokens_.find(text.substr(0, at));
       if (left != StringTable::none && right != StringTable::none)
         found.push_back({order_of(static_cast<std::int32_t>(id), text.substr(0, at)), left, right});

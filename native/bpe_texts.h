@@ -209,8 +209,8 @@ class Vocabulary {
     return ids_of(tokens);
   }
 
-  // The same without a space before each part, with the characters of the text that each token stands for: (ids, begins,
-  // ends). A character of several tokens belongs to each of them.
+  // The same without a space before each part, with the characters of the text that each token stands for: (ids,
+  // begins, ends). A character of several tokens belongs to each of them.
   nb::tuple encode_places(nb::handle text, const AddedTokens& added) const {
     const std::string_view whole = utf8(text);
     std::vector<WordToken> tokens;
@@ -293,7 +293,8 @@ class Vocabulary {
   StringTable read(const FileStrings& strings, nb::handle kinds, bool spaces) {
     enum { unknown = 2, control = 3, defined = 4, unused = 5 };
     std::optional<Array> array;
-    if (!kinds.is_none()) array.emplace(kinds, "kinds", Kind::i32, std::initializer_list<std::int64_t>{strings.ends.size(0)});
+    if (!kinds.is_none())
+      array.emplace(kinds, "kinds", Kind::i32, std::initializer_list<std::int64_t>{strings.ends.size(0)});
     const std::int32_t* kind = array ? array->data<const std::int32_t>() : nullptr;
     StringTable tokens;
     const std::size_t count = strings.size();

@@ -1,6 +1,7 @@
-// What a row's filters leave, in buckets by its distance from the largest: only those in which a cut or the draw falls are
-// put in order.
+// What a row's filters leave, in buckets by its distance from the largest: only those in which a cut or the draw falls
+// are put in order.
 #pragma once
+#include "elementary.h"
 #include "row_logits.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -19,7 +20,8 @@ class Buckets {
     ordered_ = memory.take<bool>(buckets);
   }
 
-  char* memory() const { return reinterpret_cast<char*>(placed_); }  // of 8 bytes for each logit, before anything is placed
+  // Of 8 bytes for each logit, before anything is placed.
+  char* memory() const { return reinterpret_cast<char*>(placed_); }
 
   // Of n candidates by rising id; within a bucket they stay so.
   void fill(const Candidate* found, std::int64_t n, float top) {
@@ -34,8 +36,8 @@ class Buckets {
     for (int b = 0; b < buckets; ++b) mass_[b] = kept_[b] > 0 ? mass_of(placed_ + begin_[b], kept_[b], top_) : 0;
   }
 
-  // Of all logits: counts and masses alone, with the bits that `fill` gives them. Who is in a bucket is looked up when it
-  // is put in order.
+  // Of all logits: counts and masses alone, with the bits that `fill` gives them. Who is in a bucket is looked up when
+  // it is put in order.
   void fill_all(const RowLogits& row, float temperature, float top) {
     clear(top);
     row_ = &row, temperature_ = temperature;
@@ -89,7 +91,8 @@ class Buckets {
     }
   }
 
-  // Keeps the first that make up a share of a mass. False, and nothing is changed, where that hangs on the mass's error.
+  // Keeps the first that make up a share of a mass. False, and nothing is changed, where that hangs on the mass's
+  // error.
   bool keep_mass(double share, Mass of) {
     const double target = share * of.total, margin = share * of.error;
     double passed = 0;

@@ -1,6 +1,6 @@
-// Rows are brought into the order of heads, so that each head's matrix meets the parts of all tokens at once: a task of the
-// product is a group of a head's outputs, and threads share the tasks of many heads. Heads are taken some at a time, so
-// that what a long prompt yields in float32 stays in the caches and small.
+// Rows are brought into the order of heads, so that each head's matrix meets the parts of all tokens at once: a task of
+// the product is a group of a head's outputs, and threads share the tasks of many heads. Heads are taken some at a
+// time, so that what a long prompt yields in float32 stays in the caches and small.
 #include "by_head.h"
 
 #include <vector>
@@ -15,7 +15,8 @@ constexpr std::int64_t max_sums = 1 << 20;  // float32, that a product of some h
 void run_by_head(Pool& pool, const RowKernels& kernels, const ProductKernels& products, Format format,
                  const HeadWeights& weights, const void* x, std::int64_t tokens, std::int64_t stride, void* out) {
   if (tokens == 0) return;
-  const std::int64_t heads = weights.heads, item = format == Format::bf16 ? 2 : 4, most = max_sums / (tokens * weights.rows);
+  const std::int64_t heads = weights.heads, item = format == Format::bf16 ? 2 : 4;
+  const std::int64_t most = max_sums / (tokens * weights.rows);
   const std::int64_t at_once = most < 1 ? 1 : most < heads ? most : heads;
   auto* sums = static_cast<float*>(pool.scratch(2, at_once * tokens * weights.rows * sizeof(float)));
   void* sorted = tokens == 1 ? nullptr : pool.scratch(3, at_once * tokens * weights.columns * item);

@@ -1,4 +1,5 @@
-// Which instruction sets there are, what each is made of, which were compiled, and which this CPU and its system can run.
+// Which instruction sets there are, what each is made of, which were compiled, and which this CPU and its system can
+// run.
 #include "cpu.h"
 #include "types.h"
 

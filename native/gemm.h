@@ -3,9 +3,11 @@
 // Knows how sums become outputs and how work is cut for caches and threads. A product may be several (the experts of a
 // mixture, each for its own rows of x): they are one job of the pool. A task is a group of 32 outputs for up to 192
 // tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read from memory once
-// and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory between blocks, exactly,
-// so cutting changes no bits.
+// and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory between blocks,
+// exactly, so cutting changes no bits.
 #pragma once
+#include "elementary.h"
+#include "float16.h"
 #include "parallel.h"
 #include "stage.h"
 #include "tile.h"
@@ -52,8 +54,8 @@ INLINE vf meant(const Weights& w, const float* sums, std::int64_t lane) {
   }
 }
 
-// A tile's sums and where they belong: [tokens][32], rows from `token` on, outputs from `lane` of all lanes on. added: as of
-// a share.
+// A tile's sums and where they belong: [tokens][32], rows from `token` on, outputs from `lane` of all lanes on. added:
+// as of a share.
 struct Finished {
   const float* sums;
   std::int64_t token, tokens, lane;
@@ -172,7 +174,8 @@ class Product {
   }
 
  private:
-  // Outputs that are written past the caches: of a vocabulary (what a layer's product writes is read at once), and many.
+  // Outputs that are written past the caches: of a vocabulary (what a layer's product writes is read at once), and
+  // many.
   static constexpr std::int64_t vocabulary = 1 << 15, beyond_caches = 1 << 22;
   static bool on_lines(const void* out, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && stride % panel == 0;
@@ -214,8 +217,10 @@ class Product {
     // The last group may have outputs in one panel alone.
     const std::int64_t lanes = w_.gate_up || w_.rows - task.group * group_lanes > panel ? group_lanes : panel;
     for (std::int64_t at = 0; at < lanes; at += tile_width(rows) * panel) {
-      const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
-      run_tile<F>(rows, {from, at, w_.spans, static_cast<int>(block.steps), x, x_.stride, sums + at, block.first, ahead});
+      // The first fetch for all of the group.
+      const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};
+      const int steps = static_cast<int>(block.steps);
+      run_tile<F>(rows, {from, at, w_.spans, steps, x, x_.stride, sums + at, block.first, ahead});
     }
   }
 

@@ -1,11 +1,12 @@
-// Latent attention on the rows' side: compressed vectors and rotated keys into the cache, queries apart; what products by
-// head yield back to its token. attention_latent.h reads the cache.
+// Latent attention on the rows' side: compressed vectors and rotated keys into the cache, queries apart; what products
+// by head yield back to its token. attention_latent.h reads the cache.
 #pragma once
 #include "norm_rope.h"
 
 namespace inflight::INFLIGHT_ISA {
 
-// q [tokens][heads][nope + 2 · pairs], kv [tokens][rank + 2 · pairs]; rope.k_norm is the weight of the norm of `rank` numbers.
+// q [tokens][heads][nope + 2 · pairs], kv [tokens][rank + 2 · pairs]; rope.k_norm is the weight of the norm of `rank`
+// numbers.
 template <bool int8, class Value>
 void rotate_and_write_latent(Pool& pool, const float* q, const float* kv, std::int64_t heads, std::int64_t nope,
                              const KVLayer& layer, const AttentionMetadata& metadata, const Rope& rope, Value* nope_out,
@@ -33,7 +34,8 @@ void rotate_and_write_latent(Pool& pool, const float* q, const float* kv, std::i
   });
 }
 
-// x [count][tokens][width], of heads from `first` on, → the first `width` values of each in out [tokens][heads][stride].
+// x [count][tokens][width], of heads from `first` on, → the first `width` values of each in out
+// [tokens][heads][stride].
 template <class Value>
 void place_heads(Pool& pool, const float* x, std::int64_t count, std::int64_t tokens, std::int64_t width,
                  std::int64_t heads, std::int64_t first, std::int64_t stride, Value* out) {

@@ -46,7 +46,8 @@ class Mapping {
   std::size_t bytes_;
 };
 
-Memory::Memory(std::size_t bytes) : mapping_(std::make_shared<Mapping>(bytes)), data_(mapping_->data()), bytes_(bytes) {}
+Memory::Memory(std::size_t bytes)
+    : mapping_(std::make_shared<Mapping>(bytes)), data_(mapping_->data()), bytes_(bytes) {}
 
 Memory::Memory(std::shared_ptr<Mapping> mapping, void* data, std::size_t bytes)
     : mapping_(std::move(mapping)), data_(data), bytes_(bytes) {}

@@ -1,8 +1,8 @@
 // Big zeroed buffers straight from the system, on huge pages where the system has them.
 //
 // A model has hundreds of matrices of a megabyte or two. Each in a mapping of its own would be left with small pages
-// wherever it is no multiple of a huge one, and reading it would take a fifth longer; so they stand side by side, in the
-// order in which they are packed, which is that in which a step reads them.
+// wherever it is no multiple of a huge one, and reading it would take a fifth longer; so they stand side by side, in
+// the order in which they are packed, which is that in which a step reads them.
 #pragma once
 #include <cstddef>
 #include <functional>

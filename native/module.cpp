@@ -44,8 +44,10 @@ Spans spans_of(const std::vector<inflight::TraceSpan>& spans) {
 // How each piece of a matrix is held.
 std::vector<std::string> holds_of(const inflight::Linear& linear) {
   std::vector<std::string> all;
-  for (const auto& piece : linear.pieces)
-    all.emplace_back(piece.layout.hold == inflight::Hold::int8 ? "int8" : piece.layout.hold == inflight::Hold::int4 ? "int4" : "act");
+  for (const auto& piece : linear.pieces) {
+    const inflight::Hold hold = piece.layout.hold;
+    all.emplace_back(hold == inflight::Hold::int8 ? "int8" : hold == inflight::Hold::int4 ? "int4" : "act");
+  }
   return all;
 }
 
@@ -144,7 +146,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("jobs", [](const Trace& trace) { return spans_of(trace.jobs()); })
       .def_prop_ro("workers", [](const Trace& trace) {
         std::vector<Spans> all;
-        for (std::int64_t worker = 0; worker < trace.workers(); ++worker) all.push_back(spans_of(trace.of_worker(worker)));
+        for (std::int64_t worker = 0; worker < trace.workers(); ++worker)
+          all.push_back(spans_of(trace.of_worker(worker)));
         return all;
       });
   nb::class_<Backend>(m, "Backend")
@@ -152,7 +155,8 @@ NB_MODULE(_native, m) {
            nb::arg("dtype"), nb::arg("threads"), nb::arg("isa"), nb::arg("cpus"), nb::arg("hold_caller"),
            nb::arg("first_touch"))
       .def_prop_ro("isa", &Backend::isa)
-      .def("pack_linear", nb::overload_cast<Backend&, nb::list, nb::handle>(&pack_linear), nb::arg("pieces"), nb::arg("bias").none())
+      .def("pack_linear", nb::overload_cast<Backend&, nb::list, nb::handle>(&pack_linear), nb::arg("pieces"),
+           nb::arg("bias").none())
       .def("pack_gate_up", &pack_gate_up, nb::arg("piece"), nb::arg("bias").none())
       .def("pack_experts", &pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("scores"),
            nb::arg("renormalize"), nb::arg("sum_offset"), nb::arg("jitter"), nb::arg("correction").none(),

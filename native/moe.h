@@ -3,6 +3,7 @@
 // Knows `Mixture` of types.h. Everything here looks at one token alone, in an order of its own, so that its bits do not
 // depend on who shares its experts. Which experts' matrices go with which rows is arranged by experts.cpp.
 #pragma once
+#include "elementary.h"
 #include "parallel.h"
 #include "types.h"
 

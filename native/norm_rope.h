@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "float16.h"
 #include "parallel.h"
 #include "quantize.h"
 #include "types.h"
@@ -67,8 +68,8 @@ void normalise(Pool& pool, const float* x, const float* weight, float eps, std::
   });
 }
 
-// What a layer norm takes off a row, and multiplies it by. The mean of large numbers is off by a few of their last bits:
-// what is left of it among the centred ones is taken off, too.
+// What a layer norm takes off a row, and multiplies it by. The mean of large numbers is off by a few of their last
+// bits: what is left of it among the centred ones is taken off, too.
 struct Centre {
   float mean, rest, inverse;
   INLINE vf of(vf x) const { return (x - mean - rest) * inverse; }
@@ -190,7 +191,8 @@ void map_rows(Pool& pool, const float* x, std::int64_t tokens, std::int64_t widt
 
 // One token's keys (of one head) into its slot of a block.
 template <bool int8, class Value>
-__attribute__((noinline)) void write_key(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const Value* key) {
+__attribute__((noinline)) void write_key(const KVLayer& layer, std::uint32_t* head, std::int64_t slot,
+                                         const Value* key) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
   const std::int64_t width = layer.key_dim, block = layer.block_size;
   std::uint32_t* to = head + slot;
@@ -208,7 +210,8 @@ __attribute__((noinline)) void write_key(const KVLayer& layer, std::uint32_t* he
 
 // The same for its values.
 template <bool int8, class Value>
-__attribute__((noinline)) void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const float* values) {
+__attribute__((noinline)) void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t slot,
+                                            const float* values) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
   const std::int64_t width = layer.value_dim;
   std::uint32_t* to = head + layer.key_lanes + slot / per_step * layer.padded_dim;

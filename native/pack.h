@@ -1,12 +1,14 @@
-// A checkpoint's matrices → packed weights, in the held format, int8 or int4; and rows taken back out of a packed table.
+// A checkpoint's matrices → packed weights, in the held format, int8 or int4; and rows taken back out of a packed
+// table.
 //
 // Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 32
 // outputs at a time, so that packing takes no memory beside the result.
 #pragma once
 #include "blocks.h"
+#include "float16.h"
+#include "group_scales.h"
 #include "parallel.h"
 #include "quantize.h"
-#include "quantize4.h"
 #include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -184,11 +186,12 @@ inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w
       }
     }
   });
-  return hold_scales(scales, spans, w.spans.offsets, 1, reinterpret_cast<std::uint16_t*>(first) + lane, 2 * w.step_lanes);
+  auto* to = reinterpret_cast<std::uint16_t*>(first) + lane;
+  return hold_scales(scales, spans, w.spans.offsets, 1, to, 2 * w.step_lanes);
 }
 
-// The lanes of a group of outputs that are plain, which are quantized, and those that come as codes. scales: [2][spans][32],
-// of which the second are offsets, to work in.
+// The lanes of a group of outputs that are plain, which are quantized, and those that come as codes. scales:
+// [2][spans][32], of which the second are offsets, to work in.
 template <int bits>
 void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, float* factors, float* scales) {
   const std::int64_t spans = w.steps, inputs = w.group_spans * w.spans.inputs;

@@ -355,8 +355,8 @@ inline std::shared_ptr<Table> pack_table(Backend& backend, nb::object table) {
   return packed;
 }
 
-// An untied one is held plain, of pieces that follow one another along its rows, plain ones or blocks. share: columns of
-// a row that get one scale, where they are held as bytes; 0 where rows are held as they are.
+// An untied one is held plain, of pieces that follow one another along its rows, plain ones or blocks. share: columns
+// of a row that get one scale, where they are held as bytes; 0 where rows are held as they are.
 inline std::shared_ptr<Table> pack_rows(Backend& backend, nb::iterable pieces, std::int64_t table_rows,
                                         std::int64_t columns, std::int64_t share) {
   if (table_rows < 1 || columns < 1) refuse("a table has rows and columns");
@@ -374,7 +374,8 @@ inline std::shared_ptr<Table> pack_rows(Backend& backend, nb::iterable pieces, s
     if (source.columns != columns || matrix.rows > table_rows - filled)
       refuse("the pieces of a table do not make " + std::to_string(table_rows) + " rows of " + std::to_string(columns));
     if (share && matrix.kind == Source::blocks && share % matrix.blocks.values != 0)
-      refuse("a share of " + std::to_string(share) + " columns is no blocks of " + std::to_string(matrix.blocks.values));
+      refuse("a share of " + std::to_string(share) + " columns is no blocks of " +
+             std::to_string(matrix.blocks.values));
     auto* to = static_cast<char*>(packed->memory.data()) + filled * columns * item;
     backend.run([&](Pool& pool, const RowKernels& kernels) {
       if (share) {

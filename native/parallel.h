@@ -19,8 +19,8 @@ class Claims {
   alignas(64) std::int64_t count_;
 };
 
-// Tasks 0 … count − 1 in runs: each worker goes through neighbours in order, because what neighbours read stands side by
-// side in memory; who has none left takes the later half of what another has.
+// Tasks 0 … count − 1 in runs: each worker goes through neighbours in order, because what neighbours read stands side
+// by side in memory; who has none left takes the later half of what another has.
 class WorkRanges {
  public:
   // `bounds` holds a run for each worker, begin << 32 | end, a cache line each.
@@ -41,7 +41,9 @@ class WorkRanges {
 
  private:
   static constexpr std::int64_t line = 8;  // numbers in a cache line
-  static std::uint64_t run(std::int64_t begin, std::int64_t end) { return std::uint64_t(begin) << 32 | std::uint64_t(end); }
+  static std::uint64_t run(std::int64_t begin, std::int64_t end) {
+    return std::uint64_t(begin) << 32 | std::uint64_t(end);
+  }
   static std::int64_t begin(std::uint64_t run) { return std::int64_t(run >> 32); }
   static std::int64_t end(std::uint64_t run) { return std::int64_t(run & 0xffffffffu); }
   std::uint64_t& at(int worker) { return bounds_[worker * line]; }

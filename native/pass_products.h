@@ -55,11 +55,13 @@ inline void product(PreparedPass& pass, const Activation& x, const Linear& linea
   expect(x, "x", pass.act(), linear.columns);
   begin(out, held ? pass.act() : Kind::f32, linear.rows, x.rows);
   AddedRows added(pass.backend(), pass.adapted(), linear);
-  const std::int64_t item = pass.backend().item(), of_out = linear.rows * (held ? item : 4), most = added.rows_at_once();
+  const std::int64_t item = pass.backend().item(), of_out = linear.rows * (held ? item : 4);
+  const std::int64_t most = added.rows_at_once();
   pass.run([&](Pool& pool, const RowKernels& kernels) {
     const auto* from = static_cast<const char*>(x.array.data());
     auto* to = static_cast<char*>(out.array.data());
-    if (added.none()) return product_of_rows(pass.backend(), pool, kernels, linear, epilogue, from, x.rows, nullptr, to);
+    if (added.none())
+      return product_of_rows(pass.backend(), pool, kernels, linear, epilogue, from, x.rows, nullptr, to);
     for (std::int64_t row = 0; row < x.rows; row += most) {
       const std::int64_t count = std::min(most, x.rows - row);
       const void* rows = from + row * x.columns * item;

@@ -84,10 +84,11 @@ class Pool::Workers {
     number_ = ++made;
     try {
       for (int worker = 1; worker < threads; ++worker) {
-        threads_.emplace_back([this, worker, own = Numbers(cpus[worker].first, cpus[worker].first + cpus[worker].count)] {
-          stay_on(own);
-          work(worker);
-        });
+        threads_.emplace_back(
+            [this, worker, own = Numbers(cpus[worker].first, cpus[worker].first + cpus[worker].count)] {
+              stay_on(own);
+              work(worker);
+            });
       }
     } catch (...) {  // the system gives no more threads
       end();

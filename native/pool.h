@@ -1,7 +1,7 @@
 // A pool of threads that runs one job at a time on all of them.
 //
-// Knows threads, waiting and per-thread scratch memory; knows nothing of kernels. Workers spin for a short while after a
-// job, because the next kernel of a step follows within microseconds, and then sleep: an idle engine uses no CPU.
+// Knows threads, waiting and per-thread scratch memory; knows nothing of kernels. Workers spin for a short while after
+// a job, because the next kernel of a step follows within microseconds, and then sleep: an idle engine uses no CPU.
 // A job does not wait for workers that come too late: cores are shared, and a worker that the system has put aside must
 // not hold up a step whose tasks the others have finished.
 //
@@ -39,9 +39,9 @@ class Pool {
     int count;
   };
 
-  // cpus: of each thread where it stays, the caller's first. hold_caller: whoever calls `run` stays on its CPUs from then
-  // on, and with it the processes and threads that it starts; else the caller goes where the system puts it. Throws
-  // std::system_error where the system gives no more threads.
+  // cpus: of each thread where it stays, the caller's first. hold_caller: whoever calls `run` stays on its CPUs from
+  // then on, and with it the processes and threads that it starts; else the caller goes where the system puts it.
+  // Throws std::system_error where the system gives no more threads.
   Pool(int threads, const Cpus* cpus, bool hold_caller);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -50,18 +50,18 @@ class Pool {
   int threads() const;
 
   // Runs body(context, worker) on the caller (worker 0) and on every worker that wakes before the caller has finished;
-  // returns when all who entered have left. The body claims tasks from the context until none is left. One job at a time:
-  // callers take turns.
+  // returns when all who entered have left. The body claims tasks from the context until none is left. One job at a
+  // time: callers take turns.
   void run(Body body, void* context);
 
-  // Writes a zero to each page, of 4 KiB, of memory that is all zeros: worker w to those of its part, w of as many equal
-  // parts as there are threads. The system puts a page near whoever writes to it first.
+  // Writes a zero to each page, of 4 KiB, of memory that is all zeros: worker w to those of its part, w of as many
+  // equal parts as there are threads. The system puts a page near whoever writes to it first.
   void touch(char* data, std::size_t bytes);
   // From now on each job is recorded there; null: none is. Not while one runs.
   void record(Trace* trace);
 
-  // Memory of at least `bytes` for the caller of `run`, that stays valid until the next call with the same slot (0 … 3).
-  // Throws std::bad_alloc.
+  // Memory of at least `bytes` for the caller of `run`, that stays valid until the next call with the same slot (0 …
+  // 3). Throws std::bad_alloc.
   void* scratch(int slot, std::size_t bytes);
 
   // Every worker's own memory will have at least `bytes`. Called before `run`, since a worker has nobody to throw to.

@@ -4,6 +4,7 @@
 #pragma once
 #include <time.h>
 
+#include "dots.h"
 #include "parallel.h"
 
 namespace inflight::INFLIGHT_ISA {

@@ -13,6 +13,7 @@ namespace inflight::INFLIGHT_ISA {
 
 // Activations held as Value, weights as F reads them, keys and values of the cache as Keys and Values read them.
 template <class Value, class F, class Keys = F, class Values = F>
-constexpr ProductKernels products = {gemm<F, Value>, divide<Value, Keys, Values>, attention<Value, Keys, Values>, peak<Keys>};
+constexpr ProductKernels products = {gemm<F, Value>, divide<Value, Keys, Values>, attention<Value, Keys, Values>,
+                                     peak<Keys>};
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -1,12 +1,14 @@
 // float32 → int8 with one scale for neighbouring numbers: 32 activations of a token, a group of an output's weights, a
 // position's key or value of one head.
 //
-// Symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · 127 / largest), ties to even,
-// hence −127 … 127. The same bits on every instruction set and in numpy (backends/int8.py). A row without a number above
-// 2⁻¹⁰⁰ is all zeros with scale 0; one with a NaN or an infinity has scale NaN, so that what it yields is seen as broken.
+// Symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · 127 / largest), ties to
+// even, hence −127 … 127. The same bits on every instruction set and in numpy (backends/int8.py). A row without a
+// number above 2⁻¹⁰⁰ is all zeros with scale 0; one with a NaN or an infinity has scale NaN, so that what it yields is
+// seen as broken.
 #pragma once
 #include <utility>
 
+#include "float16.h"
 #include "simd.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -58,7 +60,8 @@ INLINE std::int32_t quantize(const Value* from, std::int64_t count, const Scale&
     std::memset(to, 0, count);
     return 0;
   }
-  const vf magic = all(12582912.0f), inverse = all(scale.inverse);  // 1.5 · 2²³ leaves the nearest integer in the low bits
+  const vf magic = all(12582912.0f);  // 1.5 · 2²³ leaves the nearest integer in the low bits
+  const vf inverse = all(scale.inverse);
   vi sums{};
   by_vectors(from, count, [&](vf x, std::int64_t at, int many) {
     const vi q = (vi)(x * inverse + magic) - (vi)magic;
@@ -76,10 +79,10 @@ INLINE vf butterflies(vf x, std::integer_sequence<int, at...>) {
   return other + (vf)((vu)x ^ vu{(at & distance ? 0x80000000u : 0u)...});
 }
 
-// A head's `width` numbers, in place → a Walsh-Hadamard transform of each run of as many as the largest power of two that
-// divides the width, so that one large channel is spread over all that share its scale (backends/channel_mixing.py has
-// the rule). Scaled by powers of two, of keys and queries together 1 / run, so q · k stays. Behind `width` there is room
-// for a vector's rest.
+// A head's `width` numbers, in place → a Walsh-Hadamard transform of each run of as many as the largest power of two
+// that divides the width, so that one large channel is spread over all that share its scale (backends/channel_mixing.py
+// has the rule). Scaled by powers of two, of keys and queries together 1 / run, so q · k stays. Behind `width` there is
+// room for a vector's rest.
 inline __attribute__((noinline)) void mix_channels(float* x, std::int64_t width, bool is_query) {
   const std::int64_t run = width & -width;
   const int stages = __builtin_ctzll(run);

@@ -1,10 +1,13 @@
-// What recurrent layers do with a sequence's state: short convolutions over the last few inputs, and the gated delta rule
-// over a matrix for each head.
+// What recurrent layers do with a sequence's state: short convolutions over the last few inputs, and the gated delta
+// rule over a matrix for each head.
 //
-// Knows the states of rows and their snapshots (types.h). A chunk's tokens go one after the other, each through the same
-// operations in the same order, so that the bits of a state do not depend on how the sequence was cut. Work is divided over
-// chunks and over channels or heads. Where a chunk begins at position 0 the state is zero, whatever lies there.
+// Knows the states of rows and their snapshots (types.h). A chunk's tokens go one after the other, each through the
+// same operations in the same order, so that the bits of a state do not depend on how the sequence was cut. Work is
+// divided over chunks and over channels or heads. Where a chunk begins at position 0 the state is zero, whatever lies
+// there.
 #pragma once
+#include "elementary.h"
+#include "float16.h"
 #include "norm_rope.h"
 #include "parallel.h"
 #include "types.h"
@@ -145,14 +148,17 @@ INLINE float inverse_length(const float* x, std::int64_t width) {
   return 1.0f / __builtin_sqrtf(squares + 1e-6f);
 }
 
-// One token through `columns` vectors of a head's matrix: S ← decay · S + k (v − decay · kS) · beta, out = qS. The sums over
-// keys are four, by the key's number, and then one. Matrices are in panels: `apart` floats lie from one to the next.
+// One token through `columns` vectors of a head's matrix: S ← decay · S + k (v − decay · kS) · beta, out = qS. The sums
+// over keys are four, by the key's number, and then one. Matrices are in panels: `apart` floats lie from one to the
+// next.
 template <int columns>
-INLINE void delta_step(float* matrix, std::int64_t apart, std::int64_t keys, const float* q, const float* k, const float* v,
-                       float decay_, float beta, float* out) {
+INLINE void delta_step(float* matrix, std::int64_t apart, std::int64_t keys, const float* q, const float* k,
+                       const float* v, float decay_, float beta, float* out) {
   constexpr int in_panel = vectors;  // vectors side by side in a panel
   const vf decay = all(decay_);
-  const auto at = [=](std::int64_t key, int c) { return matrix + c / in_panel * apart + key * panel + c % in_panel * lanes; };
+  const auto at = [=](std::int64_t key, int c) {
+    return matrix + c / in_panel * apart + key * panel + c % in_panel * lanes;
+  };
   vf sums[4][columns] = {};
   for (std::int64_t key = 0; key < keys; key += 4)
     for (int i = 0; i < 4; ++i)
@@ -166,7 +172,8 @@ INLINE void delta_step(float* matrix, std::int64_t apart, std::int64_t keys, con
     for (vf& one : row) one = vf{};
   for (std::int64_t key = 0; key < keys; key += 4)
     for (int i = 0; i < 4; ++i) {
-      vf state[columns];  // read before one of them is written: panels lie whole pages apart, where reads wait for writes
+      // Read before one of them is written: panels lie whole pages apart, where reads wait for writes.
+      vf state[columns];
       for (int c = 0; c < columns; ++c) state[c] = load<vf>(at(key + i, c));
       for (int c = 0; c < columns; ++c) {
         state[c] = fma(delta[c], all(k[key + i]), decay * state[c]);
@@ -189,9 +196,10 @@ inline std::int64_t delta_numbers(const LayerState& layer) {
   return block_tokens * 2 * (layer.padded_keys + layer.padded_values);
 }
 
-INLINE void prepare_block(const LayerState& layer, const DeltaRule& rule, std::int64_t head, const float* qkv, const float* gates,
-                          std::int64_t first, std::int64_t count, DeltaBlock& block) {
-  const std::int64_t heads = layer.heads, key_dim = layer.key_dim, keys = layer.padded_keys, values = layer.padded_values;
+INLINE void prepare_block(const LayerState& layer, const DeltaRule& rule, std::int64_t head, const float* qkv,
+                          const float* gates, std::int64_t first, std::int64_t count, DeltaBlock& block) {
+  const std::int64_t heads = layer.heads, key_dim = layer.key_dim;
+  const std::int64_t keys = layer.padded_keys, values = layer.padded_values;
   const std::int64_t key_head = head / (heads / rule.key_heads), all_keys = rule.key_heads * key_dim;
   const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(key_dim));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -226,8 +234,9 @@ INLINE void pass_block(const LayerState& layer, float* matrix, std::int64_t coun
 
 // out[t] = norm(x) · weight · silu(z) of each head.
 template <class Value>
-INLINE void norm_block(const LayerState& layer, const DeltaRule& rule, std::int64_t head, const float* z, std::int64_t width,
-                       std::int64_t first, std::int64_t count, const DeltaBlock& block, Value* out) {
+INLINE void norm_block(const LayerState& layer, const DeltaRule& rule, std::int64_t head, const float* z,
+                       std::int64_t width, std::int64_t first, std::int64_t count, const DeltaBlock& block,
+                       Value* out) {
   const std::int64_t dim = layer.value_dim;
   for (std::int64_t i = 0; i < count; ++i) {
     const float *x = block.out + i * layer.padded_values, *gate = z + (first + i) * width + head * dim;

@@ -3,6 +3,7 @@
 // Knows how to find values near the largest without looking at the others; nothing of filters or draws (sampling.h).
 #pragma once
 #include "candidates.h"
+#include "elementary.h"
 
 namespace inflight::INFLIGHT_ISA {
 
@@ -87,7 +88,8 @@ class RowLogits {
     return e[0];
   }
 
-  // The weights of as many logits as a vector holds, from the i-th on: their values divided by the temperature → two halves.
+  // The weights of as many logits as a vector holds, from the i-th on: their values divided by the temperature → two
+  // halves.
   INLINE vf weights(std::int64_t i, vf divisor, double top, vd (&halves)[2]) const {
     const vf scaled = load<vf>(logits_ + i) / divisor;
     vf_half parts[2];
@@ -122,8 +124,8 @@ class RowLogits {
       const double mass = static_cast<double>(sum(sums));
       masses_[b] = mass, far += mass, total += mass;
     }
-    // A weight e⁻ᵈ is off by a share: of |top| + d for what is rounded on the way to its exponent, and for the power of two
-    // and the sum of a block. Weights of d above 24 are so small that their number bounds what they are off by.
+    // A weight e⁻ᵈ is off by a share: of |top| + d for what is rounded on the way to its exponent, and for the power of
+    // two and the sum of a block. Weights of d above 24 are so small that their number bounds what they are off by.
     const double rounded = far * ((size + 24) * 2e-7 + 1.5e-6) + static_cast<double>(count_) * 2e-16;
     return {total, rounded + total * 1e-12};  // the other sums are in another order
   }
@@ -155,8 +157,8 @@ class RowLogits {
     return largest + __builtin_log(total_mass(1.0f, largest));
   }
 
-  // A value that at least k logits (and few more) reach, from the largest of the blocks; `memory` of as many as there are
-  // of these.
+  // A value that at least k logits (and few more) reach, from the largest of the blocks; `memory` of as many as there
+  // are of these.
   float bound(std::int64_t k, Candidate* memory) const {
     if (k > blocks_ / 2) return minus_infinity;
     for (std::int64_t b = 0; b < blocks_; ++b) memory[b] = {tops_[b], static_cast<std::int32_t>(b)};
@@ -182,7 +184,8 @@ class RowLogits {
     }
   }
 
-  // Whether so large a share of the blocks have a logit that reaches it that candidates would be most of the vocabulary.
+  // Whether so large a share of the blocks have a logit that reaches it that candidates would be most of the
+  // vocabulary.
   bool reached_by_many(float least, float temperature) const {
     const float near = before_division(least, temperature);
     std::int64_t many = 0;

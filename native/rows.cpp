@@ -3,6 +3,7 @@
 //
 // As in products.h, only headers that live in this namespace or declare plain functions may be included: an inline
 // function shared with other files could be kept in the version compiled here, for instructions that the machine lacks.
+#include "elementary.h"
 #include "latent.h"
 #include "moe.h"
 #include "norm_rope.h"
@@ -109,7 +110,8 @@ using Curve = void (*)(const float* x, std::int64_t count, float* y, const float
 
 // The parameters are xIELU's.
 Curve curve_of(Nonlinearity kind) {
-#define CURVE(of) [](const float* x, std::int64_t count, float* y, const float* p) { map_run(x, count, y, of); (void)p; }
+#define CURVE(of) \
+  [](const float* x, std::int64_t count, float* y, const float* p) { map_run(x, count, y, of); (void)p; }
   switch (kind) {
     case Nonlinearity::gelu: return CURVE([](vf v) { return gelu(v); });
     case Nonlinearity::gelu_erf: return CURVE([](vf v) { return gelu_erf(v); });
@@ -184,8 +186,8 @@ void heads_into_place(Pool& pool, Format format, const float* x, std::int64_t co
   });
 }
 
-void convolve(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata, const Convolution& given,
-              const float* x, std::int64_t width, float* out) {
+void convolve(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata,
+              const Convolution& given, const float* x, std::int64_t width, float* out) {
   with(format, [&](auto value) { convolve_silu<decltype(value)>(pool, view, metadata, given, x, width, out); });
 }
 
@@ -196,8 +198,9 @@ void convolve_gated(Pool& pool, Format format, const StateView& view, const Atte
   });
 }
 
-void delta_rule(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata, const DeltaRule& rule,
-                const float* qkv, const float* z, std::int64_t width, const float* gates, void* out) {
+void delta_rule(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata,
+                const DeltaRule& rule, const float* qkv, const float* z, std::int64_t width, const float* gates,
+                void* out) {
   with(format, [&](auto value) {
     run_delta_rule(pool, view, metadata, rule, qkv, z, width, gates, static_cast<decltype(value)*>(out));
   });

@@ -2,10 +2,10 @@
 // in protocol/sampling.py, to the letter and the same for every instruction set.
 //
 // Knows that a vocabulary is long and what is kept of it short: nothing sorts a whole row. The largest of every 64
-// logits bounds what top-k needs to look at (row_logits.h); what remains is dropped into buckets by its distance from the
-// largest (buckets.h). What hangs on the mass of all logits is first decided by a sum of which the far part is in float32,
-// with a bound of its error, and where that leaves it open by the sum in double precision: a draw is always that of the
-// latter.
+// logits bounds what top-k needs to look at (row_logits.h); what remains is dropped into buckets by its distance from
+// the largest (buckets.h). What hangs on the mass of all logits is first decided by a sum of which the far part is in
+// float32, with a bound of its error, and where that leaves it open by the sum in double precision: a draw is always
+// that of the latter.
 #pragma once
 #include "buckets.h"
 #include "parallel.h"
@@ -170,7 +170,8 @@ class Row {
     return buckets_.draw(u);
   }
 
-  // Of those that hold the share top_p of the mass of all. Most of a vocabulary is far below the largest: without it first.
+  // Of those that hold the share top_p of the mass of all. Most of a vocabulary is far below the largest: without it
+  // first.
   std::int64_t draw_of_mass(float temperature, float top, float top_p, double u) {
     const double share = static_cast<double>(top_p);
     Mass mass;

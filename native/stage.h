@@ -1,8 +1,9 @@
 // The left side of a product, made ready for the kernel: x as it is, padded, widened, or quantized to int8.
 //
-// int8 and int4 weights meet int8 activations: those are quantized here, where a product reads them, from the format in which
-// activations are held; nothing before or after a product knows of it.
+// int8 and int4 weights meet int8 activations: those are quantized here, where a product reads them, from the format in
+// which activations are held; nothing before or after a product knows of it.
 #pragma once
+#include "float16.h"
 #include "parallel.h"
 #include "quantize.h"
 #include "tile.h"
@@ -45,7 +46,7 @@ Staged<F> stage_values(Pool& pool, const Value* from, std::int64_t tokens, const
   return {to, stride};
 }
 
-// Quantized, each 32 inputs of a token with a scale of their own (tile.h says how x of a span lies).
+// Quantized, each 32 inputs of a token with a scale of their own (spans.h says how x of a span lies).
 template <class F, class Value>
 Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;

@@ -1,8 +1,8 @@
 // When each thread was at which job of the pool, and when each call of the kernels began and ended.
 //
 // Recorded only while a pool has a trace; without one a job asks for it once on each thread. A thread writes to memory
-// of its own, and the caller reads it when all have left the job. Times are nanoseconds: of the monotonic clock, and of a
-// thread's own time, without what the system gave to others meanwhile.
+// of its own, and the caller reads it when all have left the job. Times are nanoseconds: of the monotonic clock, and of
+// a thread's own time, without what the system gave to others meanwhile.
 #pragma once
 #include <time.h>
 
@@ -29,7 +29,8 @@ class Trace {
   }
 
   static std::int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
   }
 
   // Of the calling thread.

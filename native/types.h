@@ -23,13 +23,13 @@ constexpr bool has_offsets(BlockType type) {
   return type == BlockType::q4_1 || type == BlockType::q4_k || type == BlockType::q5_1 || type == BlockType::q5_k;
 }
 constexpr std::int64_t group_inputs(BlockType type) { return type == BlockType::q6_k ? 16 : 32; }
-// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_gelu_erf:
-// gelu itself; gelu, gelu_erf, relu: of what has no gate, held as activations are; gate_up_clamped: as
-// gpt-oss has it (gemm.h).
+// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh;
+// gate_up_gelu_erf: gelu itself; gelu, gelu_erf, relu: of what has no gate, held as activations are; gate_up_clamped:
+// as gpt-oss has it (gemm.h).
 enum class Epilogue : std::int32_t {
   store, residual, gate_up, gate_up_gelu, gate_up_gelu_erf, gate_up_clamped, gelu, gelu_erf, relu
 };
-// gelu by tanh, and itself; relu(x)²; xIELU with two parameters (simd.h).
+// gelu by tanh, and itself; relu(x)²; xIELU with two parameters (elementary.h).
 enum class Nonlinearity : std::int32_t { silu, gelu, gelu_erf, relu, relu2, tanh, xielu };
 
 constexpr std::int64_t max_head_dim = 1024;
@@ -66,19 +66,22 @@ struct Weights {
 };
 
 struct SourceMatrix {
-  const void* data;            // [rows, columns], row-major; codes: a byte each, with its sign in int8; blocks: [rows][blocks]
+  // [rows, columns], row-major; codes: a byte each, with its sign in int8; blocks: [rows][blocks]
+  const void* data;
   std::int64_t rows;
   Source kind;
   const float* factors;        // codes: [rows]
-  const std::uint16_t *group_scales, *group_offsets;  // codes: [rows, groups of inputs] as they are held; offsets or null
+  // codes: [rows, groups of inputs] as they are held; offsets or null
+  const std::uint16_t *group_scales, *group_offsets;
   struct Blocks {
     BlockType type;
     std::int64_t values, nbytes;  // of one
   } blocks;
 };
 
-// Rows [first, first + rows) of x, and of what comes out, go with one matrix. added: by row of x the numbers that are added
-// to its sums and biases before the epilogue, [N], of gate_up [2][F], or null; what is behind them may be read, 16 numbers.
+// Rows [first, first + rows) of x, and of what comes out, go with one matrix. added: by row of x the numbers that are
+// added to its sums and biases before the epilogue, [N], of gate_up [2][F], or null; what is behind them may be read,
+// 16 numbers.
 struct Share {
   const Weights* weights;
   std::int64_t first, rows;
@@ -101,8 +104,9 @@ struct Mixture {
 
 // What one layer keeps in the blocks of its KV group. A block is one run of lanes with a place for each of the group's
 // layers; in a layer's place stand its heads, of each keys as [key_dim / per_step][B] lanes, then values as
-// [B / per_step][padded_dim] lanes (none where value_dim is 0: values are a part of the keys). int8: four to a lane (the
-// last ones of a key may be none), of keys value + 128, and [B] scales of the keys follow, then those of the values.
+// [B / per_step][padded_dim] lanes (none where value_dim is 0: values are a part of the keys). int8: four to a lane
+// (the last ones of a key may be none), of keys value + 128, and [B] scales of the keys follow, then those of the
+// values.
 struct KVLayer {
   std::uint32_t* data;       // its place in block 0
   std::int64_t block_lanes;  // from one block to the next
@@ -116,8 +120,8 @@ struct KVLayer {
 constexpr std::int64_t max_kernel = 16;  // inputs that a short convolution sees
 
 // What a recurrent layer keeps of a sequence, from these bytes of its state on: the last inputs of a convolution,
-// [inputs][channels] in the format, the oldest first; and for each head a matrix [padded values / 16][padded keys][16] in
-// float32. Keys are padded to whole fours, values to whole panels, with zeros.
+// [inputs][channels] in the format, the oldest first; and for each head a matrix [padded values / 16][padded keys][16]
+// in float32. Keys are padded to whole fours, values to whole panels, with zeros.
 struct LayerState {
   std::int64_t inputs, channels, heads, key_dim, value_dim;
   std::int64_t padded_keys, padded_values, inputs_at, matrices_at;
@@ -129,8 +133,8 @@ struct StateCache {
   std::int64_t bytes, rows, snapshots;
 };
 
-// Of each chunk the row whose state it goes on with; and the entries [snapshot_start[c], snapshot_start[c + 1]) that say, as
-// of which positions, rising, it is copied to which snapshot.
+// Of each chunk the row whose state it goes on with; and the entries [snapshot_start[c], snapshot_start[c + 1]) that
+// say, as of which positions, rising, it is copied to which snapshot.
 struct StateMetadata {
   const std::int32_t *rows, *snapshot_start, *positions, *slots;
 };
@@ -148,8 +152,8 @@ struct Convolution {
   std::int64_t channels, kernel;
 };
 
-// A gated delta rule over heads of values, of which as many neighbours as there are to a head of keys share that. decay,
-// step_bias: [heads]; norm: [value_dim].
+// A gated delta rule over heads of values, of which as many neighbours as there are to a head of keys share that.
+// decay, step_bias: [heads]; norm: [value_dim].
 struct DeltaRule {
   std::int64_t key_heads;
   const float *decay, *step_bias, *norm;
@@ -188,8 +192,8 @@ struct Rope {
   float eps;
 };
 
-// What a row of a projection holds: so many heads of queries; behind them keys, if any; behind those values, or the keys
-// as they come are the values, too.
+// What a row of a projection holds: so many heads of queries; behind them keys, if any; behind those values, or the
+// keys as they come are the values, too.
 struct Projection {
   const float* rows;
   std::int64_t heads;
@@ -197,7 +201,8 @@ struct Projection {
 };
 
 // How scores become probabilities. soft_cap c: c · tanh(score / c), or 0. sinks: of each query head a score without a
-// value, [H] or null. position_bias: what is added by distance, [H][2 · reach + 63], of distance 0 at reach − 1; or null.
+// value, [H] or null. position_bias: what is added by distance, [H][2 · reach + 63], of distance 0 at reach − 1; or
+// null.
 struct Scores {
   float scale, soft_cap;
   const float* sinks;
@@ -290,7 +295,8 @@ struct RowKernels {
   // qkv [tokens, channels], z in rows `width` apart, gates [tokens, 2 · heads] → out [tokens, heads · value_dim]
   void (*delta_rule)(Pool&, Format, const StateView&, const AttentionMetadata&, const DeltaRule&, const float* qkv,
                      const float* z, std::int64_t width, const float* gates, void* out);
-  void (*gate)(Pool&, Format, const float* gate, std::int64_t tokens, std::int64_t width, void* x);  // x · sigmoid(gate)
+  // x · sigmoid(gate)
+  void (*gate)(Pool&, Format, const float* gate, std::int64_t tokens, std::int64_t width, void* x);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);

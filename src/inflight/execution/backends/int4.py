@@ -1,6 +1,6 @@
 """Quantize float32 to codes of 4 bits in numpy, with a scale and an offset for each group of inputs.
 
-The kernels (`native/quantize4.h`) follow the rule to the last bit; `grouped.py` multiplies by the matrix found. An
+The kernels (`native/group_scales.h`) follow the rule to the last bit; `grouped.py` multiplies by the matrix found. An
 offset costs as much memory as half the inputs to a scale would, errs as little on normal weights and less where a few
 of a group are far larger than the others.
 """

@@ -1,9 +1,10 @@
-// float32 weights → codes of 4 or 8 bits for each group of inputs: of 4 bits with a scale and an offset by a search, of 8
-// with one scale, by the largest.
+// float32 weights → codes of 4 or 8 bits for each group of inputs: of 4 bits with a scale and an offset by a search, of
+// 8 with one scale, by the largest.
 //
-// Knows the rules of backends/int4.py and int8.py and keeps to them bit for bit on every instruction set: lanes are outputs,
-// so each sum is one chain in rising k, and nothing is fused.
+// Knows the rules of backends/int4.py and int8.py and keeps to them bit for bit on every instruction set: lanes are
+// outputs, so each sum is one chain in rising k, and nothing is fused.
 #pragma once
+#include "float16.h"
 #include "quantize.h"
 #include "types.h"
 
@@ -101,8 +102,8 @@ struct Units {
   INLINE std::uint16_t held(float scale) const { return inverse != 0.0f ? to_f16(scale * inverse) : std::uint16_t{0}; }
 };
 
-// Numbers of an output's spans, `stride` apart, their scales and behind them maybe as many offsets → float16 in units of a
-// power of two, which is returned. A span's are `to_stride` apart, its offset 32 behind its scale.
+// Numbers of an output's spans, `stride` apart, their scales and behind them maybe as many offsets → float16 in units
+// of a power of two, which is returned. A span's are `to_stride` apart, its offset 32 behind its scale.
 INLINE float hold_scales(const float* numbers, std::int64_t spans, bool offsets, std::int64_t stride, std::uint16_t* to,
                          std::int64_t to_stride) {
   std::uint32_t most = 0;
