@@ -34,9 +34,9 @@ from benchmarks.served import Server, tree_seconds
 from inflight.core.types.kv_groups import most_blocks
 from inflight.counted import counted
 from inflight.execution.kv_groups import kv_groups
-from inflight.models.arithmetic import state_bytes
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.registry import read_folder
+from inflight.models.sequence_memory import state_bytes
 from inflight.text import Tokenizer
 
 SYSTEM, USER, ANSWER, LONG_USER, LONG_ANSWER = 590, 52, 40, 700, 160  # tokens, beside those of the template

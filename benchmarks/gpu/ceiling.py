@@ -11,18 +11,9 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.device import Rates
 from inflight.execution.backends.protocol import Quantization
-from inflight.models.arithmetic import (
-    cached_elements,
-    expert_weights,
-    kinds_of_layers,
-    mixer_weights,
-    mlp_weights,
-    pair_flops,
-    state_bytes,
-    state_flops,
-    table_parameters,
-    touched_experts,
-)
+from inflight.models.arithmetic import pair_flops, state_flops, table_parameters, touched_experts
+from inflight.models.layer_weights import expert_weights, kinds_of_layers, mixer_weights, mlp_weights
+from inflight.models.sequence_memory import cached_elements, state_bytes
 from inflight.models.spec import LayerSpec, ModelSpec, MoE
 
 _ITEM = 2  # bytes, of keys and values, of the output projection, and of weights in bf16

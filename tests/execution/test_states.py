@@ -161,7 +161,7 @@ def test_a_prefix_that_is_found_changes_no_token(tmp_path: Path, family: str) ->
 
 
 def test_arithmetic_counts_what_a_backend_takes(oracle_of: OracleOf) -> None:
-    from inflight.models.arithmetic import state_bytes
+    from inflight.models.sequence_memory import state_bytes
 
     model = read_folder(oracle_of("lfm2").folder, to_run=True)
     taken = open_backend("bfloat16", 1, "reference").bytes_per_state(states_of(model))

@@ -1,4 +1,4 @@
-"""The arithmetic of specs: caches with windows, states, touched experts, latent attention, bytes by packing."""
+"""The arithmetic of specs: touched experts, latent attention, windows, bytes by packing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.known import known_model
+from inflight.models.layer_weights import mixer_weights
 from inflight.models.registry import read_spec
+from inflight.models.sequence_memory import cached_elements
 from inflight.models.spec import Attention, LatentAttention, ModelSpec, MoE, WeightFormat
 from inflight.models.weight_format import weight_format
 
@@ -21,37 +23,6 @@ BF16 = Packing(matrix=2, head=2, table=2, other=2)
 
 def published(name: str) -> ModelSpec:
     return read_spec(json.loads((PUBLISHED / f"{name}.json").read_text()), name=name)
-
-
-# -- what a sequence keeps ---------------------------------------------------------------------------------------------
-def test_layers_with_a_window_keep_no_more_than_it() -> None:
-    """gpt-oss-20b: 12 layers of 2·8·64 elements see all, 12 see 128 tokens."""
-    model, layer = published("gpt-oss-20b"), 2 * 8 * 64 * 2
-    assert arithmetic.kept_bytes(model, 100) == 24 * layer * 100
-    assert arithmetic.kept_bytes(model, 1000) == 12 * layer * 1000 + 12 * layer * 128
-    assert arithmetic.paged_kv_bytes_per_token(model) == 24 * layer
-    assert arithmetic.kv_bytes_per_token(model, 1) == 12 * layer / 2
-
-
-def test_a_model_of_windows_alone_grows_by_nothing() -> None:
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    data = {**sizes, "model_type": "mistral", "intermediate_size": 96, "vocab_size": 100, "sliding_window": 32}
-    model = read_spec(data)
-    assert arithmetic.kv_bytes_per_token(model) == 0
-    assert arithmetic.kept_bytes(model, 32) == arithmetic.kept_bytes(model, 10_000) == 2 * 2 * 2 * 16 * 2 * 32
-
-
-def test_recurrent_states_have_one_size() -> None:
-    """Jamba: 28 layers of 8,192 channels with 16 values each in float32, three inputs of the convolution in bf16."""
-    assert arithmetic.state_bytes(published("jamba-v0.1")) == 28 * (8192 * 16 * 4 + 8192 * 3 * 2)
-    # Qwen3-Next: 36 layers of 32 heads of 128 x 128, and 8,192 channels of a convolution over four
-    assert arithmetic.state_bytes(published("qwen3-next-80b-a3b")) == 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
-    assert arithmetic.state_bytes(published("deepseek-v3")) == 0
-
-
-def test_int8_heads_bring_their_scales() -> None:
-    model = known_model("qwen2.5-0.5b")
-    assert arithmetic.paged_kv_bytes_per_token(model, 1, 4) == 2 * 24 * 2 * (64 + 4)
 
 
 # -- experts -----------------------------------------------------------------------------------------------------------
@@ -80,14 +51,14 @@ def test_heads_are_not_taken_for_the_hidden_size() -> None:
     mixer = qwen.layers[0].mixer
     assert isinstance(mixer, Attention)
     assert mixer.heads * mixer.head_dim != qwen.hidden_size
-    elements = arithmetic.mixer_weights(mixer, qwen.hidden_size).elements
+    elements = mixer_weights(mixer, qwen.hidden_size).elements
     assert elements == 1024 * (16 + 2 * 8) * 128 + 16 * 128 * 1024
 
 
 def test_latent_attention_is_wider_where_it_stays_compressed() -> None:
     mixer = published("deepseek-v3").layers[0].mixer
     assert isinstance(mixer, LatentAttention)
-    assert arithmetic.cached_elements(mixer) == 512 + 64
+    assert cached_elements(mixer) == 512 + 64
     assert arithmetic.pair_flops(mixer) == 2 * 128 * (128 + 64 + 128)
     assert arithmetic.pair_flops(mixer, compressed=True) == 2 * 128 * (2 * 512 + 64)
 

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from inflight.models.arithmetic import (
-    active_parameters,
-    kv_bytes_per_token,
-    parameters,
-    weight_bytes,
-)
+from inflight.models.arithmetic import active_parameters, parameters, weight_bytes
 from inflight.models.known import known_model, known_names
 from inflight.models.registry import read_spec
+from inflight.models.sequence_memory import kv_bytes_per_token
 from inflight.models.spec import ModelSpec
 from inflight.simulate.hardware import packing
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.models.arithmetic import kv_bytes_per_token, parameters, state_bytes, weight_bytes
+from inflight.models.arithmetic import parameters, weight_bytes
 from inflight.models.errors import ModelError
 from inflight.models.known import known_model, read_model
+from inflight.models.sequence_memory import kv_bytes_per_token, state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
 from inflight.planning.machine import Hardware

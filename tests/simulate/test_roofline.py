@@ -12,8 +12,8 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
-from inflight.models.arithmetic import state_bytes
 from inflight.models.known import known_model, read_model
+from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Attention, ModelSpec
 from inflight.simulate.efficiency import Case, all_reduce_seconds, efficiencies
 from inflight.simulate.hardware import GPUS

@@ -19,8 +19,9 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.kv_groups import most_blocks
 from inflight.execution.memory import GIB
 from inflight.execution.sizes import weight_bytes
-from inflight.models.arithmetic import adapter_parameters, state_bytes
 from inflight.models.gguf.gguf_model import gguf_at
+from inflight.models.layer_weights import adapter_parameters
+from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 
 # Interpreter, libraries, tokenizer and what a step's activations take; all of the built-in model's process has 0.1 GiB.

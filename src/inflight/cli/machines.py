@@ -19,10 +19,10 @@ from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, option
 from inflight.core.types.adapter import USUAL_RANK
-from inflight.models.arithmetic import paged_kv_bytes_per_token
 from inflight.models.errors import ModelError
 from inflight.models.known import read_model
 from inflight.models.registry import family_at
+from inflight.models.sequence_memory import paged_kv_bytes_per_token
 from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine

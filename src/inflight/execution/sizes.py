@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from inflight.execution.backends.matrices import GROUPS, INT8_GROUP
 from inflight.execution.backends.protocol import DType, Hold, Quantization
-from inflight.models import arithmetic
+from inflight.models import arithmetic, layer_weights, sequence_memory
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
 from inflight.models.runnable import ComputedMixer
@@ -143,7 +143,7 @@ def _turned_keys(model: ModelSpec, packed: Packing) -> float:
     """Bytes that the keys' part of latent attention's matrix for keys and values takes beyond what is counted of it:
     it is held turned, so that it has other outputs, and as a table where it comes quantized (`Packer.heads`)."""
     found = 0.0
-    for layer, count in arithmetic.kinds_of_layers(model):
+    for layer, count in layer_weights.kinds_of_layers(model):
         mixer = layer.mixer
         if not isinstance(mixer, LatentAttention) or not packed.matrix_scale:
             continue
@@ -159,12 +159,12 @@ def _turned_keys(model: ModelSpec, packed: Packing) -> float:
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:
     """Bytes of keys and values of one token over all layers, as long as every window shows it; quantized: in int8, a
     float32 scale for each head."""
-    return round(arithmetic.paged_kv_bytes_per_token(model, *_kv_bytes(dtype, quantized)))
+    return round(sequence_memory.paged_kv_bytes_per_token(model, *_kv_bytes(dtype, quantized)))
 
 
 def context_bytes(model: ModelSpec, dtype: DType, context: int, quantized: bool = False) -> int:
     """Bytes of keys and values that attention reads for one token that sees `context` tokens, windows minded."""
-    return round(arithmetic.read_bytes(model, context, *_kv_bytes(dtype, quantized)))
+    return round(sequence_memory.read_bytes(model, context, *_kv_bytes(dtype, quantized)))
 
 
 def _kv_bytes(dtype: DType, quantized: bool) -> tuple[int, int]:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from inflight.core.types.adapter import USUAL_RANK
 from inflight.core.types.snapshot_slots import usual_slots
-from inflight.models.arithmetic import adapter_parameters, kinds_of_layers, mixer_weights, state_bytes, weight_bytes
+from inflight.models.arithmetic import weight_bytes
 from inflight.models.known import read_model
+from inflight.models.layer_weights import adapter_parameters, kinds_of_layers, mixer_weights
+from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
 from inflight.simulate.split import caches, check_split
@@ -55,7 +57,7 @@ def estimate_kv_cache(
     sequence = ⌈tokens / block_size⌉.
 
     L counts layers that keep every token. A layer with a window keeps its window's tokens at most, recurrent layers
-    keep a state of fixed size (`models.arithmetic.state_bytes` / TP): both are in `bytes`, not in `bytes_per_token`.
+    keep a state of fixed size (`sequence_memory.state_bytes` / TP): both are in `bytes`, not in `bytes_per_token`.
     Latent attention keeps rank + rotated elements a token and layer, on every GPU.
 
     model: a ModelSpec, or what `read_model` takes. Raises ModelError for an unknown model, SplitError where heads

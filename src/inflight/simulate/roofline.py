@@ -27,15 +27,14 @@ from typing import Literal
 
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import (
-    expert_weights,
-    kinds_of_layers,
     layer_matrix_parameters,
     matrix_parameters,
-    state_bytes,
     state_flops,
     table_parameters,
     touched_experts,
 )
+from inflight.models.layer_weights import expert_weights, kinds_of_layers
+from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec, MoE
 from inflight.simulate.efficiency import (
     LEAST_SHARD,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.models.arithmetic import cached_elements, mixers, pair_flops
+from inflight.models.arithmetic import pair_flops
+from inflight.models.sequence_memory import cached_elements, mixers
 from inflight.models.spec import Attention, LatentAttention, LinearAttention, ModelSpec
 
 

@@ -23,14 +23,10 @@ from inflight.execution.sizes import parts
 from inflight.execution.weights import load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.json_file import JsonFileError, parse_json_object, read_json_object
-from inflight.models.arithmetic import (
-    active_parameters,
-    kv_bytes_per_token,
-    paged_kv_bytes_per_token,
-    parameters,
-)
+from inflight.models.arithmetic import active_parameters, parameters
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_spec
+from inflight.models.sequence_memory import kv_bytes_per_token, paged_kv_bytes_per_token
 from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
 
 from ..test_config import BASE, QWEN2
