@@ -20,8 +20,8 @@ from pathlib import Path
 from benchmarks.comparison import publish, tell
 from benchmarks.results import table
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.sessions.session_eviction import SessionEviction
-from inflight.core.sessions.session_table import SessionTable
+from inflight.core.kv.session_eviction import SessionEviction
+from inflight.core.kv.sessions import SessionTable
 from inflight.workload.traces.detect import load
 
 SHARES = (1 / 6, 1 / 4, 1 / 2)
@@ -74,7 +74,7 @@ def replayed(turns: Sequence[Turn], blocks: int, by_worth: bool) -> float:
             continue  # refused
         sessions.now = turn.at
         session = sessions.named(turn.talk, "")
-        sessions.begins(session)
+        sessions.begin_turn(session)
         found = [block_of[one] for one in _leading(turn.ids, block_of)]
         hits += len(found)
         for block in found:
@@ -82,7 +82,7 @@ def replayed(turns: Sequence[Turn], blocks: int, by_worth: bool) -> float:
         new = pool.allocate(len(turn.ids) - len(found))
         for one, block in zip(turn.ids[len(found) :], new, strict=True):
             block_of[one], id_of[block] = block, one
-        sessions.ends(session, len(turn.ids))
+        sessions.end_turn(session, len(turn.ids))
         pool.release(reversed([*found, *new]), id_of.__contains__, session)
     return hits / sum(len(turn.ids) for turn in turns)
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.sessions.gaps import Gaps, bucket
-from inflight.core.sessions.session import Awaits, Session
-from inflight.core.sessions.session_eviction import SessionEviction
-from inflight.core.sessions.session_table import SessionTable
-from inflight.core.sessions.session_turns import SessionTurns
+from inflight.core.kv.reuse_gaps import ReuseGaps, bucket
+from inflight.core.kv.session_eviction import REFRESHED, SessionEviction
+from inflight.core.kv.sessions import Awaits, Session, SessionMatcher, SessionTable
 from inflight.core.types.events import Finish
 
 from .. import inspect_scheduler as inside
@@ -38,11 +36,16 @@ class Kept:
         """Of a session, which takes so many new blocks and leaves them."""
         self.table.now = at
         session = self.table.named(name, tenant)
-        self.table.begins(session)
+        self.table.begin_turn(session)
         blocks = self.pool.allocate(count)
+        self.table.end_turn(session, count * 16, awaits)
         self.pool.release(reversed(blocks), keeps, session)
-        self.table.ends(session, count * 16, awaits)
         return blocks
+
+
+def matcher_of_none() -> SessionMatcher:
+    table = SessionTable()
+    return SessionMatcher(table, SessionEviction(table), SessionEviction(table), 2)
 
 
 def learn(table: SessionTable, gap: float, times: int = 60, awaits: Awaits = "") -> None:
@@ -50,10 +53,10 @@ def learn(table: SessionTable, gap: float, times: int = 60, awaits: Awaits = "")
     for number in range(times):
         session = table.named(f"learnt {awaits} {number}", "")
         table.now = 0.0
-        table.begins(session)
-        table.ends(session, 16, awaits)
+        table.begin_turn(session)
+        table.end_turn(session, 16, awaits)
         table.now = gap
-        table.begins(session)
+        table.begin_turn(session)
         session.running = 0
 
 
@@ -81,7 +84,7 @@ def test_of_sessions_in_turn_some_stay_whole_where_the_oldest_first_would_lose_a
             for at in range(10):
                 name, table.now = f"s{at}", turn * 10.0 + at
                 session = table.named(name, "")
-                table.begins(session)
+                table.begin_turn(session)
                 mine = {place: block for block, (owner, place) in content.items() if owner == name}
                 whole = [mine[place] for place in range(4) if all(one in mine for one in range(place + 1))]
                 found += len(whole)
@@ -89,30 +92,30 @@ def test_of_sessions_in_turn_some_stay_whole_where_the_oldest_first_would_lose_a
                     pool.acquire(block)
                 new = pool.allocate(4 - len(whole))
                 content.update({block: (name, len(whole) + place) for place, block in enumerate(new)})
+                table.end_turn(session, 64)
                 pool.release(reversed([*whole, *new]), content.__contains__, session)
-                table.ends(session, 64)
         return found
 
     assert hits(by_worth=False) == 0
     assert hits(by_worth=True) > 0.25 * 40 * 10 * 4, "half of them would fit"
 
 
-def test_what_comes_next_is_what_goes_and_sessions_are_not_sorted_at_each_look(
+def test_what_comes_next_is_what_goes_and_few_sessions_are_valued_at_each_look_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = Kept(400)
     for number in range(100):
         kept.turn(f"s{number}", 1 + number % 4, at=number / 10, tenant=f"t{number % 3}")
     kept.table.now = 20.0
-    asked, worth = [], SessionTable.worth
-    monkeypatch.setattr(SessionTable, "worth", lambda self, one: asked.append(one) or worth(self, one))
+    asked, value = [], SessionTable.block_value
+    monkeypatch.setattr(SessionTable, "block_value", lambda self, one: asked.append(one) or value(self, one))
     for _ in range(50):
         coming = kept.pool.next_evicted(kept.pool.free + 3, ())
         assert len(coming) == 3
         kept.pool.allocate(kept.pool.free + 3)
         assert kept.evicted[-3:] == coming
         kept.table.now += 0.001
-    assert len(asked) <= 100
+    assert len(asked) <= REFRESHED, "they were looked at within 0.05 s"
 
 
 def test_what_two_sessions_have_had_goes_last() -> None:
@@ -141,15 +144,15 @@ def test_content_that_is_gone_is_nobodys() -> None:
 
 
 def test_gaps_that_go_on_are_learnt_from() -> None:
-    gaps = Gaps()
+    gaps = ReuseGaps()
     for _ in range(100):
-        gaps.ended(2.0)
-    soon = gaps.turns_per_second(0.0)
-    assert soon > 5 * gaps.turns_per_second(60.0) and bucket(2.0) < bucket(60.0)
+        gaps.end(2.0)
+    soon = gaps.hit_rate(0.0)
+    assert soon > 5 * gaps.hit_rate(60.0) and bucket(2.0) < bucket(60.0)
     for _ in range(400):
         for at in range(bucket(600.0)):
-            gaps.outlasts(at)
-    assert gaps.turns_per_second(0.0) < soon
+            gaps.outlast(at)
+    assert gaps.hit_rate(0.0) < soon
 
 
 def test_whoever_goes_on_behind_all_that_is_left_of_a_session_is_its_next_turn() -> None:
@@ -208,18 +211,18 @@ def test_who_waits_for_a_tool_is_kept_before_who_waits_for_a_person() -> None:
 def test_what_a_session_waits_for_is_told_by_its_answer(
     marks: tuple[tuple[int, ...], ...], output: tuple[int, ...], awaits: str
 ) -> None:
-    turns, one = SessionTurns(SessionTable(), 2), sequence(call_marks=marks)
-    turns.begins(one, [])
+    one, matcher = sequence(call_marks=marks), matcher_of_none()
+    matcher.admit(one, [])
     one.output[:], one.finish = output, Finish("stop")
-    turns.ends(one)
+    matcher.end(one)
     assert isinstance(one.session, Session) and one.session.awaits == awaits
 
 
 def test_of_an_answer_that_was_broken_off_nothing_is_told() -> None:
-    turns, one = SessionTurns(SessionTable(), 2), sequence(call_marks=((1,),))
-    turns.begins(one, [])
+    one, matcher = sequence(call_marks=((1,),)), matcher_of_none()
+    matcher.admit(one, [])
     one.finish = Finish("abort")
-    turns.ends(one)
+    matcher.end(one)
     assert isinstance(one.session, Session) and one.session.awaits == ""
 
 
@@ -235,7 +238,7 @@ def test_what_nobody_has_had_is_claimed_by_the_first_who_has_it_and_released_by_
             kept.pool.acquire(block)
         kept.pool.release([brought, mine], keeps, owner)
     assert kept.order.owner(mine) is kept.order.owner(brought) is session
-    assert list(kept.order) == [brought, mine] and kept.order.resting(session) == {brought, mine}
+    assert list(kept.order) == [brought, mine] and set(kept.order.idle_blocks(session)) == {brought, mine}
 
 
 HOST = Setup(num_blocks=6, token_budget=20, host_blocks=4, host_is_tier=True, session_eviction=True)
@@ -268,7 +271,7 @@ def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None
     harness = Harness(replace(HOST, num_blocks=8, host_blocks=20))
     turn(harness, "", A)
     text = (*A, *harness.clients[-1].tokens[0])
-    order = harness.scheduler._memory.turns.order
+    order = harness.scheduler._memory.pool._evictable
     first = order.owner(next(iter(order)))
     turn(harness, "", OTHER)
     turn(harness, "", (0,) * 9)
@@ -283,18 +286,18 @@ def test_gaps_are_watched_though_nothing_of_their_session_is_left() -> None:
     for number in range(200):
         session = table.named(f"{number}", "")
         table.now = 100.0 * number
-        table.begins(session)
-        table.ends(session, 16)
+        table.begin_turn(session)
+        table.end_turn(session, 16)
         if number >= 8 and not number % 8:
             table.now += 1.0
             back = table.named(f"{number - 8}", "")
-            table.begins(back)
-            table.ends(back, 16)
+            table.begin_turn(back)
+            table.end_turn(back, 16)
     resting = Session("")
-    table.begins(resting)
-    table.ends(resting, 16)
+    table.begin_turn(resting)
+    table.end_turn(resting, 16)
     table.now += 700.0
-    late = table.worth(resting)
+    late = table.block_value(resting)
     table.now = 1e6
     assert late < 0.5 / 300, "an even chance within five minutes would be that"
 
@@ -303,18 +306,18 @@ def test_what_cannot_be_known_again_is_watched_no_more() -> None:
     table = SessionTable()
     left, named, there = Session(""), table.named("a", ""), Session("")
     for session in (left, named, there):
-        table.begins(session)
-        table.ends(session, 16)
-    there.resting = 1
+        table.begin_turn(session)
+        table.end_turn(session, 16)
+    there.num_idle_blocks = 1
     table.now = 60.0
-    table.worth(named)
-    assert len(table._watch) == 2 and left not in table._watch._watched
+    table.block_value(named)
+    assert len(table._watch) == 2 and left not in table._watch
 
 
 def test_a_next_turn_need_not_repeat_the_answer() -> None:
     """As templates leave out what was reasoned."""
     harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
-    order = harness.scheduler._memory.turns.order
+    order = harness.scheduler._memory.pool._evictable
     harness.add(request("a", A, output=8))
     harness.drain()
     first = order.owner(next(iter(order)))

@@ -1,6 +1,6 @@
 """The order of eviction: which of the blocks that nobody holds loses its content first, on the device or on the host.
 
-Knows block ids and the order in which they were released; `sessions.session_eviction` has another order.
+Knows block ids and the order in which they were released; `session_eviction` has another order.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from inflight.core.kv.handing_over import HandingOver
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.prefix_loader import LoaderCounts, PrefixLoader
 from inflight.core.kv.prefix_sharing import Lookup, PrefixSharing
+from inflight.core.kv.session_eviction import SessionEviction
+from inflight.core.kv.sessions import SessionMatcher, SessionTable
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.state_snapshots import StateSnapshots
 from inflight.core.kv.swap_space import SwapSpace
@@ -28,8 +30,6 @@ from inflight.core.kv.tiers import NO_TIERS, BlockTiers
 from inflight.core.kv.transfers import Transfers
 from inflight.core.kv.write_behind import WriteBehind, WriteCounts
 from inflight.core.sequence import Sequence
-from inflight.core.sessions.session_table import SessionTable
-from inflight.core.sessions.session_turns import SessionTurns
 from inflight.core.types.kv_groups import ANY_LENGTH
 from inflight.core.types.plan import Capacity, Chunk, EarlySend
 from inflight.core.types.tier_counts import TierCounts
@@ -92,12 +92,15 @@ class KVCacheManager:
         self.states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
         self.prefix = PrefixCache(self.block_size, on_drop=self._dropped, journal=self._journal)
         self.prefix.clear()  # for those who mirror what was there before
-        self.turns = None if self._sessions is None else SessionTurns(self._sessions, self.block_size)
-        order = None if self.turns is None else self.turns.order
-        self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), order)
+        self.sessions: SessionMatcher | None = None
+        device_order: SessionEviction | None = None
+        host_order: SessionEviction | None = None
+        if self._sessions is not None:
+            device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
+            self.sessions = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
+        self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), device_order)
         self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
         parts = (self.prefix, self.pool, self.transfers)
-        host_order = None if self.turns is None else self.turns.host_order
         self.swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier, host_order)
         self.tables = BlockTables(self.layout, self.pool, self.prefix, self.swap)
         states = self.states if self.has_state else None
@@ -129,8 +132,8 @@ class KVCacheManager:
         if not self.swap.clears(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
             return None
         self._waits_no_longer(sequence)
-        if self.turns is not None:
-            self.turns.begins(sequence, [(place.block, place.host_block) for place in hits])
+        if self.sessions is not None:
+            self.sessions.admit(sequence, [(place.block, place.host_block) for place in hits])
         sequence.num_computed = max(len(hits) * self.block_size, self.layout.handed(sequence))
         if self.has_state:  # before blocks are evicted, which may be those that it is beside
             self.states.admit(sequence, lookup.chain.places, len(hits))
@@ -180,8 +183,8 @@ class KVCacheManager:
         if self.handing is not None:
             self.handing.ended(sequence)
         self._waits_no_longer(sequence)
-        if self.turns is not None:
-            self.turns.ends(sequence)
+        if self.sessions is not None:
+            self.sessions.end(sequence)
         self.swap.give_up(sequence.offloaded, sequence.number, sequence.session)
         sequence.offloaded = ()
         self._release(sequence)

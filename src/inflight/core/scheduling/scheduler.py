@@ -18,6 +18,7 @@ from inflight.core.estimation.restoring import RestoreCost
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.peer_source import Identity
+from inflight.core.kv.sessions import SessionTable
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
 from inflight.core.kv.tiers import BlockTiers
@@ -38,7 +39,6 @@ from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.scheduling.step_outputs import StepOutputs
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
-from inflight.core.sessions.session_table import SessionTable
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
