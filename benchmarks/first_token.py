@@ -21,17 +21,19 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from benchmarks.gguf_shapes import write_gguf
 from benchmarks.results import table, write_section
 from inflight.counted import counted
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.models.gguf.gguf_model import gguf_at
 
 _MODELS = ("gemma3-270m", "smollm2")  # of `inflight pull`
+_SHAPES = ("Q4_K_M", "experts-Q4_K_M")  # of random weights
 _PROMPT = "The first token of a text is"
 _LLAMA = Path(__file__).parent / "peers" / "first_token_llama.py"
 _READY = re.compile(rb"Ready at (http://\S+?) ")
@@ -50,14 +52,15 @@ class Cost(Struct, frozen=True):
 class Started:
     """A process that is measured, and all that it starts."""
 
-    def __init__(self, command: Sequence[str], bytecode: Path) -> None:
-        """bytecode: a folder for compiled modules, which installed programs have beside their own."""
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    def __init__(self, command: Sequence[str], bytecode: Path, environment: Mapping[str, str] | None = None) -> None:
+        """bytecode: a folder for compiled modules, which installed programs have beside their own. environment: what
+        the process has in addition."""
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close()
         self._began = time.perf_counter()
         self.process = subprocess.Popen(
             command,
-            env=environment | {"PYTHONPYCACHEPREFIX": str(bytecode)},
+            env={**inherited, "PYTHONPYCACHEPREFIX": str(bytecode), **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -134,8 +137,15 @@ def inflight_serve(path: Path, threads: int, bytecode: Path) -> Cost:
 
 
 def llama(python: Path) -> Callable[[Path, int, Path], Cost]:
+    """Return a start of llama.cpp. python: of an environment that `peers/setup.sh` made, or one with the bindings."""
+    environment: dict[str, str] = {}
+    source, build = python.parents[1] / "source", python.parents[1] / "build/bin"
+    if source.is_dir() and build.is_dir():
+        environment = {"PYTHONPATH": str(source), "LLAMA_CPP_LIB_PATH": str(build)}
+
     def measure(path: Path, threads: int, bytecode: Path) -> Cost:
-        started = Started([str(python), str(_LLAMA), str(path), _PROMPT, str(threads)], bytecode)
+        command = [str(python), str(_LLAMA), str(path), _PROMPT, str(threads)]
+        started = Started(command, bytecode, environment)
         try:
             started.first_byte()
             return started.cost()
@@ -172,9 +182,23 @@ def _parts(path: Path, threads: int, bytecode: Path) -> str:
         started.close()
 
 
+def _files(folder: Path) -> Iterator[Path]:
+    """Two trained models, then two shapes with random weights, each written when it is its turn and removed after."""
+    for name in _MODELS:
+        files = gguf_at(resolve_model(name))
+        assert files is not None, f"{name} is a GGUF file"
+        yield files.path
+    for kind in _SHAPES:
+        path = write_gguf(folder / f"{'0.5B' if kind == _SHAPES[0] else 'mixture'}-{_SHAPES[0]}.gguf", kind)
+        yield path
+        path.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--file", type=Path, action="append", help="a GGUF file; several. Else gemma3-270m and smollm2")
+    parser.add_argument(
+        "--file", type=Path, action="append", help="a GGUF file; several (default: of two models, two shapes)"
+    )
     parser.add_argument("--llama", type=Path, help="Python with llama-cpp-python (`benchmarks/peers/setup.sh`)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=9)
@@ -182,14 +206,12 @@ def main() -> None:
     arguments = parser.parse_args()
     engines: dict[str, Callable[[Path, int, Path], Cost]] = {RUN: inflight_run}
     if arguments.llama is not None:
-        engines[PEER] = llama(arguments.llama)
+        engines[PEER] = llama(arguments.llama.absolute())
     engines[SERVE] = inflight_serve
     rows, parts = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for named in arguments.file or [resolve_model(name) for name in _MODELS]:
-            files = gguf_at(named)
-            assert files is not None, f"{named} is a GGUF file"
-            path, bytecode = files.path, Path(folder)
+        bytecode = Path(folder) / "bytecode"
+        for path in arguments.file or _files(Path(folder)):
             costs: dict[str, list[Cost]] = {name: [] for name in engines}
             for turn in range(arguments.repeats + 1):  # the first fills the page cache and is not counted
                 for name, measure in engines.items():

@@ -1,9 +1,9 @@
 """GGUF files of real sizes with random weights: shapes, types of blocks and a vocabulary as published files have them.
 
-Knows what a llama.cpp file of Qwen2.5-0.5B holds (Q4_0 with the tied output projection in Q8_0, or all in 4 bits) and
-of the same shape with inputs that K-quants divide. The vocabulary is made of merges of random tokens that came before,
-so that merges and lengths are spread as those of a trained one; what weights are is left to chance, their scales but
-small enough that nothing overflows.
+Holds the types that llama.cpp's quantizer gives a file of Qwen2.5-0.5B (Q4_0 with the tied output projection in Q8_0,
+or all in 4 bits), the same shape with inputs that K-quants divide (Q4_K_M), and a mixture of experts. The vocabulary is
+made of merges of random tokens that came before, so that merges and lengths are spread as those of a trained one.
+Weights are random, their scales so small that nothing overflows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
-from benchmarks.shapes import QWEN25_05B
+from benchmarks.shapes import MOE_2B, QWEN25_05B
 
 _ALPHABET = [chr(one) for one in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100), *range(0x100, 0x144))]
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -24,13 +24,15 @@ _CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-_WIDER = {"hidden_size": 1024, "intermediate_size": 4864}  # inputs that blocks of 256 divide
-# By name: what differs from the shape of Qwen2.5-0.5B; the type of layers, that of tables.
-KINDS: Mapping[str, tuple[Mapping[str, int], Type, Type]] = {
-    "Q4_0": ({}, Type.Q4_0, Type.Q8_0),
-    "Q4_0-pure": ({}, Type.Q4_0, Type.Q4_0),
-    "Q8_0": ({}, Type.Q8_0, Type.Q8_0),
-    "Q4_K": (_WIDER, Type.Q4_K, Type.Q6_K),
+# Inputs that blocks of 256 divide.
+_WIDER = {"hidden_size": 1024, "intermediate_size": 4864, "num_attention_heads": 16}
+# By name: the shape; the type of its layers, of those matrices that Q4_K_M makes larger, of its tables.
+KINDS: Mapping[str, tuple[Mapping[str, object], Type, Type, Type]] = {
+    "Q4_0": (QWEN25_05B, Type.Q4_0, Type.Q4_0, Type.Q8_0),
+    "Q4_0-pure": (QWEN25_05B, Type.Q4_0, Type.Q4_0, Type.Q4_0),
+    "Q8_0": (QWEN25_05B, Type.Q8_0, Type.Q8_0, Type.Q8_0),
+    "Q4_K_M": ({**QWEN25_05B, **_WIDER}, Type.Q4_K, Type.Q6_K, Type.Q6_K),
+    "experts-Q4_K_M": ({**MOE_2B, "num_hidden_layers": 6}, Type.Q4_K, Type.Q6_K, Type.Q6_K),
 }
 # Bytes of a block that are float16 scales: all of them are made small.
 _SCALES = {Type.Q4_0: (0,), Type.Q8_0: (0,), Type.Q4_K: (0, 2), Type.Q6_K: (208,)}
@@ -38,40 +40,66 @@ _SCALES = {Type.Q4_0: (0,), Type.Q8_0: (0,), Type.Q4_K: (0, 2), Type.Q6_K: (208,
 
 def write_gguf(path: Path, kind: str) -> Path:
     """One file of `KINDS`."""
-    changes, layers, tables = KINDS[kind]
-    shape = {**QWEN25_05B, **changes}
+    shape, usual, larger, tables = KINDS[kind]
     size = {key: value for key, value in shape.items() if isinstance(value, int)}
-    hidden, wide, vocabulary = size["hidden_size"], size["intermediate_size"], size["vocab_size"]
-    heads, kv_heads = size["num_attention_heads"], size["num_key_value_heads"]
-    writer = gguf.GGUFWriter(path, "qwen2")
+    hidden, vocabulary, layers = size["hidden_size"], size["vocab_size"], size["num_hidden_layers"]
+    writer = gguf.GGUFWriter(path, "qwen3moe" if "num_experts" in size else "qwen2")
     writer.add_context_length(size["max_position_embeddings"])
     writer.add_embedding_length(hidden)
-    writer.add_block_count(size["num_hidden_layers"])
-    writer.add_feed_forward_length(wide)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(size["intermediate_size"])
+    writer.add_head_count(size["num_attention_heads"])
+    writer.add_head_count_kv(size["num_key_value_heads"])
     writer.add_key_length(64)
+    writer.add_value_length(64)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
+    if "num_experts" in size:
+        writer.add_expert_count(size["num_experts"])
+        writer.add_expert_used_count(size["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(size["moe_intermediate_size"])
     _vocabulary(writer, vocabulary)
     rng = np.random.default_rng(0)
     _matrix(writer, rng, "token_embd.weight", (vocabulary, hidden), tables)
     _vector(writer, "output_norm.weight", hidden)
-    for layer in range(size["num_hidden_layers"]):
-        name = f"blk.{layer}."
-        for norm in ("attn_norm", "ffn_norm"):
-            _vector(writer, f"{name}{norm}.weight", hidden)
-        for part, rows in (("q", heads * 64), ("k", kv_heads * 64), ("v", kv_heads * 64)):
-            _matrix(writer, rng, f"{name}attn_{part}.weight", (rows, hidden), layers)
-            _vector(writer, f"{name}attn_{part}.bias", rows)
-        _matrix(writer, rng, f"{name}attn_output.weight", (hidden, heads * 64), _fitting(layers, heads * 64))
-        for part, outputs, inputs in (("gate", wide, hidden), ("up", wide, hidden), ("down", hidden, wide)):
-            _matrix(writer, rng, f"{name}ffn_{part}.weight", (outputs, inputs), layers)
+    for layer in range(layers):
+        _layer(writer, rng, layer, size, usual, larger if _is_larger(layer, layers) else usual)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _is_larger(layer: int, layers: int) -> bool:
+    """Return whether Q4_K_M holds values and down projections of this layer in Q6_K, as in llama.cpp's quantizer."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+def _layer(
+    writer: gguf.GGUFWriter, rng: np.random.Generator, layer: int, size: Mapping[str, int], usual: Type, larger: Type
+) -> None:
+    hidden, experts = size["hidden_size"], size.get("num_experts")
+    heads, kv_heads = size["num_attention_heads"], size["num_key_value_heads"]
+    name = f"blk.{layer}."
+    for norm in ("attn_norm", "ffn_norm"):
+        _vector(writer, f"{name}{norm}.weight", hidden)
+    for part, rows, kind in (("q", heads * 64, usual), ("k", kv_heads * 64, usual), ("v", kv_heads * 64, larger)):
+        _matrix(writer, rng, f"{name}attn_{part}.weight", (rows, hidden), kind)
+        if experts is None:
+            _vector(writer, f"{name}attn_{part}.bias", rows)
+        elif part != "v":
+            _vector(writer, f"{name}attn_{part}_norm.weight", 64)
+    _matrix(writer, rng, f"{name}attn_output.weight", (hidden, heads * 64), _fitting(usual, heads * 64))
+    stacked: tuple[int, ...] = ()
+    suffix, wide = "", size["intermediate_size"]
+    if experts is not None:
+        stacked, suffix, wide = (experts,), "_exps", size["moe_intermediate_size"]
+        writer.add_tensor(f"{name}ffn_gate_inp.weight", rng.standard_normal((experts, hidden), np.float32))
+    for part, outputs, inputs in (("gate", wide, hidden), ("up", wide, hidden), ("down", hidden, wide)):
+        kind = larger if part == "down" else usual
+        _matrix(writer, rng, f"{name}ffn_{part}{suffix}.weight", (*stacked, outputs, inputs), kind)
 
 
 def _fitting(kind: Type, inputs: int) -> Type:
@@ -83,12 +111,13 @@ def _vector(writer: gguf.GGUFWriter, name: str, length: int) -> None:
     writer.add_tensor(name, np.ones(length, np.float32))
 
 
-def _matrix(writer: gguf.GGUFWriter, rng: np.random.Generator, name: str, shape: tuple[int, int], kind: Type) -> None:
+def _matrix(writer: gguf.GGUFWriter, rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: Type) -> None:
     values, nbytes = gguf.GGML_QUANT_SIZES[kind]
-    blocks = rng.integers(0, 256, (shape[0], shape[1] // values, nbytes), np.uint8)
+    blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // values, nbytes), np.uint8)
     for at in _SCALES[kind]:
-        blocks[:, :, at : at + 2] = rng.uniform(0.001, 0.01, (*blocks.shape[:2], 1)).astype(np.float16).view(np.uint8)
-    writer.add_tensor(name, blocks.reshape(shape[0], -1), raw_dtype=kind)
+        scales = rng.uniform(0.001, 0.01, (*blocks.shape[:-1], 1)).astype(np.float16)
+        blocks[..., at : at + 2] = scales.view(np.uint8)
+    writer.add_tensor(name, blocks.reshape(*shape[:-1], -1), raw_dtype=kind)
 
 
 def _vocabulary(writer: gguf.GGUFWriter, size: int) -> None:

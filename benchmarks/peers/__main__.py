@@ -253,11 +253,12 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int, load
         f"are {native.NativeBackend('bfloat16', threads).isa}. {taken}Medians of {rounds} "
         f"{'rounds' if rounds > 1 else 'round'}; a ratio is taken within a round, to the best peer, with least and "
         f"greatest in brackets. Decoding: {sizes.decode_outputs} tokens of each row after a prompt of "
-        f"{sizes.decode_prompt}. {_told_mix(sizes)}First token: from starting the process, with the model's files in "
-        "the page cache. Peak resident: of the process, pages of the model's files among it. GB/s: read bandwidth "
-        f"around the runs. Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was "
-        f"within {arguments.alike:.0%} for all engines. The ceiling's ratio is that of an engine which does nothing "
-        "but read at the bandwidth around inflight's run and compute at the machine's peak, both at once."
+        f"{sizes.decode_prompt}. {_told_mix(sizes)}"
+        "First token: from starting the process, with the model's files in the page cache and modules compiled. "
+        "Peak resident: of the process, pages of the model's files among it. GB/s: read bandwidth around the "
+        f"runs. Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was within "
+        f"{arguments.alike:.0%} for all engines. The ceiling's ratio is that of an engine which does nothing but "
+        "read at the bandwidth around inflight's run and compute at the machine's peak, both at once."
     )
 
 

@@ -104,21 +104,29 @@ class Contest:
                 self.figures.append(Figure(self.precision, number, name, PEAK.title, gib))
 
     def _start(self, number: int, engine: Engine, live: dict[str, EngineProcess], stack: ExitStack) -> None:
-        """Until its first token, and warm."""
-        _read(Path(self.jobs[engine.name].model))
-        process = EngineProcess(engine.python, engine.module, engine.environment, self.jobs[engine.name])
-        stack.enter_context(closing(process))
+        """Start an engine until its first token, and warm it up. An engine's very first start is not counted: modules
+        are compiled in it, which installed programs have done."""
         try:
-            said = process.ready()
+            if engine.name not in self.versions:
+                with closing(self._process(engine)) as process:
+                    said = process.ready()
+                    process.send(first_request())
+                self.versions[engine.name] = f"{said['version']} ({said['settings']})"
+            process = stack.enter_context(closing(self._process(engine)))
+            process.ready()
             seconds = process.send(first_request())[0].token_times[0] - process.started
             for works in warm_up(self.sizes):
                 process.send(works)
         except EngineFailed as failure:
             self._leave_out(engine.name, failure)
             return
-        self.versions[engine.name] = f"{said['version']} ({said['settings']})"
         self.figures.append(Figure(self.precision, number, engine.name, FIRST_TOKEN.title, seconds))
         live[engine.name] = process
+
+    def _process(self, engine: Engine) -> EngineProcess:
+        job = self.jobs[engine.name]
+        _read(Path(job.model))
+        return EngineProcess(engine.python, engine.module, engine.environment, job)
 
     def _measure(self, number: int, trial: Trial, live: dict[str, EngineProcess]) -> None:
         """Each engine once, again where the bandwidth mattered and was not alike; the last try is kept, as one that

@@ -23,6 +23,7 @@ from inflight.metrics.observation import Observation
 
 _ROOT = Path(__file__).parents[2]  # where `benchmarks` can be imported
 _PATIENCE = 1800.0
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # an engine keeps compiled modules, as installed programs do
 
 
 class EngineFailed(RuntimeError):
@@ -38,7 +39,7 @@ class EngineProcess:
     def __init__(
         self, python: Path, module: str, environment: Mapping[str, str], job: Job, patience: float = _PATIENCE
     ):
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         self._patience = patience
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close()
         self.started = time.monotonic()

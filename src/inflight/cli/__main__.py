@@ -1,5 +1,5 @@
 """`python -m inflight.cli`: the same as the `inflight` command."""
 
-from inflight.cli import main
+from inflight.__main__ import main
 
 main()
