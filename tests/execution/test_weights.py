@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,10 +21,12 @@ from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.sizes import weight_bytes
 from inflight.execution.weights import load_weights
+from inflight.models import arithmetic
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_spec
 from inflight.models.spec import WeightFormat
+from inflight.simulate.hardware import packing
 
 from .conftest import OracleOf
 from .driver import Driver, backends
@@ -214,6 +216,25 @@ def test_the_table_of_token_inputs_takes_what_is_counted(quantization: Quantizat
     assert abs(held - weight_bytes(spec, "float32", quantization)) < UNCOUNTED
     assert got.token_inputs is not None
     assert got.token_inputs.table.nbytes == 100 * (3 * 32 * 4 if quantization == "none" else 3 * 32 + 3 * 4)
+
+
+PLANNED = {
+    **{"model_type": "llama", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64},
+}
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_matrices_take_what_plans_count(precision: Literal["int8", "int4"]) -> None:
+    spec, packed = read_spec(PLANNED, to_run=True), packing(precision)
+    got = load_weights(spec, DummyWeights("float32", 0, None), REFERENCE, 16, quantization=precision)
+    held = 0
+    for layer in got.layers:
+        mixer, mlp = layer.mixer, layer.mlp
+        matrices = (mixer.qkv, mixer.output, mlp.gate_up.gate, mlp.gate_up.up, mlp.down)
+        held += sum(part.nbytes for matrix in matrices for part in matrix.parts)
+    others = replace(packed, matrix=0, matrix_scale=0, values=0)
+    assert held == arithmetic.weight_bytes(spec, packed) - arithmetic.weight_bytes(spec, others)
 
 
 FORMATS = {

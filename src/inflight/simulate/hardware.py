@@ -16,15 +16,25 @@ from typing import Any, Literal
 
 from inflight.models.arithmetic import Packing
 
-# What weights, keys and values are held in; int4 is of weights alone, in groups of 32 inputs with a scale of two bytes,
-# and computed in bf16.
+# What weights, keys and values are held in; int4 is of weights alone, and computed in bf16.
 Precision = Literal["bf16", "fp8", "int8", "int4"]
-ITEM_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1, "int4": 0.5 + 2 / 32}
+# Bytes of a weight of a layer's matrix. 32 inputs share a scale of two bytes, in int4 an offset of two bytes, too.
+WEIGHT_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1 + 2 / 32, "int4": 0.5 + 4 / 32}
+ITEM_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1}  # of an activation, a key or a value
 
 
 def packing(precision: Precision) -> Packing:
-    item, bf16 = ITEM_BYTES[precision], ITEM_BYTES["bf16"]
-    return Packing(matrix=item, head=bf16, table=bf16, other=item)
+    """Return the bytes of a model's weights as this engine packs plain ones: beside int4, projections to values stay in
+    int8, and each output of a quantized matrix has a factor of four bytes."""
+    item, bf16 = WEIGHT_BYTES[precision], WEIGHT_BYTES["bf16"]
+    return Packing(
+        matrix=item,
+        head=bf16,
+        table=bf16,
+        other=bf16,
+        matrix_scale=4 if precision in ("int8", "int4") else 0,
+        values=WEIGHT_BYTES["int8"] if precision == "int4" else None,
+    )
 
 
 GB = 10**9
@@ -83,7 +93,7 @@ class Gpu:
     def ridge_tokens(self, precision: Precision = "bf16") -> float:
         """Tokens of a step from which weights are reused often enough for arithmetic to be the limit: peak · bytes per
         weight / (2 · bandwidth), weights alone."""
-        return self.flops_per_s(precision) * ITEM_BYTES[precision] / (2 * self.bytes_per_s)
+        return self.flops_per_s(precision) * WEIGHT_BYTES[precision] / (2 * self.bytes_per_s)
 
 
 _NVIDIA = "NVIDIA's data sheet, dense rates (the sheet's headline figures assume 2:4 sparsity and are twice these)"

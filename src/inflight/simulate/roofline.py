@@ -47,7 +47,7 @@ from inflight.simulate.efficiency import (
     shard_share,
     token_share,
 )
-from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
+from inflight.simulate.hardware import ITEM_BYTES, WEIGHT_BYTES, Gpu, Precision
 from inflight.simulate.split import caches, check_split
 
 QUERY_TILE = 128  # queries that share one reading of keys and values
@@ -132,7 +132,7 @@ class Roofline:
         flops, read = tokens * self._weights.flops, self._weights.matrices + self._weights.touched(tokens)
         rate = self._peak * self._shares.linear_compute * token_share(tokens) * shard_share(self._shard)
         bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(tokens)
-        return _slower("linear", flops / rate, read * ITEM_BYTES[self.weights] / bandwidth)
+        return _slower("linear", flops / rate, read * WEIGHT_BYTES[self.weights] / bandwidth)
 
     def _prefill_attention(self, held: Features) -> Cost:
         # Attention computes in bf16, whatever the weights and the cache are held in.
