@@ -21,7 +21,8 @@ from benchmarks.peers.contest import ALIKE, Contest, Rules
 from benchmarks.peers.engines import FOUR_BITS, PRECISIONS, Copy, Engine
 from benchmarks.peers.load import busy_share
 from benchmarks.peers.report import report
-from benchmarks.peers.stepping import Job
+from benchmarks.peers.stepping import QUANTIZATION, Job
+from benchmarks.peers.trained import Trained
 from benchmarks.peers.trials import LOAD, QUICK, READING_BATCH, Sizes
 from benchmarks.peers.workload import mixed
 from benchmarks.results import write_section
@@ -29,30 +30,33 @@ from benchmarks.shapes import SHAPES
 from inflight.config.engine import EngineSettings
 from inflight.config.threads import resolve_threads
 from inflight.execution.backends import native
-from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
 from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.models.registry import read_folder, read_spec
 
 _MODEL_LEN = 4096
-QUANTIZATION: dict[str, Quantization] = {"int8": "int8", "int8-all": "int8-all"}  # others as the file says
 _KINDS: dict[str, Literal["bf16", "int8"]] = {"bfloat16": "bf16", "int8": "int8"}
 _PEAK_PROBES = 20  # with pauses between, about six seconds
 PEERS = ("llama", "openvino", "onnxruntime", "vllm")  # by the names that setup.sh gives their environments
-FILES = ("gemma3-270m", "smollm2")  # trained models; how near their answers are, benchmarks.real_models measures
+TRAINED = ("gemma3-270m", "smollm2")  # models whose answers are judged, too
 _SPARE = 1.1  # KV memory beyond what the requests hold: blocks that are not full
 
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
     sizes = QUICK if arguments.quick else Sizes()
-    participants = _participants(arguments)
+    trained = Trained(arguments.model) if arguments.model in TRAINED else None
+    checkpoints = _checkpoints(arguments, trained)
+    participants = _participants(arguments, checkpoints, trained)
     missing = {engine.python: sentence for engine in participants if (sentence := engine.missing)}
     present = [engine for engine in participants if not engine.missing]
     for python, sentence in missing.items():
         tell(f"{sentence} ({python} was looked for)")
     contests = [_contest(precision, present, arguments, sizes) for precision in arguments.precisions]
+    if trained is not None:
+        for contest in contests:
+            contest.judge = trained.judge(contest.precision, checkpoints)
     peaks = _peaks(_threads(arguments))
     if arguments.record and arguments.record.exists():
         record.read(arguments.record, contests)
@@ -71,9 +75,12 @@ def main(given: Sequence[str] | None = None) -> None:
     if arguments.write:
         # In 4 bits a round of one precision takes minutes: each has a section of its own.
         held = f" in {' and '.join(arguments.precisions)}" if set(arguments.precisions) <= set(FOUR_BITS) else ""
-        real = arguments.model in FILES
-        title = f"Beside other engines: {arguments.model}'s {'file' if real else f'shape{held}'}"
-        write_section(f"peers {arguments.model}{'' if real else held}", title, _command(arguments, rounds), body)
+        name, of = f"{arguments.model}{held}", f"shape{held}"
+        if arguments.model in TRAINED:
+            only_file = arguments.precisions == ["file"]
+            name, of = (arguments.model, "file") if only_file else (f"{arguments.model} weights", "weights")
+        title = f"Beside other engines: {arguments.model}'s {of}"
+        write_section(f"peers {name}", title, _command(arguments, rounds), body)
 
 
 def _measure(contests: Sequence[Contest], arguments: argparse.Namespace) -> int:
@@ -104,9 +111,9 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--model",
-        choices=[*SHAPES, *FILES],
+        choices=[*SHAPES, *TRAINED],
         default="qwen2.5-0.5b",
-        help="shape, of random weights, or with --precisions file --peers llama a trained model",
+        help="shape, of random weights, or a trained model, whose answers are judged, too",
     )
     parser.add_argument(
         "--precisions", type=_some_of(PRECISIONS), default=["bf16", "int8"], help=f"some of {','.join(PRECISIONS)}"
@@ -162,23 +169,35 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _participants(arguments: argparse.Namespace) -> list[Engine]:
-    folder = arguments.folder.resolve()
-    made = (arguments.environments or folder).absolute()
-    pythons = {name: made / name / "bin/python" for name in PEERS}
-    environments = Environments(pythons["llama"], pythons["openvino"], pythons["onnxruntime"])
-    checkpoints = Checkpoints(folder / "models" / arguments.model, SHAPES.get(arguments.model, {}), environments)
+def _pythons(arguments: argparse.Namespace) -> dict[str, Path]:
+    made = (arguments.environments or arguments.folder.resolve()).absolute()
+    return {name: made / name / "bin/python" for name in PEERS}
+
+
+def _environments(arguments: argparse.Namespace) -> Environments:
+    pythons = _pythons(arguments)
+    return Environments(pythons["llama"], pythons["openvino"], pythons["onnxruntime"])
+
+
+def _checkpoints(arguments: argparse.Namespace, trained: Trained | None) -> Checkpoints:
+    place = arguments.folder.resolve() / "models" / arguments.model
+    write = None if trained is None else trained.write
+    return Checkpoints(place, SHAPES.get(arguments.model, {}), _environments(arguments), write)
+
+
+def _participants(arguments: argparse.Namespace, checkpoints: Checkpoints, trained: Trained | None) -> list[Engine]:
+    pythons, environments = _pythons(arguments), _environments(arguments)
     source = Path(inflight.__file__).parents[1]
     peers = {
         "llama": lambda: known.llama_cpp(checkpoints, environments),
         "openvino": lambda: known.openvino(checkpoints, environments.openvino),
         "onnxruntime": lambda: known.onnxruntime(checkpoints, environments.onnxruntime),
-        "vllm": lambda: known.vllm(checkpoints, pythons["vllm"], folder / "cache"),
+        "vllm": lambda: known.vllm(checkpoints, pythons["vllm"], arguments.folder.resolve() / "cache"),
     }
-    if arguments.model in FILES:
-        file = pull(CATALOGUE[arguments.model])
-        return [known.with_file(one, file) for one in (known.inflight(checkpoints, source), peers["llama"]())]
-    return [known.inflight(checkpoints, source), *(peers[name]() for name in PEERS if name in arguments.peers)]
+    found = [known.inflight(checkpoints, source), *(peers[name]() for name in PEERS if name in arguments.peers)]
+    if trained is None:
+        return found
+    return [known.with_file(one, trained.file) if one.name in ("inflight", "llama.cpp") else one for one in found]
 
 
 def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Namespace, sizes: Sizes) -> Contest:
@@ -211,7 +230,7 @@ def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Name
 
 
 def _kv_bytes_per_token(model: str) -> int:
-    spec = read_folder(pull(CATALOGUE[model]), to_run=True) if model in FILES else read_spec(SHAPES[model])
+    spec = read_folder(pull(CATALOGUE[model]), to_run=True) if model in TRAINED else read_spec(SHAPES[model])
     return kv_bytes_per_token(spec, "bfloat16")
 
 
@@ -246,9 +265,8 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int, load
     taken = (
         f"Others took {spread([100 * load for load in loads], 0, ' %')} of the cores before a round. " if loads else ""
     )
-    model = f"The file of {arguments.model}" if arguments.model in FILES else f"{arguments.model}'s random weights"
     return (
-        f"{model}, {threads} threads, {sizes.rows()} rows, greedy, prompts as "
+        f"{_of_which_weights(arguments)}, {threads} threads, {sizes.rows()} rows, greedy, prompts as "
         "token ids, each engine through its own Python API in a process of its own, taking turns; inflight's kernels "
         f"are {native.NativeBackend('bfloat16', threads).isa}. {taken}Medians of {rounds} "
         f"{'rounds' if rounds > 1 else 'round'}; a ratio is taken within a round, to the best peer, with least and "
@@ -259,6 +277,18 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int, load
         f"runs. Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was within "
         f"{arguments.alike:.0%} for all engines. The ceiling's ratio is that of an engine which does nothing but "
         "read at the bandwidth around inflight's run and compute at the machine's peak, both at once."
+    )
+
+
+def _of_which_weights(arguments: argparse.Namespace) -> str:
+    if arguments.model not in TRAINED:
+        return f"{arguments.model}'s random weights"
+    if arguments.precisions == ["file"]:
+        return f"The file of {arguments.model}"
+    return (
+        f"{arguments.model}'s weights, each moved by up to half a step of the grid of its file and rounded to bf16 "
+        "(but in `file`), of which every engine's own tool makes its copy; KL(float32 ‖ engine) in nats over the same "
+        "weights"
     )
 
 

@@ -1,4 +1,5 @@
-"""Checkpoints of random weights on disk, the same for every engine, and the copies that single engines want.
+"""Checkpoints on disk, of random weights or of a trained model's, the same for every engine, and the copies that
+single engines want.
 
 Knows the layouts: a Hugging Face folder in bf16, which inflight and vLLM load; int8 weights in the layout of
 compressed-tensors for vLLM; and what other engines' own tools make of the folder, each in its own environment. A copy
@@ -48,39 +49,47 @@ class Environments:
 
 
 class Checkpoints:
-    """Of one shape, below a folder. environments: whose tools can be asked, where there are any."""
+    """Of one model, below a folder. shape: of random weights. environments: whose tools can be asked, where there are
+    any. write_plain: writes a trained model's weights in bf16 into a folder."""
 
-    def __init__(self, folder: Path, shape: dict[str, object], environments: Environments | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        shape: dict[str, object],
+        environments: Environments | None = None,
+        write_plain: Callable[[Path], None] | None = None,
+    ):
         self._folder = folder
         self._shape = shape
         self._environments = environments
+        self._write = write_plain or self._write_random
 
     def plain(self) -> Path:
         """bf16, in the layout that everybody reads."""
-        return self._made("bf16", self._write_plain)
+        return self.made("bf16", self._write)
 
     def vllm_int8(self) -> Path:
         """Per-channel int8 weights, rounded to nearest, and per-token int8 activations. The output projection stays
         in bf16."""
-        return self._made("vllm-int8", self._write_vllm_int8)
+        return self.made("vllm-int8", self._write_vllm_int8)
 
     def openvino(self, weights: str, *settings: str) -> Path:
         """weights: fp16, int8 or int4, as its exporter names them. settings: further options of it, which name the
         copy too."""
         name = "-".join(["openvino", weights, *(one.lstrip("-") for one in settings)])
-        return self._made(name, lambda folder: self._export_openvino(folder, [weights, *settings]))
+        return self.made(name, lambda folder: self._export_openvino(folder, [weights, *settings]))
 
     def gguf(self, kind: str) -> Path:
         """A file: BF16 as the converter writes it, or one of `quantize_gguf.KINDS` that the quantizer makes of it."""
         write = self._convert if kind == "BF16" else lambda folder: self._quantize(folder, kind)
-        return self._made(f"gguf-{kind}", write) / f"{kind}.gguf"
+        return self.made(f"gguf-{kind}", write) / f"{kind}.gguf"
 
     def onnx(self, precision: str, *options: str) -> Path:
         """precision: int8 or int4, and further NAME=VALUE options, as its model builder names them."""
         name = "-".join(["onnx", precision, *(one.replace(":", "-") for one in options)])
-        return self._made(name, lambda folder: self._export_onnx(folder, precision, options))
+        return self.made(name, lambda folder: self._export_onnx(folder, precision, options))
 
-    def _made(self, name: str, write: Callable[[Path], None]) -> Path:
+    def made(self, name: str, write: Callable[[Path], None]) -> Path:
         """Written beside its place and moved there whole, so that an interrupted one is never taken."""
         place = self._folder / name
         failed = self._folder / f"{name}.failed"
@@ -100,7 +109,7 @@ class Checkpoints:
             unfinished.rename(place)
         return place
 
-    def _write_plain(self, folder: Path) -> None:
+    def _write_random(self, folder: Path) -> None:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.comparison import tell
 from benchmarks.peers.engines import Copy, Engine
@@ -20,8 +21,10 @@ from benchmarks.peers.process import EngineFailed, EngineProcess
 from benchmarks.peers.stepping import Job
 from benchmarks.peers.trials import (
     FIRST_TOKEN,
+    KL,
     MIXED_TOKENS,
     PEAK,
+    TOP_1,
     Sizes,
     Trial,
     arrivals,
@@ -29,6 +32,8 @@ from benchmarks.peers.trials import (
     trials,
     warm_up,
 )
+from benchmarks.real_models.agreement import Agreement
+from benchmarks.real_models.engines import EngineFailed as AnswersFailed
 
 ALIKE = 0.15  # share of the highest bandwidth by which the lowest may be below it
 _TRIES = 3  # of a trial, before a round goes on without it
@@ -67,11 +72,20 @@ class Rules:
         return min(bandwidths) >= (1 - self.alike) * max(bandwidths)
 
 
+class Judge(Protocol):
+    """Of one model's answers."""
+
+    def agreement(self, engine: Engine, copy: Copy, precision: str) -> Agreement:
+        """Raises AnswersFailed."""
+
+
 @dataclass(slots=True)
 class Contest:
     """Of one precision. jobs: what each engine is to load, by its name; copies: how that holds its weights.
 
-    figures, absent (engine: why), versions (engine: its own words), loads (of each round): what came of it.
+    judge: of a trained model's answers, asked once.
+    figures, absent and unjudged (engine: why), versions (engine: its own words), loads (of each round): what came of
+    it.
     """
 
     precision: str
@@ -80,13 +94,17 @@ class Contest:
     copies: Mapping[str, Copy]
     sizes: Sizes
     rules: Rules
+    judge: Judge | None = None
     figures: list[Figure] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
+    unjudged: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     loads: dict[int, float] = field(default_factory=dict)
 
     def round(self, number: int) -> None:
         """Start all, measure all, end all."""
+        for engine in self.engines:
+            self._judge(number, engine)
         self.loads[number] = self.rules.others()
         with ExitStack() as stack:
             live: dict[str, EngineProcess] = {}
@@ -102,6 +120,21 @@ class Contest:
             for name, process in live.items():
                 gib = process.peak_resident_bytes() / 2**30
                 self.figures.append(Figure(self.precision, number, name, PEAK.title, gib))
+
+    def _judge(self, number: int, engine: Engine) -> None:
+        """How near its answers are, where that is not known yet. An engine that gives none has no such figure."""
+        known = any(one.engine == engine.name and one.measure == KL.title for one in self.figures)
+        if self.judge is None or known or engine.name in self.absent or engine.name in self.unjudged:
+            return
+        try:
+            found = self.judge.agreement(engine, self.copies[engine.name], self.precision)
+        except AnswersFailed as failure:
+            self.unjudged[engine.name] = f"{failure}."
+            tell(self.unjudged[engine.name])
+            return
+        tell(f"{self.precision}: {engine.name}: KL {found.kl_mean:.5f}, likeliest token {found.same_best:.1%}")
+        for measure, value in ((KL, found.kl_mean), (TOP_1, 100 * found.same_best)):
+            self.figures.append(Figure(self.precision, number, engine.name, measure.title, value))
 
     def _start(self, number: int, engine: Engine, live: dict[str, EngineProcess], stack: ExitStack) -> None:
         """Start an engine until its first token, and warm it up. An engine's very first start is not counted: modules

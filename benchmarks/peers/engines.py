@@ -20,9 +20,10 @@ from inflight.models.gguf.tensor_types import TensorType
 # What is compared with each other, by how the layers and then the output projection are held:
 #   bf16      as the checkpoint is              int8   layers in 8 bits            int8-all  the output projection too
 #   q4_0      a GGUF file as it is commonly made, and what others make in 4 bits with the output projection in 8
-#   q4_k_m    the other common file             int4   4 bits, but that in bf16    int4-all  all in 4 bits
+#   q8_0      the same in 8 bits                int4   4 bits, but that in bf16    int4-all  all in 4 bits
+#   q4_k_m    the other common file in 4 bits
 #   file      a trained model's GGUF file as it is
-PRECISIONS = ("bf16", "int8", "int8-all", "q4_0", "q4_k_m", "int4-all", "int4", "file")
+PRECISIONS = ("bf16", "int8", "int8-all", "q8_0", "q4_0", "q4_k_m", "int4-all", "int4", "file")
 FOUR_BITS = ("q4_0", "q4_k_m", "int4-all", "int4", "file")
 Told = Callable[[TensorType], str]  # of a file's tensors: how an engine holds them
 
@@ -39,13 +40,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """models: of each precision it has, what makes or finds its copy."""
+    """models: of each precision it has, what makes or finds its copy. answers: the module that runs it for questions,
+    which is asked how near its answers are to float32."""
 
     name: str
     python: Path
     module: str
     models: Mapping[str, Callable[[], Copy]]
     environment: Mapping[str, str] = field(default_factory=dict)
+    answers: str | None = None
 
     @property
     def missing(self) -> str | None:
@@ -56,7 +59,7 @@ class Engine:
 
 
 def inflight(checkpoints: Checkpoints, source: Path) -> Engine:
-    """source: the folder that this program's own inflight is imported from. In 4 bits it loads llama.cpp's files."""
+    """source: the folder that this program's own inflight is imported from. GGUF files are llama.cpp's."""
     return Engine(
         "inflight",
         Path(sys.executable),
@@ -65,9 +68,11 @@ def inflight(checkpoints: Checkpoints, source: Path) -> Engine:
             "bf16": lambda: Copy(checkpoints.plain(), "bf16", "bf16"),
             "int8": lambda: Copy(checkpoints.plain(), "int8, groups of 32", "bf16"),
             "int8-all": lambda: Copy(checkpoints.plain(), "int8, groups of 32", "int8"),
-            **_files_in_four_bits(checkpoints, _as_inflight_holds),
+            **_files(checkpoints, _as_inflight_holds),
+            "int4": lambda: Copy(checkpoints.plain(), "int4, groups of 32", "bf16"),
         },
         environment={"PYTHONPATH": str(source)},
+        answers="benchmarks.real_models.run_inflight",
     )
 
 
@@ -80,12 +85,14 @@ def llama_cpp(checkpoints: Checkpoints, environments: Environments) -> Engine:
             "bf16": lambda: _file(checkpoints.gguf("BF16"), _by_name),
             "int8": lambda: _file(checkpoints.gguf("Q8_0"), _by_name),
             "int8-all": lambda: _file(checkpoints.gguf("Q8_0"), _by_name),
-            **_files_in_four_bits(checkpoints, _by_name),
+            **_files(checkpoints, _by_name),
+            "int4": lambda: _file(checkpoints.gguf("Q4_0-bf16"), _by_name),
         },
         environment={
             "PYTHONPATH": str(environments.llama_source),
             "LLAMA_CPP_LIB_PATH": str(environments.llama_build),
         },
+        answers="benchmarks.real_models.run_llama",
     )
 
 
@@ -100,9 +107,12 @@ def openvino(checkpoints: Checkpoints, python: Path) -> Engine:
             "bf16": lambda: Copy(checkpoints.openvino("fp16"), "fp16, computed in bf16", "fp16"),
             "int8": lambda: Copy(checkpoints.openvino("int8"), "int8 by channel", "int8"),
             "int8-all": lambda: Copy(checkpoints.openvino("int8"), "int8 by channel", "int8"),
+            "q8_0": lambda: Copy(checkpoints.openvino("int8"), "int8 by channel", "int8"),
             "q4_0": lambda: Copy(checkpoints.openvino(*in_groups), groups, "int8"),
+            "int4": lambda: Copy(checkpoints.openvino(*in_groups), groups, "int8"),
             "int4-all": lambda: Copy(checkpoints.openvino(*in_groups, "--all-layers"), groups, "int4"),
         },
+        answers="benchmarks.real_models.run_openvino",
     )
 
 
@@ -116,9 +126,12 @@ def onnxruntime(checkpoints: Checkpoints, python: Path) -> Engine:
         "benchmarks.peers.run_onnxruntime",
         {
             "int8-all": lambda: Copy(checkpoints.onnx("int8", *common), "int8, groups of 32", "int8"),
+            "q8_0": lambda: Copy(checkpoints.onnx("int8", *common), "int8, groups of 32", "int8"),
             "q4_0": lambda: Copy(checkpoints.onnx("int4", *common, wide), "int4, groups of 32", "int8"),
+            "int4": lambda: Copy(checkpoints.onnx("int4", *common, wide), "int4, groups of 32", "int8"),
             "int4-all": lambda: Copy(checkpoints.onnx("int4", *common), "int4, groups of 32", "int4"),
         },
+        answers="benchmarks.real_models.run_onnxruntime",
     )
 
 
@@ -133,22 +146,23 @@ def vllm(checkpoints: Checkpoints, python: Path, cache: Path) -> Engine:
             "int8": lambda: Copy(checkpoints.vllm_int8(), "int8 by channel", "bf16"),
         },
         environment={"LD_PRELOAD": _preloaded(python), "VLLM_CACHE_ROOT": str(cache)},
+        answers="benchmarks.real_models.run_vllm",
     )
 
 
 def with_file(engine: Engine, path: Path) -> Engine:
-    """Return inflight or llama.cpp with a trained model's file in place of copies of random weights."""
+    """Return inflight or llama.cpp with a trained model's file among what it loads."""
     told = _as_inflight_holds if engine.name == "inflight" else _by_name
-    return replace(engine, models={"file": lambda: _file(path, told)})
+    return replace(engine, models={**engine.models, "file": lambda: _file(path, told)})
 
 
-def _files_in_four_bits(checkpoints: Checkpoints, told: Told) -> dict[str, Callable[[], Copy]]:
+def _files(checkpoints: Checkpoints, told: Told) -> dict[str, Callable[[], Copy]]:
     """That inflight and llama.cpp load alike."""
     return {
+        "q8_0": lambda: _file(checkpoints.gguf("Q8_0"), told),
         "q4_0": lambda: _file(checkpoints.gguf("Q4_0"), told),
         "q4_k_m": lambda: _file(checkpoints.gguf("Q4_K_M"), told),
         "int4-all": lambda: _file(checkpoints.gguf("Q4_0-pure"), told),
-        "int4": lambda: _file(checkpoints.gguf("Q4_0-bf16"), told),
     }
 
 

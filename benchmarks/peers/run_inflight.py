@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.peers.stepping import Job, serve
+from benchmarks.peers.stepping import QUANTIZATION, Job, serve
 from inflight import __version__
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
@@ -13,8 +13,6 @@ from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-
-_QUANTIZATION = {"int8": {"quantization": "int8"}, "int8-all": {"quantization": "int8-all"}}  # others as they come
 
 
 class Inflight:
@@ -28,7 +26,7 @@ class Inflight:
             max_model_len=job.max_model_len,
             kv_memory=job.kv_gib,
             enable_prefix_caching=False,
-            **_QUANTIZATION.get(job.precision, {}),  # type: ignore[arg-type]
+            quantization=QUANTIZATION.get(job.precision, "none"),
             **job.settings,
         )
         engine = build_engine(settings, SchedulingSettings(speculation="off"))  # as the others compute: a token a step

@@ -13,9 +13,16 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+# inflight's own setting at a precision; at the others it holds what its copy does.
+QUANTIZATION: Mapping[str, Literal["int8", "int8-all", "int4"]] = {
+    "int8": "int8",
+    "int8-all": "int8-all",
+    "int4": "int4",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,13 @@ class Trial:
 
 def _asked(bf16: float, int8: float, four_bits: float | None = None) -> dict[str, float]:
     """Of each precision, but int8-all, which is int8 with the peers' output projection and reported."""
-    in_four = {} if four_bits is None else dict.fromkeys(FOUR_BITS, four_bits)
-    return {"bf16": bf16, "int8": int8, **in_four}
+    of_files = {} if four_bits is None else dict.fromkeys(("q8_0", *FOUR_BITS), four_bits)
+    return {"bf16": bf16, "int8": int8, **of_files}
 
 
+# Of a trained model, beside its own weights in float32.
+KL = Measure("KL from float32, nats", "lower", 5)
+TOP_1 = Measure("likeliest token as in float32, %", "higher", 1)
 FIRST_TOKEN = Measure("first token after start, s", "lower", 2, _asked(1.0, 1.0, 1.0))
 PEAK = Measure("peak resident, GiB", "lower", 2, _asked(0.8, 0.8, 0.8))
 MIXED_TOKENS = Measure("mixed at once, output tokens/s", "higher", 0, _asked(1.2, 1.5))
@@ -108,8 +111,10 @@ _DECODE_ASKED = {
 _PREFILL_ASKED = {512: _asked(1.05, 1.15, 1.3), 2048: _asked(1.0, 1.15, 1.3)}
 
 
-def measures(sizes: Sizes) -> Iterator[Measure]:
-    """The rows, in the table's order."""
+def measures(sizes: Sizes, judged: bool = False) -> Iterator[Measure]:
+    """The rows, in the table's order. judged: a trained model's answers were, too."""
+    if judged:
+        yield from (KL, TOP_1)
     context = sizes.decode_prompt + sizes.decode_outputs // 2
     for batch in sizes.batches:
         most = partial(_most_decoded, batch, context)

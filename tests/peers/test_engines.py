@@ -51,12 +51,12 @@ def test_a_file_tells_how_its_matrices_are_held(tmp_path: Path) -> None:
     assert trained == [held, tied]
 
 
-def test_every_precision_in_four_bits_has_a_file_for_both(tmp_path: Path) -> None:
+def test_every_precision_has_a_copy_for_both(tmp_path: Path) -> None:
     environments = Environments(tmp_path, tmp_path, tmp_path)
     checkpoints = Checkpoints(tmp_path, {}, environments)
     ours, theirs = inflight(checkpoints, tmp_path), llama_cpp(checkpoints, environments)
-    assert set(ours.models) == set(PRECISIONS) - {"file"}
-    assert set(FOUR_BITS) - {"file"} <= set(theirs.models)
+    assert set(ours.models) == set(theirs.models) == set(PRECISIONS) - {"file"}
+    assert set(FOUR_BITS) < set(with_file(ours, tmp_path).models)
     assert "Q4_0-pure" in KINDS and "Q4_0-bf16" in KINDS
 
 

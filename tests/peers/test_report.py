@@ -8,8 +8,10 @@ import pytest
 
 from benchmarks.peers.ceilings import Ceilings
 from benchmarks.peers.contest import Contest, Figure
+from benchmarks.peers.engines import Copy, Engine
 from benchmarks.peers.report import highest, ratio, ratios, report
-from benchmarks.peers.trials import FIRST_TOKEN, Measure, measures
+from benchmarks.peers.trials import FIRST_TOKEN, KL, TOP_1, Measure, measures
+from benchmarks.real_models.agreement import Agreement
 from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.execution.sizes import step_weight_bytes
 from inflight.models.arithmetic import layer_flops_per_token
@@ -90,6 +92,48 @@ def test_what_does_not_count_is_named_and_left_out() -> None:
     text = report([found])
     assert cells(text, DECODE)[4] == "1.20×"
     assert f"not alike for all engines: {DECODE} in round 2." in text
+
+
+def judged(kl: dict[str, float]) -> Contest:
+    """Of one tokens/s each but peer two, which has twice as many."""
+    speed = [figure(0, name, 2.0 if name == "two" else 1.0) for name in ("inflight", "one", "two")]
+    found = with_figures(*speed, *(figure(0, name, value, KL.title) for name, value in kl.items()))
+    found.judge = Sentences()
+    return found
+
+
+class Sentences:
+    """Has answered already."""
+
+    def agreement(self, engine: Engine, copy: Copy, precision: str) -> Agreement:
+        raise AssertionError("the figures are there")
+
+
+@pytest.mark.parametrize(("kl", "compared"), [(0.0119, "0.50×"), (0.0121, "1.00×")])
+def test_speed_is_compared_with_peers_whose_answers_are_as_near(kl: float, compared: str) -> None:
+    text = report([judged({"inflight": 0.01, "one": 0.01, "two": kl})])
+    assert cells(text, DECODE)[4] == compared
+    assert cells(text, KL.title)[1:5] == ["0.01000", "0.01000", f"{kl:.5f}", "1.00×"]
+    assert ("two is left out of them" in text) == (compared == "1.00×")
+
+
+def test_peers_whose_answers_nobody_could_tell_from_float32_are_compared() -> None:
+    text = report([judged({"inflight": 0.0002, "one": 0.0002, "two": 0.0018})])
+    assert cells(text, DECODE)[4] == "0.50×" and "left out" not in text
+
+
+def test_an_engine_that_gives_no_answers_has_a_dash_and_the_reason() -> None:
+    found = judged({"inflight": 0.01, "one": 0.01})
+    found.unjudged["two"] = "two ended with status 1: no logits."
+    text = report([found])
+    assert cells(text, KL.title)[1:4] == ["0.01000", "0.01000", "-"]
+    assert cells(text, TOP_1.title)[1:4] == ["-", "-", "-"]
+    assert cells(text, DECODE)[4] == "0.50×", "its speed is compared"
+    assert text.endswith("two ended with status 1: no logits.")
+
+
+def test_random_weights_have_no_rows_of_answers() -> None:
+    assert KL.title not in report([with_figures(figure(0, "one", 50))])
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
