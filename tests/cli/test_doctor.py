@@ -44,6 +44,27 @@ def test_a_cpu_is_asked_for_by_name(inflight: Caller) -> None:
     assert report["gpu"] is None and [one["batch"] for one in report["model"]["decode"]] == [1, 8, 32]
 
 
+QUANTIZED = {
+    **{"model_type": "llama", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64},
+    "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True},
+}
+
+
+def test_a_quantized_model_is_counted_as_it_is_loaded(inflight: Caller, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QUANTIZED))
+    given = ["doctor", "--json", "--device", "cpu", "--model", str(tmp_path)]
+    came, plain = (json.loads(inflight(*given, *more).out)["model"] for more in ([], ["--load-format", "dequantize"]))
+    assert came["weight_format"] is not None and plain["weight_format"] is None
+    norms = 4 * 5 * 64  # in float32
+    assert plain["weight_bytes"] == 2 * (plain["parameters"] - 5 * 64) + norms > 1.5 * came["weight_bytes"]
+
+
+def test_a_plain_model_is_not_dequantized(inflight: Caller) -> None:
+    told = inflight("doctor", "--device", "cpu", "--load-format", "dequantize").sentence()
+    assert "--load-format dequantize is for quantized matrices, and those of this one are plain" in told
+
+
 def test_a_gpu_that_cannot_be_measured_is_a_sentence(
     inflight: Caller, gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

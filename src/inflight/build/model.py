@@ -49,8 +49,7 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             spec = with_pooling(spec, settings.pooling)
         if settings.score_tokens is not None:
             spec = by_next_token(spec, settings.score_tokens, _token_ids(files, settings.score_tokens))
-        load_format = load_format_of(settings)
-        spec = _dequantized(spec) if load_format == "dequantize" else spec
+        load_format, spec = load_format_of(settings), held_spec(spec, settings)
         group = settings.quantization_group_size
         graphs = NO_GRAPHS if device == "cpu" else graph_limits(settings, spec)
         return KernelModel(
@@ -80,8 +79,14 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
     return load(files, settings.dtype, settings.load_format, settings.seed)
 
 
-def _dequantized(spec: ModelSpec) -> ModelSpec:
-    """Return the shape of the same model without a quantization. Raises SettingsError where it has none."""
+def held_spec(spec: ModelSpec, settings: EngineSettings) -> ModelSpec:
+    """Return the shape of a model as it is held: without its quantization where its matrices become plain numbers.
+
+    Raises:
+        SettingsError: they are plain already.
+    """
+    if load_format_of(settings) != "dequantize":
+        return spec
     if spec.weight_format is None:
         raise SettingsError(
             "--load-format dequantize is for quantized matrices, and those of this one are plain; leave it out."

@@ -50,7 +50,9 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, int8 or fp8, the same.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; auto: a GPU if there is one.")
 @click.option("--threads", type=int, help="Kernel threads; without it one for each core.")
-@click.option("--load-format", default="auto", show_default=True, help="auto, dequantize or dummy, of --trace.")
+@click.option(
+    "--load-format", default="auto", show_default=True, help="auto, dequantize or dummy, as the engine would."
+)
 @click.option("--trace", is_flag=True, help="Compute steps, and show where each thread's time goes by operation.")
 @click.option("--context", type=int, help=f"Tokens of each row in decode figures; {CONTEXT:,}, or the model's most.")
 @click.option("--trace-file", type=click.Path(path_type=Path), help="Write what --trace saw for Perfetto, as JSON.")
@@ -90,10 +92,10 @@ def command(
         load_format=load_format,  # type: ignore[arg-type]
     )
     from inflight.build import model_folder
-    from inflight.execution.checkpoints.dequantized import held_spec
+    from inflight.build.model import held_spec
     from inflight.models.registry import read_folder
 
-    config = held_spec(read_folder(model_folder(settings), to_run=True), model)
+    config = held_spec(read_folder(model_folder(settings), to_run=True), settings)
     longest = config.default_model_len - (ROOM if trace else 0)
     if context is None:
         context = min(CONTEXT, longest)
