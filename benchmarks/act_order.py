@@ -34,7 +34,7 @@ def matrix(outputs: int, inputs: int) -> Int4Matrix:
 def seconds(
     backend: NativeBackend, tokens: int, kinds: Sequence[Sequence[object]], shape: tuple[int, int], times: int
 ) -> list[float]:
-    """Of one product, for each kind of weights: the least of `times` rounds, in which kinds take turns."""
+    """Time one product for each kind of weights: the minimum of `times` rounds, in which kinds take turns."""
     slots, cache = (
         backend.request_slots(Capacity(1, 16, 1, 16, 1), 0),
         backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1),

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.comparison import options, publish, spread, tell
+from benchmarks.comparison import log_line, options, publish, spread
 from benchmarks.results import table
 from benchmarks.stub_server import StubServer, body
 from inflight.bench.client import send
@@ -70,7 +70,7 @@ def accuracy(stub: StubServer, seconds: float) -> Errors:
     """200 requests/s of 25 tokens, 10 ms apart."""
     stub.stamps()
     sent = load(stub, 200, seconds, {"tokens": STREAM_TOKENS, "first_s": 0.02, "gap_s": 0.01})
-    tell(f"  {_health(sent)}")
+    log_line(f"  {_health(sent)}")
     stamps = stub.stamps()
     ttft, itl, added = [], [], []
     for one in sent.observations:
@@ -90,7 +90,7 @@ def highest(stub: StubServer, script: dict[str, object], first: float, seconds: 
         sent = load(stub, rate, seconds, script)
         stub.stamps()
         step = Step(rate, sent)
-        tell(f"  {rate:,.0f} requests/s: {_health(sent)}{'' if sent.health.valid else ' INVALID'}")
+        log_line(f"  {rate:,.0f} requests/s: {_health(sent)}{'' if sent.health.valid else ' INVALID'}")
         if not sent.health.valid:
             return last or step, step
         last = step
@@ -143,12 +143,12 @@ def main() -> None:
     with StubServer(STUB_CORE) as stub:
         errors = []
         for number in range(arguments.repeats):
-            tell(f"accuracy, round {number + 1}")
+            log_line(f"accuracy, round {number + 1}")
             errors.append(accuracy(stub, arguments.seconds))
-            tell(f"  {errors[-1]}")
-        tell("requests of one token")
+            log_line(f"  {errors[-1]}")
+        log_line("requests of one token")
         short = highest(stub, {"tokens": 1}, 1000, 5)
-        tell(f"streams of {STREAM_TOKENS} tokens")
+        log_line(f"streams of {STREAM_TOKENS} tokens")
         streams = highest(stub, {"tokens": STREAM_TOKENS, "first_s": 0.02, "gap_s": 0.01}, 500, 5)
     publish("bench_client", "The load client", report(errors, short, streams), arguments.write)
 

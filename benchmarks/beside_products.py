@@ -61,7 +61,7 @@ def attention(backend: NativeBackend, rows: int, context: int, length: int, quan
 
 
 def as_a_models() -> Array:
-    """Of nine in ten runs of 64 logits none is within 8 of the largest."""
+    """Return logits as a model's: in nine of ten runs of 64 none is within 8 of the largest."""
     random = np.random.default_rng(2)
     logits = (2.5 * random.standard_normal((ROWS, VOCABULARY))).astype(np.float32)
     logits[:, random.permutation(VOCABULARY)[:20]] += random.uniform(6, 16, (ROWS, 20)).astype(np.float32)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.results import table
 
 REPEATS = 5
@@ -137,7 +137,7 @@ def main() -> None:
             memory = statistics.median(one[1] for one in runs[reader])
             row += [f"{seconds * 1e3:,.2f}", f"{memory / 1e6:,.1f}", runs[reader][0][2]]
         rows.append(row)
-        tell(" | ".join(row))
+        log_line(" | ".join(row))
     head = ["body", *(f"{reader}: {what}" for reader in READERS for what in ("ms", "MB", "outcome"))]
     publish("body_validation", "What reading a body costs", table(head, rows), arguments.write)
 

@@ -113,7 +113,7 @@ class Page:
         await self.send("Input.dispatchKeyEvent", type="keyUp", **held)
 
     async def picture(self, path: Path, selector: str = "") -> None:
-        """Of what is seen, or of one element, all of it."""
+        """Take a picture of the visible page, or of one element, all of it."""
         asked: dict[str, Any] = {"format": "png"}
         if selector:
             box = await self.eval(

@@ -40,12 +40,12 @@ def spread(values: Iterable[float], digits: int = 2, unit: str = "") -> str:
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Of each repeat."""
+    """Return the ratio of each repeat."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
-def tell(sentence: str) -> None:
-    """Progress, beside the data."""
+def log_line(sentence: str) -> None:
+    """Write a line of progress to standard error, beside the data."""
     print(sentence, file=sys.stderr, flush=True)
 
 
@@ -60,7 +60,7 @@ def publish(program: str, title: str, body: str, write: bool, variant: str = "")
 
 
 def steady(observations: Sequence[Observation]) -> Summary:
-    """Of the requests after the first tenth, which warms up, until the last was sent: what comes after that is a drain.
+    """Return the requests after the first tenth, which warms up, until the last was sent: what comes after is a drain.
     Of requests that all come at once, the whole run."""
     times = sorted(one.intended for one in observations)
     start = times[int(WARM_UP * len(times))] if times else 0.0

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.comparison import options, publish, spread, tell
+from benchmarks.comparison import log_line, options, publish, spread
 from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.config.assembly import budget
@@ -60,7 +60,7 @@ class Load:
 
 
 def settings() -> list[EngineConfig]:
-    """Those that people consider: one thing changed at a time from the default, and the baselines of the field."""
+    """Return the settings that people consider: one changed at a time, and the baselines of the field."""
     chunked = EngineConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
     steps = [replace(chunked, max_num_batched_tokens=tokens) for tokens in (32, 48, 192, 512)]
     rows = [replace(chunked, max_num_seqs=count) for count in (4, 8, 16)]
@@ -88,7 +88,7 @@ def calibrated(model: Model, seconds: float) -> FittedModel:
     scheduling = SchedulingSettings()
     executor = model.executor(engine, scheduling)
     measured = Measured(executor, model.loop(engine, scheduling), budget(engine, scheduling), {})
-    return calibrate(measured, seconds, tell)
+    return calibrate(measured, seconds, log_line)
 
 
 def simulated(machine: Machine, load: Load) -> list[EvaluatedConfig]:
@@ -97,7 +97,7 @@ def simulated(machine: Machine, load: Load) -> list[EvaluatedConfig]:
     found = []
     for config in settings():
         trial = try_out(machine, config, load.workload, load.slos, targets=limits, measured=load.read)
-        tell(f"simulated: {config}: {describe(trial)}")
+        log_line(f"simulated: {config}: {describe(trial)}")
         found.append(EvaluatedConfig(config, trial))
     return sorted(found, key=lambda one: one.score, reverse=True)
 
@@ -157,7 +157,7 @@ def main() -> None:
     fitted = calibrated(model, arguments.calibrate_seconds) if given is None else read_step_model(given)
     machine = calibrated_machine(fitted)
     load = load_for(machine, arguments.seconds)
-    judged = take_turns(simulated(machine, load), lambda config: real(model, load, config), arguments.repeats, tell)
+    judged = take_turns(simulated(machine, load), lambda config: real(model, load, config), arguments.repeats, log_line)
     body = report(model.name, fitted, load, Decision(judged[0], judged), arguments.repeats)
     publish("decision", "The simulator's choice of settings", body, arguments.write)
 

@@ -74,7 +74,7 @@ class Decoding:
         return time.perf_counter() - began
 
     def _join(self) -> None:
-        """Whoever may join the queue only now."""
+        """Add newcomers, where a kind of decoding has some."""
 
     def _request(self, params: SamplingParams, **asked: Any) -> Request:
         self._added += 1

@@ -45,7 +45,7 @@ class PairShape:
         return 1 - self.wrong * (1 - 1 / self.vocab_size)
 
     def expected_tokens(self, drafts: int) -> float:
-        """Of a step with so many drafts of a sequence: E = (1 - a^(k + 1)) / (1 - a)."""
+        """Return the expected tokens of a step with so many drafts of a sequence: E = (1 - a^(k + 1)) / (1 - a)."""
         a = self.acceptance
         return float(drafts + 1) if a == 1 else (1 - a ** (drafts + 1)) / (1 - a)
 

@@ -154,7 +154,7 @@ def is_tie(logits: Array, kind: Kind, u: float, token: int) -> bool:
 def agreement(
     sample: Callable[[torch.Tensor, Draws], Drawn], device: torch.device, kind: Kind, draws: int, vocabulary: int
 ) -> Agreement:
-    """Of `draws` draws of a kind, in batches over the same few rows of logits, peaked and flat."""
+    """Time `draws` draws of a kind, in batches over the same few rows of logits, peaked and flat."""
     native = NativeBackend("float32", 2)
     rows = min(ROWS, draws)
     random = np.random.default_rng(vocabulary)

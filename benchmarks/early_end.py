@@ -63,7 +63,7 @@ def arriving(rate: float, run: int) -> Workload:
 
 
 def rows(model: StepModel, runs: int) -> Iterator[list[object]]:
-    """Of each setting: means over all runs, and its differences from filled steps of the same budget."""
+    """Return each setting's means over all runs, and its differences from filled steps of the same budget."""
     capacity = Case(BUDGETS[0], 0).run(model, at_once()).requests_per_s
     workloads = [arriving(LOAD * capacity, run) for run in range(runs)]
     for budget in BUDGETS:

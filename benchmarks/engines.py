@@ -80,11 +80,11 @@ class Model:
 
     @property
     def places(self) -> Mapping[str, WeightPlace]:
-        """Of its matrices, by name."""
+        """Return where its matrices are, by name."""
         return self._weights.places
 
     def copy_seconds(self) -> float:
-        """Of one block, either way."""
+        """Return the seconds of copying one block, either way."""
         return copy_seconds(self._backend, self._kv_cache, self._num_blocks // 2)
 
     def loop(

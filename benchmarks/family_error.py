@@ -28,7 +28,7 @@ BOUND = 1.1  # of the median
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of one variant, for each seed."""
+    """Return the error of one variant for each seed."""
 
     variant: str
     ratios: tuple[float, ...]

@@ -49,7 +49,7 @@ class FaultyDisk:
         return changed
 
     def _moving(self, call: Callable[..., int]) -> Callable[..., int]:
-        """Of bytes, from a file or to it."""
+        """Return a call that reads bytes from a file or writes them, with faults."""
 
         def changed(file: int, parts: Any) -> int:
             word = self._word() if self._is_ours(os.readlink(f"/proc/self/fd/{file}")) else ""

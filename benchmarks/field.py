@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.chart_pictures import photograph
-from benchmarks.comparison import options, publish, tell
+from benchmarks.comparison import log_line, options, publish
 from benchmarks.results import table
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.bench.run import Warmup
@@ -71,7 +71,7 @@ def measure(
     chunked = next(one for one in comparison.settings if one.name == "chunked")
     rate = SHARE * max(run.summary.requests_per_s for run in chunked.runs)
     arriving = f"{rate:.2f} requests/s"
-    tell(f"{kind}: {arriving} offered")
+    log_line(f"{kind}: {arriving} offered")
     comparison.run(arriving, drawn(arrivals=Poisson(rate)), repeats)
     return comparison.settings, ["at once", arriving]
 
@@ -145,7 +145,7 @@ def main() -> None:
             if arguments.html is not None:
                 page = render(Report(f"The strategies of the field: {kind}", settings))
                 (arguments.html / f"field-{kind}.html").write_text(page, encoding="utf-8")
-            tell(f"{kind} is measured")
+            log_line(f"{kind} is measured")
     model_name = {"qwen": "Qwen2.5-0.5B's shape in bf16", "built-in": "The built-in model", "tiny": "A tiny model"}
     chat, documents = (" in, ".join(lengths) for lengths in (traffic.chat, traffic.document))
     about = (

@@ -79,7 +79,7 @@ class Started:
         return self._errors.read()
 
     def cost(self) -> Cost:
-        """Of what was used until now."""
+        """Return what the server has used until now."""
         wall = time.perf_counter() - self._began
         family = _family(self.process.pid)
         peaks = [int(found[1]) * 1024 for pid in family if (found := re.search(r"VmHWM:\s+(\d+)", _of(pid, "status")))]

@@ -33,7 +33,7 @@ class Damages:
 
 
 def _sizes(folder: Path) -> list[tuple[Path, int]]:
-    """Of what lies there now."""
+    """Return the files that are in the folder now, with their sizes."""
     found = []
     for path in folder.rglob("*.kv"):
         with contextlib.suppress(OSError):

@@ -27,7 +27,7 @@ _LARGEST_E4M3 = 448.0
 
 @dataclass(frozen=True)
 class Error:
-    """Of one format, relative to the weights."""
+    """Return the error of one format, relative to the weights."""
 
     format: str
     held: str

@@ -56,7 +56,7 @@ class HostStep:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Of a lane, in seconds; name is one of CLASSES."""
+    """Hold one operation of a step; name is one of CLASSES, times in seconds."""
 
     name: str
     step: int
@@ -65,7 +65,7 @@ class Bar:
 
 
 def measured_steps() -> list[HostStep]:
-    """Of the built-in model's engine, while requests come and go."""
+    """Measure the built-in model's engine while requests come and go."""
     settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=ROWS + PROMPT)
     engine = build_engine(settings, SchedulingSettings(speculation="off"))
     rng, vocabulary = random.Random(0), engine.capacity.vocab_size

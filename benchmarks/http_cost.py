@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.comparison import options, publish, ratios, spread, tell
+from benchmarks.comparison import log_line, options, publish, ratios, spread
 from benchmarks.results import table
 from benchmarks.served import CPU, Server
 from benchmarks.shapes import QWEN25_05B, write_config
@@ -127,7 +127,7 @@ def compare(model: str | None, streams: Sequence[int], tokens: int, repeats: int
                 rng = random.Random(1000 * number + repeat)
                 prompts = [prompt(rng, PROMPT_TOKENS, min(vocabulary, 1000)) for _ in range(number)]
                 pairs.append((offline.generate(prompts, tokens), through_http(server, prompts, tokens)))
-                tell(
+                log_line(
                     f"{number} streams: {pairs[-1][0].tokens_per_s:,.0f} and {pairs[-1][1].tokens_per_s:,.0f} tokens/s"
                 )
             rows.append(_row(number, [one for one, _ in pairs[1:]], [two for _, two in pairs[1:]]))

@@ -69,7 +69,7 @@ def answer_from_checkout(checkout: Path) -> tuple[float, float]:
 
 
 def _processor() -> float:
-    """Of the processes that have ended."""
+    """Return the processor seconds of the child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from benchmarks.comparison import options, publish, ratios, spread, tell
+from benchmarks.comparison import log_line, options, publish, ratios, spread
 from benchmarks.drive import Observer, Run, drive
 from benchmarks.engines import Model, simulated_loop
 from benchmarks.results import table
@@ -67,7 +67,7 @@ def on_engine(model: Model, allocation: str, sequences: int, requests: int, seed
     loop = model.loop(settings(allocation, sequences), SchedulingSettings.of(kv_allocation=allocation), observer)
     run = drive(loop, _requests(requests, model.vocab_size, seed), observer.after)
     figures = _figures(run, observer)
-    tell(f"{allocation}: {run.seconds:.0f} s, {figures}")
+    log_line(f"{allocation}: {run.seconds:.0f} s, {figures}")
     return figures
 
 

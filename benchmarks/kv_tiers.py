@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.comparison import publish, ratios, spread, tell
+from benchmarks.comparison import log_line, publish, ratios, spread
 from benchmarks.results import table
 from benchmarks.served import Server
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
@@ -92,7 +92,7 @@ def restarted(model: str, shape: dict[str, object], seed: int) -> tuple[float, f
             same = ask(server.port, prefix + first)
         if same.text != cold.text:
             raise RuntimeError("the restarted server says something else")
-    tell(f"TTFT {cold.seconds:.3f} s cold, {again.seconds:.3f} s after a restart; {held:.0f} MB in the folder")
+    log_line(f"TTFT {cold.seconds:.3f} s cold, {again.seconds:.3f} s after a restart; {held:.0f} MB in the folder")
     return cold.seconds, again.seconds, held
 
 
@@ -170,10 +170,10 @@ def noticed(model: str, shape: dict[str, object], rounds: int) -> dict[str, list
                 told = [beside(one, random.Random(number), vocabulary, texts) for one in engines]
                 found[what].append(Noticed(*(told if folder_first else told[::-1])))
                 of = found[what][-1]
-                tell(f"{what}: {p99(of.folder) * 1e3:.1f} ms with a folder, {p99(of.none) * 1e3:.1f} ms without")
+                log_line(f"{what}: {p99(of.folder) * 1e3:.1f} ms with a folder, {p99(of.none) * 1e3:.1f} ms without")
         tiers = with_folder.loop.snapshot().tiers
         assert tiers is not None
-        tell(f"{tiers.brought} blocks were brought, {tiers.stored} stored")
+        log_line(f"{tiers.brought} blocks were brought, {tiers.stored} stored")
         for engine in (with_folder, without):
             engine.loop.close()
     return found

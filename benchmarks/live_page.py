@@ -54,7 +54,7 @@ async def _trace(page: Page, seconds: float) -> list[Event]:
 
 
 def drawings_of(events: Sequence[Event]) -> list[dict[str, float]]:
-    """Of each drawing, in milliseconds of processor time, its parts and `all`."""
+    """Return each drawing's milliseconds of processor time, for its parts and for `all`."""
     fired = [one["tid"] for one in events if one["name"] == "FireAnimationFrame"]
     thread = max(set(fired), key=fired.count)
     mine = sorted((one for one in events if one["tid"] == thread and one["ph"] == "X"), key=lambda one: one["ts"])

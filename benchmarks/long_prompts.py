@@ -13,7 +13,7 @@ import random
 import statistics
 from dataclasses import dataclass
 
-from benchmarks.comparison import options, publish, ratios, spread, tell
+from benchmarks.comparison import log_line, options, publish, ratios, spread
 from benchmarks.drive import Observer, drive
 from benchmarks.engines import Model
 from benchmarks.results import table
@@ -73,7 +73,7 @@ def measure(model: Model, strategy: str, requests: list[Request]) -> Figures:
     assert itl.p50 is not None and itl.p99 is not None and ttft.mean is not None
     tokens = sum(len(one.request.prompt_token_ids) + len(one.token_ids) for one in run.outcomes)
     figures = Figures(itl.p50, itl.p99, max(gaps), len(gaps), ttft.mean, tokens / observer.busy)
-    tell(f"{strategy}: {run.seconds:.0f} s, {figures}")
+    log_line(f"{strategy}: {run.seconds:.0f} s, {figures}")
     return figures
 
 
@@ -95,7 +95,7 @@ def main() -> None:
     runs: dict[str, list[Figures]] = {name: [] for name in STRATEGIES}
     for seed in range(arguments.repeats):
         interval = seconds_alone(model) / arguments.load
-        tell(f"a long prompt every {interval:.1f} s")
+        log_line(f"a long prompt every {interval:.1f} s")
         requests = workload(model, arguments.stream_output, interval, seed)
         for name in STRATEGIES:
             runs[name].append(measure(model, name, requests))

@@ -34,7 +34,7 @@ BLOCKS_OF_ROW = -(-(PROMPT + OUTPUT) // BLOCK_SIZE) + 2
 
 
 class _Row:
-    """Who has it, and how far it is."""
+    """Keep the request that a row computes, and how far it is."""
 
     def __init__(self, number: int, blocks: list[int], at: float):
         self.number, self.blocks, self.came = number, blocks, at

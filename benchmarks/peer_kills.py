@@ -24,7 +24,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.results import table
 from benchmarks.served import Server
 
@@ -153,7 +153,7 @@ def faults(pair: Pair, minutes: float, seed: int) -> Counter[str]:
         else:
             pair.stop(role, drawn.uniform(*STOPS))
             counts[f"{role} stopped"] += 1
-        tell(str(dict(counts)))
+        log_line(str(dict(counts)))
     return counts
 
 

@@ -11,7 +11,7 @@ import random
 import statistics
 from dataclasses import dataclass, replace
 
-from benchmarks.comparison import options, publish, ratios, spread, tell
+from benchmarks.comparison import log_line, options, publish, ratios, spread
 from benchmarks.drive import Outcome, drive
 from benchmarks.engines import Model
 from benchmarks.results import table
@@ -59,7 +59,7 @@ def measure(model: Model, caching: bool, requests: list[Request]) -> Figures:
         [one.token_ids for one in alone + at_once],
     )
     shown = f"TTFT {figures.ttft_alone:.3f} s alone, {figures.ttft_at_once:.3f} s at once, {figures.cached:.0%} cached"
-    tell(f"{'with' if caching else 'without'} the cache: {shown}")
+    log_line(f"{'with' if caching else 'without'} the cache: {shown}")
     return figures
 
 

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.results import table
 from benchmarks.served import Server
 
@@ -184,7 +184,7 @@ def trial(minutes: float, replicas: int, seed: int) -> tuple[Counter[str], Count
             time.sleep(chosen.uniform(*PAUSES))
             if (kind := killed(server.process.pid, chosen)) is not None:
                 kills[kind] += 1
-                tell(f"{sum(kills.values())} kills; {dict(clients.tally)}")
+                log_line(f"{sum(kills.values())} kills; {dict(clients.tally)}")
         clients.end()
         came = job.ended(expected)
     return clients.tally, kills, came

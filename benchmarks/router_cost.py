@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.comparison import publish, ratios, spread, tell
+from benchmarks.comparison import log_line, publish, ratios, spread
 from benchmarks.results import table
 from benchmarks.served import Server, process_seconds, tree_seconds
 from benchmarks.streams import Stream, post, run, send
@@ -68,7 +68,7 @@ class Found:
         return self.tokens / self.seconds
 
     def ms(self, percentile: int) -> float:
-        """Of the times to first token."""
+        """Return a percentile of the times to first token, in milliseconds."""
         return 1e3 * statistics.quantiles(self.ttft, n=100, method="inclusive")[percentile - 1]
 
 
@@ -151,7 +151,7 @@ def measure(way: Way, requests: Sequence[bytes], clients: int, tokens: int) -> F
 
 
 def request_count(clients: int) -> int:
-    """Of a run."""
+    """Return how many requests a run has."""
     return max(60, 12 * clients)
 
 
@@ -163,7 +163,7 @@ def pairs_of(direct: Way, routed: Way, clients: int, repeats: int, tokens: int) 
         for way in (direct, routed)[:: 1 if repeat % 2 else -1]:
             found[way.port] = measure(way, requests_of(rng, count, tokens), clients, tokens)
         pairs.append((found[direct.port], found[routed.port]))
-        tell(f"{clients} clients: {pairs[-1][0].ms(50):.1f} and {pairs[-1][1].ms(50):.1f} ms to the first token")
+        log_line(f"{clients} clients: {pairs[-1][0].ms(50):.1f} and {pairs[-1][1].ms(50):.1f} ms to the first token")
     return pairs[1:]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from benchmarks.comparison import options, publish, tell
+from benchmarks.comparison import log_line, options, publish
 from benchmarks.results import table
 from benchmarks.served import CPU, Server
 from benchmarks.streams import Stream, post, run, send
@@ -42,7 +42,7 @@ class Found:
 
     @property
     def ttfts(self) -> list[float]:
-        """Of accepted requests, in seconds."""
+        """Return the times to first token of accepted requests, in seconds."""
         return [one.ttft for one in self.streams if one.ttft is not None]
 
     @property
@@ -184,9 +184,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with Server() as server:
         capacity = run(closed_loop(server.port, max(6.0, arguments.seconds / 5), seed=1))
-        tell(f"Capacity: {capacity:.1f} requests/s")
+        log_line(f"Capacity: {capacity:.1f} requests/s")
         level = measured(server, capacity, arguments.seconds, 2, arguments.ttft_ms)
-        tell(" | ".join(str(cell) for cell in line("at capacity", level)))
+        log_line(" | ".join(str(cell) for cell in line("at capacity", level)))
         over = measured(server, OVER * capacity, arguments.seconds, 3, arguments.ttft_ms)
     publish("serve_overload", "The server at 3 times of capacity", report(capacity, level, over), arguments.write)
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.results import table
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.session_eviction import SessionEviction
@@ -126,7 +126,7 @@ def main() -> None:
     for share in SHARES:
         blocks = int(whole * share)
         lru, worth, most = replayed(turns, blocks, False), replayed(turns, blocks, True), known(turns, blocks)
-        tell(f"{share:g} of {whole}: LRU {lru:.4f}, by worth {worth:.4f}, known {most:.4f}")
+        log_line(f"{share:g} of {whole}: LRU {lru:.4f}, by worth {worth:.4f}, known {most:.4f}")
         gained = f"{(worth - lru) / (most - lru):.0%}"
         ratios = (f"{worth / lru:.2f} ×", f"{most / lru:.2f} ×", gained)
         rows.append([f"{share:.1%} ({blocks:,} blocks)", f"{lru:.1%}", f"{worth:.1%}", f"{most:.1%}", *ratios])

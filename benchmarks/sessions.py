@@ -24,7 +24,7 @@ from itertools import count, islice
 from statistics import fmean
 from typing import Literal
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.foresight import ServedTurn, foreseen
 from benchmarks.results import table
 from inflight.core.policies.fcfs import Fcfs
@@ -200,7 +200,7 @@ def working_set(all_talks: list[Talk]) -> int:
 
 @dataclass(slots=True)
 class Runs:
-    """Of one order of eviction, over seeds. known: tokens that would be cached, were next turns known."""
+    """Hold one eviction order's figures over seeds. known: tokens that would be cached, were next turns known."""
 
     cached: float = 0.0
     tokens: int = 0
@@ -236,7 +236,7 @@ def row(of_seeds: list[list[Talk]], share: float, of_host: float = 0.0) -> list[
         tools.add(serve(all_talks, blocks, "tools", on_host=on_host))
         if share == QUARTER and not on_host:
             grown.add(serve(all_talks, blocks, "tools", named=False))
-        tell(f"{share:g} + {of_host:g}: so far LRU {lru.hits:.4f}, gaps {gaps.hits:.4f}, tools {tools.hits:.4f}")
+        log_line(f"{share:g} + {of_host:g}: so far LRU {lru.hits:.4f}, gaps {gaps.hits:.4f}, tools {tools.hits:.4f}")
     known = lru.known / lru.tokens
     return [
         f"{share:.1%}" + (f", and {of_host:.0%} on the host" if of_host else ""),
@@ -261,7 +261,7 @@ def main() -> None:
     arguments = parser.parse_args()
     regular = arguments.gaps == "regular"
     of_seeds = list(islice(filter(fits, (talks(seed, regular) for seed in count(arguments.seed))), arguments.seeds))
-    tell(f"{[working_set(one) for one in of_seeds]} blocks of {BLOCK} tokens are open at a time")
+    log_line(f"{[working_set(one) for one in of_seeds]} blocks of {BLOCK} tokens are open at a time")
     rows = [row(of_seeds, share) for share in SHARES]
     rows.append(row(of_seeds, QUARTER, QUARTER))
     heads = [

@@ -14,7 +14,7 @@ import gc
 import statistics
 from dataclasses import dataclass, replace
 
-from benchmarks.comparison import options, publish, steady, tell
+from benchmarks.comparison import log_line, options, publish, steady
 from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.config.assembly import budget
@@ -90,12 +90,12 @@ class Both:
         measured = Measured(executor, loop, budget(self._settings, self._scheduling), {})
         gc.collect()
         gc.freeze()  # as the server does: what lives through all runs is not looked at again and again
-        self.fitted: FittedModel = calibrate(measured, seconds, tell)
+        self.fitted: FittedModel = calibrate(measured, seconds, log_line)
         self.capacity: Capacity = executor.capacity
         self.others: list[float] = []  # share of the processors' time that others had during each real run
 
     def real(self, workload: Workload) -> Summary:
-        """Of the first run in which others left the processors alone; if there is none, of the quietest."""
+        """Return the summary of the first run in which others left the processors alone, else of the quietest."""
         tries: list[tuple[float, Summary]] = []
         while not tries or (tries[-1][0] > CROWDED and len(tries) < TRIES):
             tries.append(self._run(workload))
@@ -122,7 +122,7 @@ class Both:
     def _told(name: str, observations: list[Observation]) -> Summary:
         summary = steady(observations)
         assert summary.ttft.p50 is not None and summary.tpot.p50 is not None
-        tell(
+        log_line(
             f"  {name}: {summary.requests_per_s:.2f} requests/s, TTFT p50 {summary.ttft.p50 * 1e3:.0f} ms, TPOT p50 "
             f"{summary.tpot.p50 * 1e3:.1f} ms"
         )
@@ -168,7 +168,7 @@ def main() -> None:
         if repeat:
             full_runs.append(both.real(full))
         for load, workload in loads.items():
-            tell(f"load {load}, run {repeat + 1}")
+            log_line(f"load {load}, run {repeat + 1}")
             runs[load].append(both.real(workload))
     rates = tuple(one.requests_per_s for one in full_runs)
     rows = [Compared("1", "capacity, requests/s", rates, both.simulated(full).requests_per_s, CAPACITY)]

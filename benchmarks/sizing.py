@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.chart_pictures import photograph
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
 from inflight.planning.curve import throughput_latency_curve
@@ -96,7 +96,7 @@ def curves(answer: Plan) -> Chart | None:
             config = propose(machine, answer.traffic, answer.question.slos, overrides).config
         points = []
         for one in throughput_latency_curve(machine, config, demand, rates):
-            tell(f"{strategy}, {one.rate:.2f} requests/s: ITL p99 {one.itl and one.itl[2]}")
+            log_line(f"{strategy}, {one.rate:.2f} requests/s: ITL p99 {one.itl and one.itl[2]}")
             if one.itl is not None:
                 points.append(CurvePoint(f"{one.rate:.2f} requests/s", one.output_tokens_per_s, one.itl[2]))
         named.append((strategy, points))
@@ -144,9 +144,9 @@ def main() -> None:
     workload = trace()
     if arguments.trace is not None:
         write_trace(arguments.trace, workload)
-        tell(f"{arguments.trace}: {len(workload.entries):,} requests")
+        log_line(f"{arguments.trace}: {len(workload.entries):,} requests")
     if arguments.write:
-        answer = plan(question(workload), progress=tell)
+        answer = plan(question(workload), progress=log_line)
         assert isinstance(answer, Plan)
         for name, figure in (("curve", curves(answer)), ("binds", binds(answer)), ("changes", sensitivity(answer))):
             assert figure is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from benchmarks.comparison import options, publish, tell
+from benchmarks.comparison import log_line, options, publish
 from benchmarks.results import table
 from benchmarks.served import Server
 from benchmarks.streams import Stream, post, run, send
@@ -154,7 +154,7 @@ def kinds(tenant: str) -> list[Kind]:
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of a least-squares line, and the half-width of its 95 % confidence interval; both per hour.
+    """Return the slope of a least-squares line and the half-width of its 95 % confidence interval, both per hour.
 
     Neighbouring samples resemble each other: the error's square grows by (1 + r)/(1 - r), r being the correlation of
     neighbouring residuals (the usual correction of first order).
@@ -216,7 +216,7 @@ def main() -> None:
         seen = run(soak.run(arguments.streams, server.resident_mb))
         client, cpu = time.process_time() - client, server.cpu()
         if server.process.poll() is not None:
-            tell(f"The server ended:\n{server.lines()}")
+            log_line(f"The server ended:\n{server.lines()}")
     body = report(seen, arguments.seconds, arguments.streams, cpu.events, cpu.engine, client)
     publish("soak", f"{arguments.streams} streams for {arguments.seconds:g} s", body, arguments.write)
 

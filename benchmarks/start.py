@@ -76,7 +76,7 @@ class _Meter:
         self.end(name)
 
     def end(self, name: str) -> None:
-        """Of a part that began with the end of the one before, or as `part` says."""
+        """End a part that began with the end of the one before, or as `part` says."""
         user, system, wall = self._now()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.costs.append(Cost(name, user - self._user, system - self._system, wall - self._wall, peak))

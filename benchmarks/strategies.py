@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.comparison import options, publish, ratios, spread, tell
+from benchmarks.comparison import log_line, options, publish, ratios, spread
 from benchmarks.drive import Observer, drive
 from benchmarks.engines import Model
 from benchmarks.results import table
@@ -58,7 +58,7 @@ def measure(model: Model, strategy: str, requests: int, seed: int, rate: float |
         sum(observer.running) / len(observer.running),
     )
     load = "all at once" if rate is None else f"{rate:.2f} requests/s"
-    tell(f"{strategy}, {load}: {run.seconds:.0f} s, {figures}")
+    log_line(f"{strategy}, {load}: {run.seconds:.0f} s, {figures}")
     return figures
 
 

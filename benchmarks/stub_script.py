@@ -67,7 +67,7 @@ GARBAGE = b"\x00\xff what is this? \x01" * 8
 
 
 def chunk(data: bytes) -> bytes:
-    """Of a body in chunks."""
+    """Return data as one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

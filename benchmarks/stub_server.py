@@ -31,7 +31,7 @@ from inflight.bench.timer import Timer
 
 @dataclass(slots=True)
 class Stamps:
-    """Of one request, on time.perf_counter, which processes of one machine share. tokens: before each was written."""
+    """Hold a request's times by time.perf_counter, which all processes share. tokens: before each was written."""
 
     received: float
     tokens: array[float] = field(default_factory=lambda: array("d"))
@@ -218,7 +218,7 @@ class StubServer:
 
 
 def body(script: dict[str, object], **fields: object) -> bytes:
-    """Of a request with this script."""
+    """Return the body of a request with this script."""
     return json.dumps({"model": "stub", "prompt": "x", "stream": True, **fields, "stub": script}).encode()
 
 

@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.results import table
 from inflight.core.sequence import Sequence as Decode
 from inflight.core.sequence import SequenceView
@@ -95,7 +95,7 @@ def decode(number: int, prompt: Iterable[int], output: Iterable[int] = ()) -> De
 
 
 def seconds_for(work: Callable[[T], object], items: Iterable[T]) -> float:
-    """Of CPU, for one after the other."""
+    """Return the CPU seconds of the work on all items, one after the other."""
     started = time.thread_time()
     for item in items:
         work(item)
@@ -196,7 +196,7 @@ def main() -> None:
     found = {}
     for name, text in scenes.items():
         found[name] = costs(text, arguments.rows, arguments.history)
-        tell(f"{name}: {found[name]}")
+        log_line(f"{name}: {found[name]}")
     kinds = {"alone": quality(texts[::TEXTS], remembers=False), "with answers": quality(texts[::TEXTS], remembers=True)}
     section = report(arguments.rows, arguments.history, found, kinds)
     publish("suffix_index", "What suffix drafting costs", section, arguments.write)

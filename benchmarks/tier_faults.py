@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.comparison import publish, tell
+from benchmarks.comparison import log_line, publish
 from benchmarks.folder_damages import Damages
 from benchmarks.folder_sharing import CLIENTS, DISK, FAMILIES, HOST, MEMBERS, Clients, Replica, answer_of, body
 from benchmarks.peer_kills import post
@@ -134,7 +134,9 @@ def rounds(clients: Clients, harm: Harm, replicas: list[Replica], folder: Path, 
         told.most_bytes = max(told.most_bytes, held_bytes(folder))
         wrong = [sentence for one in replicas if (sentence := one.at_rest())]
         told.wrong += wrong
-        tell(f"{told.rounds} {name}: {sum(clients.counts.values()) - before} answers; {dict(clients.counts)} {wrong}")
+        log_line(
+            f"{told.rounds} {name}: {sum(clients.counts.values()) - before} answers; {dict(clients.counts)} {wrong}"
+        )
     return told
 
 
@@ -165,7 +167,7 @@ def main() -> None:
                 if one.life is not None:
                     one.end(signal.SIGTERM)
     for sentence, times in clients.sentences.most_common(20):
-        tell(f"{times} × {sentence}")
+        log_line(f"{times} × {sentence}")
     publish(
         "tier_faults", "Faults of tiers, at random", _body(given.seconds, told, clients, harm, replicas), given.write
     )

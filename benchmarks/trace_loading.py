@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from benchmarks.comparison import options, publish, spread, tell
+from benchmarks.comparison import log_line, options, publish, spread
 from benchmarks.results import table
 from inflight.workload.lengths import Lognormal
 from inflight.workload.traces.detect import load
@@ -148,7 +148,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for file in FILES:
             if arguments.format in (None, file.name):
-                tell(f"{file.name}, {file.rows}")
+                log_line(f"{file.name}, {file.rows}")
                 found.append(measured(file, arguments.rows, arguments.repeats, Path(folder)))
     head = ("format", "rows hold", "MiB", "entries", "CPU seconds", "thousand rows per CPU second")
     body = f"{arguments.rows:,} rows each; {arguments.repeats} readings, median (least to greatest).\n\n"

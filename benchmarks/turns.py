@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.gguf_hybrids import SHAPES, words
 from benchmarks.results import table, write_section
 from benchmarks.served import Server, tree_seconds
@@ -219,7 +219,7 @@ def converse(server: Served, file: ModelFile, scenario: Scenario) -> list[Turn]:
             first = int(answer.count(" ") * scenario.dropped)
             said = answer if not first else " ".join(answer.split(" ")[first:])
             talk.messages.append({"role": "assistant", "content": said})
-        tell(f"{file.name}, {server.engine}, turn {number}: {found[-1]}")
+        log_line(f"{file.name}, {server.engine}, turn {number}: {found[-1]}")
     return [turn for turn in found if turn.ideal]
 
 
@@ -273,7 +273,7 @@ def share(turns: list[Turn]) -> float:
 
 
 def row(file: ModelFile, scenario: Scenario, runs: dict[str, list[Turn]]) -> list[str]:
-    """Of the turns from the second on, each figure of every engine: hits, and time and processor to the first token."""
+    """Return every engine's figures from the second turn on: hits, and time and processor to the first token."""
 
     def cells(figure: Callable[[list[Turn]], str]) -> list[str]:
         return [figure(turns) for turns in runs.values()]

@@ -56,7 +56,7 @@ class Worker:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def seconds(self, task: Task) -> float:
-        """Of one step of it."""
+        """Return the seconds of one step of a task."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(task.amount, task.steps, file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()

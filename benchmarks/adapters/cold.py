@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.adapters.decoding import Decoding
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.legs import told
@@ -45,7 +45,7 @@ def measured(model: Model, rows: int, legs: int, adapters: Sequence[Adapter]) ->
             if is_cold and len(waited) == leg:
                 waited.append(len(seconds))
             found[not is_cold].append(seconds)
-        tell(f"{model.name}: turn {leg + 1} of {legs}, {waited[-1]} steps until a cold adapter answered")
+        log_line(f"{model.name}: turn {leg + 1} of {legs}, {waited[-1]} steps until a cold adapter answered")
     return (*found, waited)
 
 

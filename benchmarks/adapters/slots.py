@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.drive import drive
 from benchmarks.engines import Model
 from benchmarks.results import table
@@ -57,7 +57,7 @@ def measured(
             times = sorted(run.ttfts())
             found[place].append(times[min(len(times) - 1, int(0.99 * len(times)))])
             loop.close()
-        tell(f"turn {turn + 1} of {turns}: p99 of first tokens {', '.join(f'{one[-1]:.2f} s' for one in found)}")
+        log_line(f"turn {turn + 1} of {turns}: p99 of first tokens {', '.join(f'{one[-1]:.2f} s' for one in found)}")
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.adapters.decoding import Decoding
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.legs import told
@@ -41,7 +41,7 @@ def measured(model: Model, rows: int, legs: int, adapters: Sequence[Adapter], co
     for leg in range(legs):
         for case in order.sample(cases, len(cases)):
             case.rates.append(rows * LEG / sum(case.engine.steps(LEG)))
-        tell(f"{model.name}: turn {leg + 1} of {legs}, " + ", ".join(f"{one.rates[-1]:.0f} tok/s" for one in cases))
+        log_line(f"{model.name}: turn {leg + 1} of {legs}, " + ", ".join(f"{one.rates[-1]:.0f} tok/s" for one in cases))
     return cases
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.attack.field import Field
 from benchmarks.attack.honest import Plan
 from benchmarks.attack.waits import waits
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 from inflight.metrics.confidence import paired_ratio
 
@@ -40,7 +40,7 @@ def crowd(folder: Path, rounds: int, seconds: float) -> str:
             before = field.sightings.within(quiet)
             wrong = before.wrong + seen.wrong
             found.append(Round(before.ttfts, seen.ttfts, wrong.total()))
-            tell(_line(number + 1, found[-1]))
+            log_line(_line(number + 1, found[-1]))
         died = field.died
     return report(found, seconds, died)
 

@@ -116,7 +116,7 @@ class Field:
 
     @property
     def rest_mb(self) -> float:
-        """Of the last second: the median."""
+        """Return the median of the server's memory over the last second."""
         now = time.perf_counter()
         values = sorted(self.memory.between(now - 1.0, now))
         return values[len(values) // 2] if values else self.memory.now
@@ -129,7 +129,7 @@ class Field:
         return "the process that reads bodies was killed" if _REPLACED in self.server.lines() else ""
 
     def outcome(self, raids: Sequence[Raid], quiet: Sequence[Window]) -> Outcome:
-        """Of several raids together."""
+        """Return the figures of several raids together."""
         windows = [raid.window for raid in raids]
         values = [(raid, self.memory.between(*raid.window)) for raid in raids]
         backs = [self._back(raid) for raid in raids]

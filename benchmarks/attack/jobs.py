@@ -15,7 +15,7 @@ _SECONDS = 20.0  # for an answer
 
 
 def cancel_jobs(port: int, keys: Sequence[str]) -> None:
-    """Of these keys; none: of the server without keys. A server that is gone has none."""
+    """Cancel the jobs of these keys; without any, those of a server without keys. Ignore a server that is gone."""
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
         for key in keys or [""]:
             jobs = _asked(port, key, "GET", "/v1/batches?limit=100").get("data", [])

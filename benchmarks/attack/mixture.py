@@ -12,7 +12,7 @@ from benchmarks.attack.kind import Attack
 from benchmarks.attack.sightings import Window
 from benchmarks.attack.trials import held, ms, told
 from benchmarks.attack.waits import BACK, BUDGET_MB, P99, TREE_MB, WORST, Outcome
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 
 ROUND = 60.0  # seconds of attacks at a stretch
@@ -30,13 +30,13 @@ def mixture(folder: Path, attacks: Sequence[Attack], seconds: float, seed: int) 
             raids.append(field.raid(names, min(ROUND, left), seed + len(raids)))
             left -= ROUND
             outcome = field.outcome(raids[-1:], quiet[-1:])
-            tell(f"{seconds - max(0.0, left):.0f} s: {held(outcome)}; {told(outcome)}")
+            log_line(f"{seconds - max(0.0, left):.0f} s: {held(outcome)}; {told(outcome)}")
         if not field.died:
             quiet.append(field.quiet(QUIET))
         outcome = field.outcome(raids, quiet)
         rests = (raids[0].rest_mb, field.rest_mb)
         if field.died:
-            tell(field.server.lines()[-2000:])
+            log_line(field.server.lines()[-2000:])
     return report(outcome, names, min(seconds, ROUND * len(raids)), seed, rests)
 
 

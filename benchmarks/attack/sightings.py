@@ -19,7 +19,7 @@ Window = tuple[float, float]
 
 
 class _Lines:
-    """Of a file that grows; each once."""
+    """Read the lines of a file that grows, each once."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -118,7 +118,7 @@ class Sightings:
             seen.wrong[f"{stream['status'] or 'no answer'}, not to its end"] += 1
 
     def _own(self, begin: float, end: float) -> float:
-        """Of that time, what the event loop did not spend waiting for a core."""
+        """Return the time between two moments, without that for which the event loop waited for a core."""
         return max(0.0, end - begin - (self._queued_until(end) - self._queued_until(begin)))
 
     def _queued_until(self, at: float) -> float:

@@ -62,7 +62,7 @@ def make_model(folder: Path) -> Path:
 
 
 def arguments(folder: Path, with_keys: bool) -> list[str]:
-    """Of `inflight serve`; files that they need are made in the folder."""
+    """Return the options of `inflight serve`; files that they need are made in the folder."""
     data = folder / ("data" if with_keys else "open data")
     shutil.rmtree(data, ignore_errors=True)  # jobs of earlier attackers would go on
     given = [str(folder / "model"), "--served-model-name", "built-in", "--data-dir", str(data), "--policy", "fair"]
@@ -76,6 +76,6 @@ def arguments(folder: Path, with_keys: bool) -> list[str]:
 
 
 def limit_memory(server: Server) -> None:
-    """Of each process by itself, and of those that it will make."""
+    """Limit the memory of each process by itself, and of those that it will start."""
     for process in tree(server.process.pid):
         resource.prlimit(process, resource.RLIMIT_DATA, (PROCESS_BYTES, PROCESS_BYTES))

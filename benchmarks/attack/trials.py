@@ -10,7 +10,7 @@ from benchmarks.attack.field import Field, Raid
 from benchmarks.attack.kind import Attack
 from benchmarks.attack.sightings import Window
 from benchmarks.attack.waits import Outcome, Waits
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 
 QUIET = 1.5  # seconds before each attack, and after the last
@@ -103,9 +103,9 @@ def _on_one_server(
 
 def _trial(field: Field, attack: Attack, raid: Raid, quiet: Sequence[Window]) -> Trial:
     trial = Trial(attack, field.outcome([raid], quiet))
-    tell(" | ".join(str(cell) for cell in trial.row))
+    log_line(" | ".join(str(cell) for cell in trial.row))
     if trial.outcome.died:
-        tell(field.server.lines()[-2000:])
+        log_line(field.server.lines()[-2000:])
     return trial
 
 

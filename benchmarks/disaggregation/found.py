@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.disaggregation.shapes import DEGREE, GPU, MODEL
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
@@ -80,13 +80,13 @@ class Search:
         return self._best_of(together(self._runner, self._best))
 
     def _best_of(self, layouts: Sequence[Layout]) -> LayoutNeed:
-        return best_need(self._runner, layouts, lambda sentence: tell(f"  {sentence}"))
+        return best_need(self._runner, layouts, lambda sentence: log_line(f"  {sentence}"))
 
     def _need(self, layout: Layout, ceiling: float = math.inf) -> LayoutNeed:
         need = layout_need(self._runner, layout, lambda sentence: None, ceiling=ceiling)
         split = "" if layout.pools is None else f" {layout.pools.prefill} to {layout.pools.decode}"
         link = "" if layout.pools is None else f" at {layout.pools.link.gbps:,.0f} Gbit/s, {layout.pools.handover.asks}"
-        tell(f"  {layout.name}{split}{link}: {need.rate:.3g} requests/s for each engine")
+        log_line(f"  {layout.name}{split}{link}: {need.rate:.3g} requests/s for each engine")
         return need
 
 

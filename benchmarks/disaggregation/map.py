@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.disaggregation.found import Search, Shape
 from benchmarks.disaggregation.shapes import ANSWERS, LINKS, PROMISES, PROMPTS, TAIL
 from benchmarks.results import table
@@ -43,7 +43,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 def cell(prompts: int, answers: int, promises: str) -> Cell:
-    tell(f"prompts of {prompts:,}, answers of {answers:,}, {promises}: {PROMISES[promises]}")
+    log_line(f"prompts of {prompts:,}, answers of {answers:,}, {promises}: {PROMISES[promises]}")
     lengths = f"lognormal:{prompts}:{TAIL * prompts}", f"lognormal:{answers}:{TAIL * answers}"
     search = Search(Shape(*lengths, PROMISES[promises], REQUESTS))
     both = search.better_together()
@@ -59,8 +59,7 @@ def cell(prompts: int, answers: int, promises: str) -> Cell:
 
 
 def cells(kept: Path, search: bool) -> list[Cell]:
-    """Those that are in the file already are not searched again; the usual promise and short answers first. search:
-    whether the others are."""
+    """Return the cells of the file, and with `search` those that it lacks, the usual target and short answers first."""
     found = [msgspec.json.decode(line, type=Cell) for line in kept.read_bytes().splitlines()] if kept.exists() else []
     known = {(one.prompts, one.answers, one.promises) for one in found}
     asked = sorted(

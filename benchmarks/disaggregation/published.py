@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.disaggregation.found import Search, Shape, alone
 from benchmarks.disaggregation.shapes import LINKS, PUBLISHED, Published
 from benchmarks.results import table
@@ -29,7 +29,7 @@ class Checked:
 
 def check(about: Published) -> Checked:
     promises = about.promises or _multiples(about)
-    tell(f"{about.name}: {promises}")
+    log_line(f"{about.name}: {promises}")
     search = Search(Shape(about.prompts, about.answers, promises))
     needs = {need.layout.name: need for need in search.together(about.engines)}
     apart = search.apart(FASTEST, AS_PUBLISHED, about.engines)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.comparison import publish, spread, tell
+from benchmarks.comparison import log_line, publish, spread
 from benchmarks.embeddings.export import SHAPES, VOCABULARY
 from benchmarks.embeddings.runner import Job
 from benchmarks.embeddings.texts import TAILS, arrivals, texts
@@ -64,7 +64,7 @@ def main(given: Sequence[str] | None = None) -> None:
         for shape in arguments.shapes:
             model = Path(arguments.models or folder) / shape
             if not (model / "model.onnx").exists():
-                tell(f"Writing {shape} ...")
+                log_line(f"Writing {shape} ...")
                 if _run(arguments.environments, "export", str(model), shape).wait():
                     raise SystemExit(f"{shape} was not written; the words of what failed are above.")
                 write_tokenizer(model, VOCABULARY)
@@ -87,7 +87,7 @@ def _measured(arguments: argparse.Namespace, model: Path, shape: str, precision:
     for number in range(arguments.rounds):
         for name in list(runners)[number % len(runners) :] + list(runners)[: number % len(runners)]:
             seconds[name].append(runners[name].ask(do="all")["seconds"])
-        tell(f"{shape} {precision} {tail}: round {number + 1} of {arguments.rounds}")
+        log_line(f"{shape} {precision} {tail}: round {number + 1} of {arguments.rounds}")
     cosines, latencies = _cosines(runners), _online(arguments, runners, seconds, job)
     rows = []
     for name, runner in runners.items():

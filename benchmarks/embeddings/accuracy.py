@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.embeddings.export import SHAPES, write_modules
 from benchmarks.embeddings.run_inflight import Inflight
 from benchmarks.embeddings.runner import Job
@@ -85,7 +85,7 @@ def _line(shape: Shape, count: int) -> list[str]:
             vectors = _vectors(str(folder), precision, quantization, asked)
             cosines = (vectors * oracle).sum(1)
             found.append(f"{cosines.min():.6f} ({np.median(cosines):.6f})")
-            tell(f"{shape.name}, {precision} {quantization}: {found[-1]}")
+            log_line(f"{shape.name}, {precision} {quantization}: {found[-1]}")
     return [shape.name, *found]
 
 

@@ -100,7 +100,7 @@ class Padded:
 
 
 def waiting(due: np.ndarray, began: float) -> Iterator[list[int]]:
-    """Who waits, up to BATCH, each time this is asked; waits for the next where nobody does."""
+    """Yield the texts that wait, up to BATCH at a time; where none waits, sleep until the next is due."""
     first = 0
     while first < len(due):
         now = time.perf_counter() - began

@@ -23,7 +23,7 @@ _WEIGHT: dict[Quantization, float] = {"none": _ITEM, "int8": 1 + 4 / 32, "fp8": 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one operation, in all layers that are alike. read: bytes. operations: a multiply-add counts two."""
+    """Count one operation in all layers that are alike. read: bytes. operations: a multiply-add counts two."""
 
     name: str
     read: float

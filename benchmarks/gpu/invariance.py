@@ -17,7 +17,7 @@ from inflight.core.types.plan import BatchPlan
 
 
 class Answer(NamedTuple):
-    """Of the first row. logprobs: of the tokens that were drawn."""
+    """Hold the answer of the first row. logprobs: of the tokens that were drawn."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

@@ -34,7 +34,7 @@ class Lengths:
 
 
 def served(model: DrawnModel, seconds: float, shares: Sequence[float]) -> str:
-    """Of each share one run of so many seconds of arrivals."""
+    """Return a table of shares of the capacity, each run once over so many seconds of arrivals."""
     at_most, cells = requests_per_s(model), []
     for share in shares:
         requests = offered(model, share * at_most, seconds)

@@ -71,7 +71,7 @@ class ShapesAlone:
         return (self.tensor(name, shape),)
 
     def release(self, name: str) -> None:
-        """Nothing is kept."""
+        """Release no memory: drawn tensors are not kept."""
 
 
 class DrawingPacker(Packer):

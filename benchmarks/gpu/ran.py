@@ -32,12 +32,12 @@ def recorded(run: Callable[[], object]) -> list[Ran]:
 
 
 def of_decodes(stepper: Stepper, rows: int, context: int, steps: int) -> tuple[list[Ran], int]:
-    """Of so many steps and some before them, without those that compile and capture; and how many steps that is."""
+    """Record so many steps and those that warm up; return what ran, and how many steps that is."""
     stepper.decode_seconds(rows, context, 2)
     return recorded(lambda: stepper.decode_seconds(rows, context, steps)), WARM_STEPS + steps
 
 
 def of_prompt(stepper: Stepper, tokens: int, repeats: int) -> tuple[list[Ran], int]:
-    """Of so many passes over a prompt and one before them; and how many passes that is."""
+    """Record so many passes over a prompt and one before them; return what ran, and how many passes that is."""
     stepper.prompt_seconds(tokens, 1)
     return recorded(lambda: stepper.prompt_seconds(tokens, repeats)), repeats + 1

@@ -35,18 +35,18 @@ class Stepper:
         self._numbers, self._rows = count(), 0
 
     def decode_seconds(self, rows: int, context: int, steps: int) -> float:
-        """Of a step in which so many rows decode with `context` tokens behind each, and one more from step to step."""
+        """Time a step in which so many rows decode with `context` tokens behind each, one more from step to step."""
         known = tuple(at % 1000 + 3 for at in range(context))
         prompts = [Prompt(known, context - 1)] * rows
         return self._seconds(self.decodes(prompts, WARM_STEPS + steps), steps)
 
     def verify_seconds(self, rows: int, drafts: int, context: int, steps: int) -> float:
-        """Of a step in which so many rows decode with so many drafts each, none of which is right."""
+        """Time a step in which so many rows decode with so many drafts each, none of which is right."""
         prompts = [Prompt(tuple(at % 1000 + 3 for at in range(context)), context - 1)] * rows
         return self._seconds(self._verifying(prompts, drafts, WARM_STEPS + steps), steps)
 
     def prompt_seconds(self, tokens: int, repeats: int = 5) -> float:
-        """Of one pass over a prompt, and its first token: the least of some."""
+        """Time one pass over a prompt and its first token: the minimum of some."""
         prompt, found = Prompt(tuple(at % 1000 + 3 for at in range(tokens))), []
         for _ in range(repeats + 1):
             plan = self._beginning([prompt], tokens)
@@ -104,7 +104,7 @@ class Stepper:
             yield checked(flight).sampled
 
     def _seconds(self, plans: Iterator[BatchPlan], steps: int) -> float:
-        """Of each of the last so many."""
+        """Return the mean seconds of the last `steps` plans."""
         ends: list[float] = []
         for _ in self.run(plans):
             ends.append(time.perf_counter())

@@ -61,7 +61,7 @@ def verifying(model: DrawnModel, rows: Sequence[int], numbers: Sequence[int], co
 
 
 def starting(model: DrawnModel, context: int, load_seconds: float) -> str:
-    """Of a model that has computed nothing yet: load_seconds until its weights lie there."""
+    """Describe the start of a model that has computed no step yet. load_seconds: until its weights were there."""
     stepper, captured = Stepper(model), model.captured
     first = _seconds(lambda: stepper.decode_seconds(1, context, 1))
     sentence = (

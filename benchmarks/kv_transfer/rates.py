@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.exchange_side import ExchangeSide
 from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
 from inflight.execution.kv_exchange.block_memory import BlockMemory
@@ -138,7 +138,7 @@ def rates(way: Way, repeats: int) -> tuple[list[float], list[float]]:
     for number in range(repeats + 1):
         pulls.append(BLOCKS * BLOCK_BYTES / 1e9 / pull_seconds(puller, address, here, f"{way} {number}"))
         bare.append(BLOCKS * BLOCK_BYTES / 1e9 / bare_seconds(way, here, puller.memory))
-        tell(f"{way}: {pulls[-1]:.2f} GB/s, by itself {bare[-1]:.2f} GB/s")
+        log_line(f"{way}: {pulls[-1]:.2f} GB/s, by itself {bare[-1]:.2f} GB/s")
     here.send(None)
     process.join(30)
     puller.exchange.close()

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engine_side import EngineSide
 from benchmarks.kv_transfer.slow_link import slow_link
 from benchmarks.shapes import write_config
@@ -52,7 +52,7 @@ LINKS = (Link("loopback", None), Link("1 Gbit/s", 125e6))
 
 @dataclass(slots=True)
 class Overlap:
-    """Of one prompt: seconds, and bytes of the last chunk's blocks that are computed, and that are there."""
+    """Time one prompt: seconds, and bytes of the last chunk's blocks that are computed, and that have arrived."""
 
     computed: list[tuple[float, int]] = field(default_factory=list)
     there: list[tuple[float, int]] = field(default_factory=list)
@@ -125,7 +125,7 @@ def waits(shape: dict[str, object], chunk: int, link: Link, repeats: int) -> Wai
                 found.overlaps[mode] = overlap
                 if number:
                     waited.append(there - overlap.last_step)
-                tell(
+                log_line(
                     f"{link.name}, chunks of {chunk}, {name}: all blocks were there "
                     f"{1e3 * (there - overlap.last_step):.1f} ms behind the last step"
                 )
@@ -148,7 +148,7 @@ def _request(name: str, tokens: tuple[int, ...], handover: KVHandover) -> Reques
 
 @contextmanager
 def _without_layers(exchange: KVExchange) -> Iterator[None]:
-    """Nobody hears of steps that are under way: blocks travel when their step has ended."""
+    """Report no step before it has ended: blocks travel only then."""
     computing = exchange.computing
     exchange.computing = lambda sends: None  # type: ignore[method-assign]
     try:

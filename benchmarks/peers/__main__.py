@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import benchmarks.peers
 import inflight
-from benchmarks.comparison import spread, tell
+from benchmarks.comparison import log_line, spread
 from benchmarks.peers import engines as known
 from benchmarks.peers import record
 from benchmarks.peers.ceilings import Ceilings
@@ -52,7 +52,7 @@ def main(given: Sequence[str] | None = None) -> None:
     missing = {engine.python: sentence for engine in participants if (sentence := engine.missing)}
     present = [engine for engine in participants if not engine.missing]
     for python, sentence in missing.items():
-        tell(f"{sentence} ({python} was looked for)")
+        log_line(f"{sentence} ({python} was looked for)")
     contests = [_contest(precision, present, arguments, sizes) for precision in arguments.precisions]
     if trained is not None:
         for contest in contests:
@@ -62,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> None:
         record.read(arguments.record, contests)
     rounds = _measure(contests, arguments)
     if not rounds:
-        tell(f"The checkpoints are in {arguments.folder}; --rounds 0 measures nothing, and no record was given.")
+        log_line(f"The checkpoints are in {arguments.folder}; --rounds 0 measures nothing, and no record was given.")
         return
     again = _peaks(_threads(arguments))  # the machine may have been busy before
     peaks = {name: max(peak, again[name]) for name, peak in peaks.items()}
@@ -209,7 +209,7 @@ def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Name
             copies[engine.name] = engine.models[precision]()
         except ExportFailed as failure:
             absent[engine.name] = f"{engine.name} is left out of {precision}: {failure}."
-            tell(absent[engine.name])
+            log_line(absent[engine.name])
     threads = _threads(arguments)
     kv_gib = math.ceil(_SPARE * sizes.kv_tokens() * _kv_bytes_per_token(arguments.model) / 2**30)
     jobs = {

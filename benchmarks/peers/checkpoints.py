@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.peers.tokenizer import END, write_tokenizer
 from benchmarks.shapes import write_config
 
@@ -31,7 +31,7 @@ class ExportFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """Of the engines whose tools make copies, below the folder that setup.sh filled: their pythons."""
+    """Name the pythons of the engines whose tools make copies, below the folder that setup.sh filled."""
 
     llama: Path
     openvino: Path
@@ -39,7 +39,7 @@ class Environments:
 
     @property
     def llama_source(self) -> Path:
-        """Of its Python bindings, llama.cpp itself below them."""
+        """Return the source of its Python bindings, with llama.cpp below it."""
         return self.llama.parents[1] / "source"
 
     @property
@@ -49,8 +49,8 @@ class Environments:
 
 
 class Checkpoints:
-    """Of one model, below a folder. shape: of random weights. environments: whose tools can be asked, where there are
-    any. write_plain: writes a trained model's weights in bf16 into a folder."""
+    """Make and keep the copies of one model below a folder. shape: of random weights. environments: whose tools can be
+    asked. write_plain: writes a trained model's weights in bf16 into a folder."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Checkpoints:
         if failed.exists():
             raise ExportFailed(failed.read_text(encoding="utf-8"))
         if not place.exists():
-            tell(f"making {name} in {self._folder}")
+            log_line(f"making {name} in {self._folder}")
             unfinished = self._folder / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
@@ -179,7 +179,7 @@ def _run(what: str, *command: object, **environment: str) -> None:
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, cwd=_ROOT, env={**os.environ, **environment})
     if done.returncode:
-        tell(done.stderr)
+        log_line(done.stderr)
         last = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise ExportFailed(f"{what} failed: {last}")
 

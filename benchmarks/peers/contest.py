@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.peers.engines import Copy, Engine
 from benchmarks.peers.process import EngineFailed, EngineProcess
 from benchmarks.peers.stepping import Job
@@ -73,7 +73,7 @@ class Rules:
 
 
 class Judge(Protocol):
-    """Of one model's answers."""
+    """Compare engines' answers with one model's in float32."""
 
     def agreement(self, engine: Engine, copy: Copy, precision: str) -> Agreement:
         """Raises AnswersFailed."""
@@ -81,7 +81,7 @@ class Judge(Protocol):
 
 @dataclass(slots=True)
 class Contest:
-    """Of one precision. jobs: what each engine is to load, by its name; copies: how that holds its weights.
+    """Compare engines at one precision. jobs: what each engine is to load, by name; copies: how it holds its weights.
 
     judge: of a trained model's answers, asked once.
     figures, absent and unjudged (engine: why), versions (engine: its own words), loads (of each round): what came of
@@ -110,7 +110,7 @@ class Contest:
             live: dict[str, EngineProcess] = {}
             for engine in self.engines:
                 if engine.name not in self.absent:
-                    tell(f"{self.precision}, round {number + 1}: {engine.name} starts")
+                    log_line(f"{self.precision}, round {number + 1}: {engine.name} starts")
                     self._start(number, engine, live, stack)
             for trial in trials(self.sizes):
                 self._measure(number, trial, live)
@@ -130,9 +130,9 @@ class Contest:
             found = self.judge.agreement(engine, self.copies[engine.name], self.precision)
         except AnswersFailed as failure:
             self.unjudged[engine.name] = f"{failure}."
-            tell(self.unjudged[engine.name])
+            log_line(self.unjudged[engine.name])
             return
-        tell(f"{self.precision}: {engine.name}: KL {found.kl_mean:.5f}, likeliest token {found.same_best:.1%}")
+        log_line(f"{self.precision}: {engine.name}: KL {found.kl_mean:.5f}, likeliest token {found.same_best:.1%}")
         for measure, value in ((KL, found.kl_mean), (TOP_1, 100 * found.same_best)):
             self.figures.append(Figure(self.precision, number, engine.name, measure.title, value))
 
@@ -178,7 +178,7 @@ class Contest:
             if counts or attempt == _TRIES - 1:
                 self.figures += found if counts else [replace(figure, counts=False) for figure in found]
                 return
-            tell(f"{trial.title}: the bandwidth changed in between; once more")
+            log_line(f"{trial.title}: the bandwidth changed in between; once more")
 
     def _run(self, number: int, trial: Trial, name: str, process: EngineProcess) -> list[Figure]:
         time.sleep(self.rules.settle)
@@ -188,7 +188,7 @@ class Contest:
         bandwidth = (before + self.rules.probe()) / 2
         found = trial.figures(observed)
         words = ", ".join(f"{title}: {value:,.2f}" for title, value in found.items())
-        tell(f"{self.precision}, round {number + 1}: {name}: {words} ({bandwidth / 1e9:.0f} GB/s)")
+        log_line(f"{self.precision}, round {number + 1}: {name}: {words} ({bandwidth / 1e9:.0f} GB/s)")
         return [Figure(self.precision, number, name, title, value, bandwidth) for title, value in found.items()]
 
     def capacity(self, number: int) -> float | None:
@@ -202,7 +202,7 @@ class Contest:
     def _leave_out(self, name: str, failure: EngineFailed) -> None:
         words = str(failure).removesuffix(".")
         self.absent[name] = f"{name} is left out of {self.precision}: {words}."
-        tell(self.absent[name])
+        log_line(self.absent[name])
 
 
 def _read(place: Path) -> None:

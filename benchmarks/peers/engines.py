@@ -157,7 +157,7 @@ def with_file(engine: Engine, path: Path) -> Engine:
 
 
 def _files(checkpoints: Checkpoints, told: Told) -> dict[str, Callable[[], Copy]]:
-    """That inflight and llama.cpp load alike."""
+    """Return the files that inflight and llama.cpp load alike."""
     return {
         "q8_0": lambda: _file(checkpoints.gguf("Q8_0"), told),
         "q4_0": lambda: _file(checkpoints.gguf("Q4_0"), told),

@@ -12,7 +12,7 @@ _STAT = Path("/proc/stat")
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """Of all cores together over so many seconds; what a hypervisor gave to others counts."""
+    """Return the busy share of all cores over so many seconds; time that a hypervisor gave to others counts."""
     busy, whole = _ticks(_STAT.read_text())
     time.sleep(seconds)
     busy_then, whole_then = _ticks(_STAT.read_text())

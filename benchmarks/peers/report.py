@@ -29,7 +29,7 @@ def report(contests: Sequence[Contest], ceilings: Mapping[str, Ceilings | None] 
 
 
 def ratio(measure: Measure, values: Mapping[str, float]) -> float | None:
-    """Of inflight to the best peer, of one round's figures; None where either is missing."""
+    """Return the ratio of inflight to the best peer in one round's figures; None where either is missing."""
     peers = [value for engine, value in values.items() if engine != OURS]
     if OURS not in values or not peers:
         return None
@@ -102,7 +102,7 @@ def _section(contest: Contest, ceilings: Ceilings | None) -> str:
 
 
 def _median(measure: Measure, contest: Contest, engine: str) -> str:
-    """Of what counts."""
+    """Return the median of an engine's figures that count, or a dash."""
     found = [one for one in contest.figures if one.measure == measure.title and one.engine == engine and one.counts]
     return f"{statistics.median(one.value for one in found):,.{measure.digits}f}" if found else "-"
 

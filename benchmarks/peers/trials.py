@@ -86,7 +86,7 @@ class Trial:
 
 
 def _asked(bf16: float, int8: float, four_bits: float | None = None) -> dict[str, float]:
-    """Of each precision, but int8-all, which is int8 with the peers' output projection and reported."""
+    """Return the ratio asked at each precision but int8-all, which is int8 with the peers' output projection."""
     of_files = {} if four_bits is None else dict.fromkeys(("q8_0", *FOUR_BITS), four_bits)
     return {"bf16": bf16, "int8": int8, **of_files}
 

@@ -18,7 +18,7 @@ _SEED = 1234
 
 
 def alike(number: int, prompt: int, output: int) -> list[Work]:
-    """Of these lengths, all at once."""
+    """Return requests of these lengths, all at once."""
     rng = random.Random(f"{_SEED} {number} {prompt}")
     return [Work(0.0, _ids(rng, prompt), output) for _ in range(number)]
 

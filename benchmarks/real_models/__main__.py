@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.real_models import sentence_vectors
 from benchmarks.real_models.engines import LLAMA_BUILDS, QUANTIZED_WAYS, WAYS, inflight, llama
 from benchmarks.real_models.passages import long_texts, passages, sentences
@@ -35,7 +35,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
     engines = _engines(arguments)
     if arguments.environments and not engines.llama:
-        tell(f"{arguments.environments} has no llama.cpp; benchmarks/peers/setup.sh FOLDER llama makes it.")
+        log_line(f"{arguments.environments} has no llama.cpp; benchmarks/peers/setup.sh FOLDER llama makes it.")
     for name in arguments.models:
         body = _vectors(arguments, engines) if name not in GENERATIVE else _generative(name, arguments, engines)
         print(body, flush=True)

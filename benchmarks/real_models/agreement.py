@@ -19,7 +19,7 @@ _TINY = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of one engine's answers with the reference's.
+    """Compare one engine's answers with the reference's.
 
     Attributes:
         kl_mean, kl_median, kl_p99: KL(reference ‖ engine).

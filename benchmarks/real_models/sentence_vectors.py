@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 from inflight import LLM
 
@@ -26,7 +26,7 @@ PRECISIONS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Closeness:
-    """Of vectors to the reference's, both of length 1.
+    """Compare vectors with the reference's, both of length 1.
 
     Attributes:
         cosine_mean, cosine_min: of each sentence's two vectors.
@@ -85,7 +85,7 @@ def report(folder: Path, texts: Sequence[str], isas: Sequence[str]) -> str:
     lines = []
     for isa in isas:
         for name, settings in PRECISIONS.items():
-            tell(f"{MODEL}: {name}, {isa}")
+            log_line(f"{MODEL}: {name}, {isa}")
             with _instructions(isa):
                 one = closeness(reference, vectors(folder, texts, settings))
             shares = [f"{one.same_nearest:.1%}", f"{one.overlap:.1%}", f"{one.similarity_error:.4f}"]

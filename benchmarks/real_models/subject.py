@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.real_models.agreement import agreement
 from benchmarks.real_models.answers import Answers, Questions
 from benchmarks.real_models.engines import REFERENCE, EngineFailed, Runner, Way
@@ -44,7 +44,7 @@ class Subject:
         folder = self._scratch / f"{subject_matter} in bf16" if with_folder else None
         settings = {"folder": None if folder is None else str(folder), "spread": spread}
         reference = REFERENCE.run(self.file, questions, self._scratch / "reference.npz", settings)
-        tell(f"{self.name}, {subject_matter}: {len(reference.best):,} positions of {reference.about}")
+        log_line(f"{self.name}, {subject_matter}: {len(reference.best):,} positions of {reference.about}")
         return Examined(questions, reference, folder)
 
     def ask(self, runner: Runner, way: Way, examined: Examined) -> Answers | None:
@@ -57,7 +57,7 @@ class Subject:
         try:
             found = runner.run(model, examined.questions, answers, way.settings)
         except EngineFailed as error:
-            tell(f"{self.name}, {asked}: {error}")
+            log_line(f"{self.name}, {asked}: {error}")
             return None
-        tell(f"{self.name}, {asked}: KL {agreement(examined.reference, found).kl_mean:.5f}")
+        log_line(f"{self.name}, {asked}: KL {agreement(examined.reference, found).kl_mean:.5f}")
         return found

@@ -20,7 +20,7 @@ _RANGES = (0, 512, 1024, 2100)  # positions within a long text
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Who is asked: this engine by instruction set, the best first, and builds of llama.cpp by name, as far as made."""
+    """Name the engines to ask: this one by instruction set, the best first, and builds of llama.cpp."""
 
     inflight: Mapping[str, Runner]
     llama: Mapping[str, Runner]

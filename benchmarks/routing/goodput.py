@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.comparison import steady, tell
+from benchmarks.comparison import log_line, steady
 from benchmarks.results import table
 from benchmarks.routing.clusters import RAY, SHAPES, Engine, know_ray, shape, traffic
 from inflight.routing.registry import ROUTERS
@@ -36,7 +36,7 @@ def report(engine: Engine, replicas: int, requests: int, seeds: int) -> str:
         found = {}
         for router in (*ours, *RAY):
             found[router] = _found(engine, router, replicas, shape(name), requests, seeds)
-            tell(f"{name}, {router}: {statistics.fmean(found[router].rates):.3f} arrivals/s")
+            log_line(f"{name}, {router}: {statistics.fmean(found[router].rates):.3f} arrivals/s")
         parts.append(_told(name, found))
     return "\n\n".join(parts)
 

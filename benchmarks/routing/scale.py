@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.comparison import steady, tell
+from benchmarks.comparison import log_line, steady
 from benchmarks.results import table
 from benchmarks.routing.clusters import Engine, shape, traffic
 from inflight.simulate.fitted import FittedModel
@@ -75,7 +75,7 @@ def _ran(run: _Run) -> _Ran:
     ended = time.process_time()
     summary = steady(simulation.observations)
     assert summary.ttft is not None and summary.ttft.p99 is not None, "many were answered"
-    tell(
+    log_line(
         f"{run.router}, seed {run.seed}: {ended - began:.0f} s of a processor, TTFT p99 {1e3 * summary.ttft.p99:.0f} ms"
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -54,7 +54,7 @@ class Chatting:
             one.start()
 
     def gaps(self, seconds: float) -> list[float]:
-        """Of so many seconds from now on."""
+        """Wait so many seconds, and return the gaps that came in them."""
         first = len(self._gaps)
         time.sleep(seconds)
         return self._gaps[first:]

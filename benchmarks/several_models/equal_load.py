@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 from benchmarks.several_models.asking import metric, models_server, percentile
 from inflight.server.model_pool.resident import HOLD_SWITCHES
@@ -63,5 +63,5 @@ def _called(port: int, rate: float, seconds: float) -> tuple[list[float], int]:
         threads[-1].start()
     for one in threads:
         one.join()
-    tell(f"{len(times)} calls")
+    log_line(f"{len(times)} calls")
     return times, lost

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 from benchmarks.several_models.asking import TEXT_TOKENS, Chatting, Embedding, models_server, percentile
 from benchmarks.shapes import BGE_BASE, QWEN25_05B, write_config
@@ -70,7 +70,7 @@ def _row(name: str, tier: str, weights: Sequence[int], turns: int, seconds: floa
                     before = load.answered
                     beside.append(chatting.gaps(seconds))
                     texts += load.answered - before
-                tell(f"{name}: turn {turn + 1} of {turns}, {_shown(alone[-1])} alone, {_shown(beside[-1])} beside")
+                log_line(f"{name}: turn {turn + 1} of {turns}, {_shown(alone[-1])} alone, {_shown(beside[-1])} beside")
                 time.sleep(0.5)
             chatting.end()
     ratios = [

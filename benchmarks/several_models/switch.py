@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.results import table
 from benchmarks.served import Server
 from benchmarks.several_models.asking import first_answer, in_turn, models_server
@@ -71,5 +71,5 @@ def _row(name: str, seconds: Sequence[float], switches: Sequence[float] | None) 
 
 
 def _said(what: str, seconds: float) -> float:
-    tell(f"{what} {seconds:.2f} s")
+    log_line(f"{what} {seconds:.2f} s")
     return seconds

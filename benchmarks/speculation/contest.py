@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.corpus import Kind, Pair, Part, read
@@ -54,7 +54,7 @@ def contest(
     without = engine(model.beside(), rows, pairs, OFF, None, clock)  # alike: where memory lies tells in short steps
     one_row = tokens or sum(len(pair.answer) for pair in pairs) / len(pairs)
     found = between(with_drafts, without, rows, kind, legs, round(one_row * max(1.0, rows**0.5 / 2)))
-    tell(f"{model.name}, {counted(rows, 'row')}, {kind}: {told(found.speed_up)}, {found.drafted:,} drafts")
+    log_line(f"{model.name}, {counted(rows, 'row')}, {kind}: {told(found.speed_up)}, {found.drafted:,} drafts")
     return found
 
 

@@ -49,7 +49,7 @@ def read(kind: Kind, part: Part | None = None) -> list[Pair]:
 
 
 def lines(kind: Kind) -> Iterator[str]:
-    """Of a file, as they are made."""
+    """Yield the lines of a file as they are made."""
     written = texts.written()
     for topic, number in texts.REPEATING if kind == "repeating" else texts.DIFFERENT:
         for index in range(number):

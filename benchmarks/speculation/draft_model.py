@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.draft_pair import PairShape, write_pair
 from benchmarks.results import table
 from benchmarks.speculation.legs import Leg, in_turns, speed_up, told
@@ -177,6 +177,6 @@ def _row(pair: DraftPair, rows: int, drafts: int, legs: int, clock: Clock) -> li
     assert with_drafts.said == without.said, "drafts changed an answer"
     found, formula = speed_up(ones, others), parts.formula()
     over = found.mean / formula.speed_up
-    tell(f"{rows} rows, {drafts} drafts: {told(found)}, the formula says {formula.speed_up:.3f}")
+    log_line(f"{rows} rows, {drafts} drafts: {told(found)}, the formula says {formula.speed_up:.3f}")
     cells = [f"{one:.2f}" for one in (formula.expected, formula.verifying, formula.pass_cost, formula.speed_up)]
     return [rows, drafts, *cells, told(found), f"{over:.2f}", f"{1 - WITHIN:.2f} to {1 + WITHIN:.2f}"]

@@ -43,7 +43,7 @@ class OwnTime:
         """It has passed by itself."""
 
     def wait_until(self, moment: float, interrupt: threading.Event | None = None) -> None:
-        """Nobody waits for work that is always there."""
+        """Do not wait: there is always work."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class ScriptedEngine:
 
     @property
     def stats(self) -> SpeculationStats:
-        """Of its drafts, since it began; empty where there is no speculation."""
+        """Return the counts of drafts since the engine began; empty without speculation."""
         return self._scheduler.snapshot().speculation or SpeculationStats("")
 
     def fill(self, rows: int) -> None:
@@ -170,5 +170,5 @@ def engine(
 
 
 def blocks(rows: int) -> int:
-    """Of KV memory that so many rows may fill."""
+    """Return the KV memory that so many rows may fill."""
     return rows * MODEL_LEN // BLOCK + 8

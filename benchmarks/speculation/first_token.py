@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.contest import OFF, ON
@@ -61,7 +61,7 @@ def _row(model: Model, rows: int, caching: bool, legs: int, part: Part, clock: C
     gaps = [[rng.expovariate(each_second) for _ in range(4 * rows)] for _ in range(legs)]
     ones, others = in_turns(_legs(with_drafts, gaps), _legs(without, gaps), legs)
     found = speed_up(ones, others)
-    tell(f"{model.name}, {rows} rows, prefix cache {caching}: {told(found)}")
+    log_line(f"{model.name}, {rows} rows, prefix cache {caching}: {told(found)}")
     return [rows, "on" if caching else "off", f"{statistics.median(without.ttfts) * 1e3:.1f}", told(found)]
 
 

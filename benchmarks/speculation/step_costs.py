@@ -11,7 +11,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.config.engine import EngineSettings
@@ -39,7 +39,7 @@ class Rows:
         self._submit([Chunk(row, row, CONTEXT - 1, 1, blocks[row], 1) for row in range(rows)], new)
 
     def seconds(self, drafts: int) -> float:
-        """Of a step with so many drafts in each row."""
+        """Return the seconds of a step with so many drafts in each row."""
         chunks = [
             Chunk(
                 row, row, CONTEXT - 1, 1 + drafts, (), 1 + drafts, draft_token_ids=self._ids(drafts), num_drafts=drafts
@@ -79,7 +79,7 @@ def curves(
                 if number:  # the first touches memory
                     times[place].append(seconds)
         found[rows] = times
-        tell(f"{model.name}: {counted(rows, 'row')}, {statistics.median(times[0]) * 1e3:.1f} ms without drafts")
+        log_line(f"{model.name}: {counted(rows, 'row')}, {statistics.median(times[0]) * 1e3:.1f} ms without drafts")
     return found
 
 

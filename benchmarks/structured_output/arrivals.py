@@ -11,7 +11,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.legs import told
@@ -43,7 +43,7 @@ def measured(model: Model, rows: int, legs: int, compiled: CompiledGrammars) -> 
             found[not is_new].append(seconds)
             while one.under_way:  # nothing of one turn is compiled in the other's
                 one.step()
-        tell(f"{model.name}: turn {leg + 1} of {legs}, worst steps {_worst(found[0])} and {_worst(found[1])}")
+        log_line(f"{model.name}: turn {leg + 1} of {legs}, worst steps {_worst(found[0])} and {_worst(found[1])}")
     return found
 
 

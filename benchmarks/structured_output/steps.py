@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.comparison import tell
+from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.legs import told
@@ -49,7 +49,7 @@ def measured(model: Model, rows: int, legs: int, compiled: CompiledGrammars) -> 
             before = case.engine.stats()
             case.seconds.append(statistics.fmean(case.engine.steps(LEG)))
             _add(case, before, case.engine.stats(), legs * LEG)
-        tell(
+        log_line(
             f"{model.name}: turn {leg + 1} of {legs}, " + ", ".join(f"{1e3 * one.seconds[-1]:.1f} ms" for one in cases)
         )
     return cases
