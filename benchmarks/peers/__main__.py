@@ -190,7 +190,7 @@ def _participants(arguments: argparse.Namespace, checkpoints: Checkpoints, train
     source = Path(inflight.__file__).parents[1]
     peers = {
         "llama": lambda: known.llama_cpp(checkpoints, environments),
-        "openvino": lambda: known.openvino(checkpoints, environments.openvino),
+        "openvino": lambda: known.openvino(checkpoints, environments.openvino, 128 if trained is None else 64),
         "onnxruntime": lambda: known.onnxruntime(checkpoints, environments.onnxruntime),
         "vllm": lambda: known.vllm(checkpoints, pythons["vllm"], arguments.folder.resolve() / "cache"),
     }

@@ -96,9 +96,10 @@ def llama_cpp(checkpoints: Checkpoints, environments: Environments) -> Engine:
     )
 
 
-def openvino(checkpoints: Checkpoints, python: Path) -> Engine:
-    in_groups = ("int4", "--sym", "--ratio=1.0", "--group-size=128")
-    groups = "int4, groups of 128"
+def openvino(checkpoints: Checkpoints, python: Path, group: int = 128) -> Engine:
+    """group: inputs that share a scale in 4 bits; its exporter refuses one that does not divide a matrix's inputs."""
+    in_groups = ("int4", "--sym", "--ratio=1.0", f"--group-size={group}")
+    groups = f"int4, groups of {group}"
     return Engine(
         "OpenVINO GenAI",
         python,
