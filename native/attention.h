@@ -27,9 +27,11 @@ template <class Value, class Keys, class Values>
 class Attention {
   using X = typename Keys::X;
   static constexpr int per_step = Keys::values_per_step;
-  static constexpr bool bytes = per_step == 4;
-  static constexpr int x_rows = bytes ? split_rows : 1;            // of the products, for a query
-  static constexpr int queries_at_once = query_tokens / x_rows;
+  static constexpr bool bytes = by_bytes<Keys>;
+  static constexpr int rows_of_query = x_rows<Keys>;               // of the products
+  static constexpr int queries_at_once = query_tokens / rows_of_query;
+  static constexpr int groups_at_once = (12 + queries_at_once - 1) / queries_at_once;
+  static constexpr int rows_at_once = (queries_at_once * groups_at_once + 3) / 4 * 4;
 
  public:
   Attention(const Value* q, const KVLayer& layer, const AttentionMetadata& metadata, std::int64_t heads,
@@ -69,25 +71,27 @@ class Attention {
   static constexpr float log2e = 1.44269504f;
 
   struct Scratch {
-    X *queries, *probabilities;  // [R · x_rows][D], [rows of a tile][64]
-    float *scores, *sums;        // [rows of a tile][64], [R][lanes]
+    X *queries, *probabilities;  // [R · rows of a query][D], [rows at once · rows of a query][64]
+    float *scores, *sums;        // [rows at once][64], [R][lanes]
     std::int32_t *first, *last;  // [R] positions that the query sees
     SoftmaxState total, part;
     std::uint32_t *segment, *made;  // one segment of values; those of a tile, where values are a part of the keys
-    // int8: [R] what queries stand for; sums of probabilities · values, [rows of a tile][padded D]
+    // int8: [R] what queries stand for; of rows at once the largest probabilities, and what their bytes stand for
     Split* splits;
-    float* mixed;
+    vu* tops;
+    float* scales;
 
     static std::size_t size(const Attention& a) { return Scratch(nullptr, a).floats_ * sizeof(float); }
 
     Scratch(void* memory, const Attention& a) {
       const std::int64_t dim = a.layer_.padded_dim;
       const auto take = [&](std::int64_t n) { return std::exchange(floats_, floats_ + (n + 15) / 16 * 16); };
-      const std::int64_t q = take(a.rows_ * x_rows * a.query_row()), p = take(query_tokens * probability_row<Values>),
-                         c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(2 * a.rows_),
+      const std::int64_t q = take(a.rows_ * rows_of_query * a.query_row()),
+                         p = take(rows_at_once * rows_of_query * probability_row<Values>),
+                         c = take(rows_at_once * tile_positions), l = take(a.rows_ * lanes), o = take(2 * a.rows_),
                          t = take(a.part_floats()), m = take(a.part_floats()), v = take(bytes ? 0 : panel * dim),
                          w = take(bytes ? a.rows_ * sizeof(Split) / sizeof(float) : 0),
-                         x = take(bytes ? query_tokens * dim : 0),
+                         x = take(bytes ? rows_at_once * lanes : 0), y = take(bytes ? rows_at_once : 0),
                          k = take(a.layer_.values_in_keys() ? tile_positions / per_step * dim : 0);
       float* base = static_cast<float*>(memory);
       queries = reinterpret_cast<X*>(base + q), probabilities = reinterpret_cast<X*>(base + p);
@@ -95,7 +99,7 @@ class Attention {
       first = reinterpret_cast<std::int32_t*>(base + o), last = first + a.rows_;
       total = a.softmax_state(base + t), part = a.softmax_state(base + m);
       segment = reinterpret_cast<std::uint32_t*>(base + v), made = reinterpret_cast<std::uint32_t*>(base + k);
-      splits = reinterpret_cast<Split*>(base + w), mixed = base + x;
+      splits = reinterpret_cast<Split*>(base + w), tops = reinterpret_cast<vu*>(base + x), scales = base + y;
     }
 
    private:
@@ -132,9 +136,9 @@ class Attention {
     const std::int64_t values = group_ * layer_.key_dim;  // of a token
     for (std::int64_t t = 0; t < task.tokens; ++t) {
       const Value* from = q_ + ((task.token + t) * heads_ + task.head * group_) * layer_.key_dim;
-      X* to = s.queries + t * group_ * x_rows * query_row();
+      X* to = s.queries + t * group_ * rows_of_query * query_row();
       if constexpr (bytes) {
-        for (std::int64_t g = 0; g < group_; ++g, from += layer_.key_dim, to += x_rows * query_row())
+        for (std::int64_t g = 0; g < group_; ++g, from += layer_.key_dim, to += rows_of_query * query_row())
           s.splits[t * group_ + g] = split_query<Keys>(from, layer_.key_dim, to, to + query_row());
       } else if constexpr (Keys::x_per_step == 2) {
         for (std::int64_t i = 0; i < values; ++i) to[i] = from_bf16(from[i]);
@@ -177,34 +181,46 @@ class Attention {
     for (std::int64_t r = 0; r < rows; ++r) to.sum[r] = sum(load<vf>(s.sums + r * lanes));
   }
 
-  // One tile of positions for all rows, a few at a time; of the next tile each takes a share of the fetching.
+  // Neighbouring rows that go through the products together, and the segments that they see.
+  struct RowGroup {
+    std::int64_t row;
+    int count, first, past;
+    Prefetch keys, values;
+  };
+
+  // One tile of positions for all rows, some groups of them at a time.
   void attend_tile(const AttentionTask& task, Scratch& s, std::int64_t position, const Tile& tile, const Tile* next,
                    const SoftmaxState& to) const {
-    const std::int64_t rows = work_.rows(task), tiles = (rows + queries_at_once - 1) / queries_at_once;
-    const std::int64_t fetching = tiles < tile_segments ? tiles : tile_segments;
-    for (std::int64_t i = 0; i < tiles; ++i) {
-      const std::int64_t row = rows * i / tiles;
-      const int count = static_cast<int>(rows * (i + 1) / tiles - row);
-      // Segments that these rows see: from `first` to before `past`.
-      const std::int64_t seen = s.first[row] - position, last = s.last[row + count - 1] - position;
-      if (last < 0 || seen >= tile_positions) continue;
-      const int first = seen > 0 ? static_cast<int>(seen / panel) : 0;
-      const int past = last < tile_positions - 1 ? static_cast<int>(last / panel) + 1 : tile_segments;
-      Prefetch keys, values;
-      if (next != nullptr && i < fetching) {
-        const std::int64_t from = tile_segments * i / fetching, share = tile_segments * (i + 1) / fetching - from;
-        keys = {next->keys + from, static_cast<int>(share)};
-        if (!layer_.values_in_keys()) values = {next->values + from, static_cast<int>(share)};
-      }
-      score(s, tile, row, count, first, past, keys);
-      float scales[queries_at_once];
-      const auto softmax_rows = [&](auto capped) {
-        for (int m = 0; m < count; ++m)
-          scales[m] = softmax_row<capped.value>(s, tile, position, row + m, m, bias_of(task, row + m, position), to);
-      };
-      inner_ > 0 ? softmax_rows(std::true_type{}) : softmax_rows(std::false_type{});
-      mix(s, tile, row, count, first, past, values, scales, to);
+    const int rows = static_cast<int>(work_.rows(task)), count = (rows + queries_at_once - 1) / queries_at_once;
+    for (int begin = 0; begin < count; begin += groups_at_once) {
+      RowGroup groups[groups_at_once];
+      int seeing = 0;
+      for (int i = begin; i < count && i < begin + groups_at_once; ++i)
+        if (group_of(s, rows, i, count, position, next, groups[seeing])) ++seeing;
+      if (seeing == 0) continue;
+      const std::int64_t first = groups[0].row;
+      for (int i = 0; i < seeing; ++i) score(s, tile, groups[i], first);
+      const std::int64_t past = groups[seeing - 1].row + groups[seeing - 1].count;
+      inner_ > 0 ? softmax_rows<true>(task, s, tile, position, first, past, to)
+                 : softmax_rows<false>(task, s, tile, position, first, past, to);
+      for (int i = 0; i < seeing; ++i) mix(s, tile, groups[i], first, to);
     }
+  }
+
+  // The i-th of `count` groups of rows, if it sees any of 64 positions; each takes a share of fetching the next tile.
+  bool group_of(const Scratch& s, int rows, int i, int count, std::int64_t position, const Tile* next,
+                RowGroup& group) const {
+    const int row = rows * i / count, past = rows * (i + 1) / count;
+    const std::int64_t seen = s.first[row] - position, last = s.last[past - 1] - position;
+    if (last < 0 || seen >= tile_positions) return false;
+    group = {row, past - row, seen > 0 ? static_cast<int>(seen / panel) : 0,
+             last < tile_positions - 1 ? static_cast<int>(last / panel) + 1 : tile_segments, {}, {}};
+    const int fetching = count < tile_segments ? count : tile_segments;
+    if (next == nullptr || i >= fetching) return true;
+    const int from = tile_segments * i / fetching, share = tile_segments * (i + 1) / fetching - from;
+    group.keys = {next->keys + from, share};
+    if (!layer_.values_in_keys()) group.values = {next->values + from, share};
+    return true;
   }
 
   // What is added to a row's scores of the positions from `position` on; null: nothing.
@@ -214,73 +230,68 @@ class Attention {
     return bias_ + head * (2 * reach_ + 63) + position - own + reach_ - 1;
   }
 
-  // Scores of the m-th row of a tile → probabilities, and their scale.
+  // Scores of rows [first, past) → probabilities, as the product with the values reads them.
   template <bool capped>
-  float softmax_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m, const float* bias,
-                    const SoftmaxState& to) const {
-    constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
-    const float* scores = s.scores + m * x_rows * tile_positions;
-    if constexpr (capped) cap(s, tile, row, m);
-    vf p[count];
-    for (int i = 0; i < count; ++i) {
-      if constexpr (bytes && !capped) {
-        const vf whole = joined(s.splits[row], scores + i * lanes, scores + tile_positions + i * lanes);
-        p[i] = whole * load<vf>(tile.key_scales[i / vectors] + i % vectors * lanes);
-      } else {
-        p[i] = load<vf>(scores + i * lanes);
-      }
+  void softmax_rows(const AttentionTask& task, Scratch& s, const Tile& tile, std::int64_t position, std::int64_t first,
+                    std::int64_t past, const SoftmaxState& to) const {
+    for (std::int64_t row = first; row < past; ++row) {
+      const int m = static_cast<int>(row - first);
+      const float* bias = bias_of(task, row, position);
+      if constexpr (capped) cap(s, row, m);
+      s.first[row] <= position && s.last[row] >= position + tile_positions - 1
+          ? softmax_row<capped, true>(s, tile, position, row, m, bias, to)
+          : softmax_row<capped, false>(s, tile, position, row, m, bias, to);
     }
+    if constexpr (bytes)
+      for (int m = 0, count = static_cast<int>(past - first); m < count; m += 4)
+        split_probabilities<Values>(s.scores + m * tile_positions, s.tops + m, count - m < 4 ? count - m : 4,
+                                    s.probabilities + 2 * m * probability_row<Values>, s.scales + m);
+  }
+
+  // The m-th of these rows. all_seen: it sees each of the 64 positions.
+  template <bool capped, bool all_seen>
+  INLINE void softmax_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m,
+                          const float* bias, const SoftmaxState& to) const {
+    constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
+    float* scores = s.scores + m * tile_positions;
+    vf p[count];
+    for (int i = 0; i < count; ++i) p[i] = load<vf>(scores + i * lanes);
     float scale = bytes && !capped ? scale_ * s.splits[row].scale : scale_;
     if (bias != nullptr) {
       for (int i = 0; i < count; ++i) p[i] = fma(load<vf>(bias + i * lanes), all(log2e), p[i] * scale);
       scale = 1.0f;
     }
     const std::int64_t low = s.first[row] - position, high = s.last[row] - position;
-    const auto softmax_seen = [&](auto all_seen) {
-      online_softmax<degree, all_seen.value>(
-          p, scale, static_cast<int>(low > 0 ? low : 0),
-          static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row, s.sums + row * lanes,
-          to.mix + row * layer_.padded_dim, layer_.padded_dim);
-    };
-    low <= 0 && high >= tile_positions - 1 ? softmax_seen(std::true_type{}) : softmax_seen(std::false_type{});
-    X* probabilities = s.probabilities + m * x_rows * probability_row<Values>;
+    online_softmax<degree, all_seen>(p, scale, static_cast<int>(low > 0 ? low : 0),
+                                     static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
+                                     s.sums + row * lanes, to.mix + row * layer_.padded_dim, layer_.padded_dim);
     if constexpr (bytes) {
-      return split_probabilities<Values>(p, tile.value_scales, probabilities, probabilities + probability_row<Values>);
+      store(s.tops + m, scale_probabilities(p, tile.value_scales, scores));
     } else {
-      store_probabilities<Values>(p, probabilities);
-      return 1.0f;
+      store_probabilities<Values>(p, s.probabilities + m * probability_row<Values>);
     }
   }
 
-  // Scores of the m-th row of a tile → tanh of them, in place (int8: in the place of the first of two rows): before
-  // anything is masked.
-  void cap(Scratch& s, const Tile& tile, std::int64_t row, int m) const {
-    float* scores = s.scores + m * x_rows * tile_positions;
+  // Scores of the m-th row → tanh of them, in place: before anything is masked.
+  void cap(Scratch& s, std::int64_t row, int m) const {
+    float* scores = s.scores + m * tile_positions;
     const vf inner = all(bytes ? inner_ * s.splits[row].scale : inner_);
-    for (int i = 0; i < tile_positions / lanes; ++i) {
-      vf score = load<vf>(scores + i * lanes);
-      if constexpr (bytes)
-        score = joined(s.splits[row], scores + i * lanes, scores + tile_positions + i * lanes) *
-                load<vf>(tile.key_scales[i / vectors] + i % vectors * lanes);
-      store(scores + i * lanes, tanh(score * inner));
-    }
-  }
-
-  const std::uint32_t* head_at(const AttentionTask& task, std::int64_t position) const {
-    const std::int64_t id = metadata_.block_tables[task.chunk * metadata_.table_width + position / layer_.block_size];
-    return layer_.block(id) + task.head * layer_.head_lanes;
+    for (int i = 0; i < tile_positions; i += lanes) store(scores + i, tanh(load<vf>(scores + i) * inner));
   }
 
   // Where the keys and values of the 64 positions from `position` on lie. Blocks that nobody sees are not looked up.
   Tile look_up(const AttentionTask& task, std::int64_t position) const {
     const std::int64_t past = work_.past_seen(task);
     const std::int64_t seen = work_.first_seen(work_.first_position(task)) / panel * panel;
+    const std::int32_t* table = metadata_.block_tables + task.chunk * metadata_.table_width;
+    const auto block_size = static_cast<std::uint32_t>(layer_.block_size);  // 32 bits: divided by for every segment
     Tile tile;
     for (int j = 0; j < tile_segments; ++j) {
       std::int64_t at = position + j * panel;
       at = at < seen ? seen : at < past ? at : (past - 1) / panel * panel;
-      const std::int64_t slot = at % layer_.block_size;
-      const std::uint32_t* head = head_at(task, at);
+      const std::uint32_t block = static_cast<std::uint32_t>(at) / block_size;
+      const std::int64_t slot = at - static_cast<std::int64_t>(block) * block_size;
+      const std::uint32_t* head = layer_.block(table[block]) + task.head * layer_.head_lanes;
       tile.keys[j] = head + slot;
       tile.values[j] = head + layer_.key_lanes + slot / per_step * layer_.padded_dim;
       if constexpr (bytes) {
@@ -292,38 +303,39 @@ class Attention {
     return tile;
   }
 
-  void score(Scratch& s, const Tile& tile, std::int64_t row, int count, int first, int past, Prefetch prefetch) const {
-    const int rows = count * x_rows;
-    for (int j = first; j < past; prefetch.count = 0) {
-      const int panels = panels_at_once(past - j, rows);
-      with_shape<x_rows>(rows, panels, [&]<int M, int P>() {
-        scores_of<Keys, M, P>(s.queries + row * x_rows * query_row(), query_row(), tile.keys + j, layer_.block_size,
-                             steps(), prefetch, s.scores + j * panel);
+  // Scores of a group's rows; `from`: the row whose scores stand first.
+  void score(Scratch& s, const Tile& tile, const RowGroup& group, std::int64_t from) const {
+    const int rows = group.count * rows_of_query;
+    Prefetch prefetch = group.keys;
+    float* scores = s.scores + (group.row - from) * tile_positions;
+    for (int j = group.first; j < group.past; prefetch.count = 0) {
+      const int panels = panels_at_once(group.past - j, rows);
+      with_shape<rows_of_query>(rows, panels, [&]<int M, int P>() {
+        scores_of<Keys, M, P>(s.queries + group.row * rows_of_query * query_row(), query_row(), s.splits + group.row,
+                              tile.keys + j, tile.key_scales + j, layer_.block_size, steps(), prefetch,
+                              scores + j * panel);
       });
       j += panels;
     }
   }
 
-  void mix(Scratch& s, const Tile& tile, std::int64_t row, int count, int first, int past, Prefetch prefetch,
-           const float* scales, const SoftmaxState& to) const {
-    const std::int64_t width = layer_.padded_dim;
-    const int rows = count * x_rows;
-    const X* x = s.probabilities + first * (panel / per_step) * Values::x_per_step;
-    float* mixes = bytes ? s.mixed : to.mix + row * width;
+  void mix(Scratch& s, const Tile& tile, const RowGroup& group, std::int64_t from, const SoftmaxState& to) const {
+    const std::int64_t width = layer_.padded_dim, m = group.row - from;
+    const int rows = group.count * rows_of_query, first = group.first;
+    Prefetch prefetch = group.values;
+    const X* x = s.probabilities + m * rows_of_query * probability_row<Values> +
+                 first * (panel / per_step) * Values::x_per_step;
+    float* mixes = to.mix + group.row * width;
     for (std::int64_t p = 0; p < width / panel;) {
       const int panels = panels_at_once(width / panel - p, rows);
-      with_shape<x_rows>(rows, panels, [&]<int M, int P>() {
-        mix_of<Values, M, P>(x, tile.values + first, past - first, p * panel, width, prefetch, mixes + p * panel);
+      with_shape<rows_of_query>(rows, panels, [&]<int M, int P>() {
+        mix_of<Values, M, P>(x, s.scales + m, tile.values + first, group.past - first, p * panel, width, prefetch,
+                             mixes + p * panel);
       });
       p += panels;
       prefetch.from += tile_positions / per_step * panel;
       if (prefetch.from >= panel / per_step * width) prefetch.count = 0;
     }
-    if constexpr (bytes)
-      for (int m = 0; m < count; ++m) {
-        const float* high = mixes + m * x_rows * width;
-        add_mix(scales[m], high, high + width, width, to.mix + (row + m) * width);
-      }
   }
 
   // The values of a tile from its keys, of the segments that any query sees.

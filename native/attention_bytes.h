@@ -15,27 +15,6 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr int split_rows = 2;  // of bytes for a row of numbers: high, low
-
-// What a query's two rows of bytes stand for.
-struct Split {
-  float scale;
-  std::int32_t excess[split_rows];  // of the sums of high, of low: 128 · Σ of them
-};
-
-// 256 · high + low of two sums, each exact in float32.
-static_assert(max_head_dim * 127 * 128 < 1 << 24);
-INLINE vf joined(vi high, vi low) {
-  return fma(__builtin_convertvector(high, vf), all(256.0f), __builtin_convertvector(low, vf));
-}
-// Behind the last position the sums are whatever lay there, so they may wrap; nobody sees what becomes of them.
-INLINE vf joined(const Split& split, const float* high, const float* low) {
-  const auto without = [](const float* sums, std::int32_t excess) {
-    return (vi)(load<vu>(sums) - static_cast<std::uint32_t>(excess));
-  };
-  return joined(without(high, split.excess[0]), without(low, split.excess[1]));
-}
-
 // One query's values → rows `high` and `low` of signed bytes as the product reads them, filled up with zeros to whole
 // steps: up to 127 · 256, so that high is at most 127. One with a NaN or an infinity is zeros with scale NaN, one of
 // zeros has scale 1, by which a mask of −∞ stays one.
@@ -45,9 +24,9 @@ INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X
   const std::uint32_t bits = largest_bits(from, count);
   const float largest = of_bits(bits);
   const bool broken = bits >= infinite_bits, used = !broken && largest >= min_quantized;
-  alignas(64) std::int8_t bytes[split_rows][max_head_dim];
+  alignas(64) std::int8_t bytes[x_rows<Keys>][max_head_dim];
   const vf magic = all(12582912.0f), inverse = all(used ? most / largest : 0.0f);  // 1.5 · 2²³: see quantize.h
-  vi sums[split_rows] = {};
+  vi sums[x_rows<Keys>] = {};
   by_vectors(from, count, [&](vf x, std::int64_t at, int) {
     const vi q = used ? (vi)(x * inverse + magic) - (vi)magic : vi{};
     const vi upper = (q + 128) >> 8, lower = q - (upper << 8);
@@ -58,45 +37,48 @@ INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X
   Keys::lay(bytes[0], (count + 3) / 4, high);
   Keys::lay(bytes[1], (count + 3) / 4, low);
   Split result{used ? largest / most : broken ? __builtin_nanf("") : 1.0f, {}};
-  for (int i = 0; i < split_rows; ++i)
-    result.excess[i] = 128 * static_cast<std::int32_t>(sum(__builtin_convertvector(sums[i], vf)));
+  for (int i = 0; i < x_rows<Keys>; ++i)
+    result.first[i] = -128 * static_cast<std::int32_t>(sum(__builtin_convertvector(sums[i], vf)));
   return result;
 }
 
-// One row of probabilities, each times the scale of its position's values, → rows of unsigned bytes, and their scale.
-// What nobody has written may have any scale, and has probability 0; so a broken value is not seen where its
-// probability has come to 0.
-template <class Values>
-INLINE float split_probabilities(const vf (&p)[tile_positions / lanes], const float* const* scales,
-                                 typename Values::X* high, typename Values::X* low) {
-  constexpr int count = tile_positions / lanes;
-  constexpr float most = 65535;
-  vf scaled[count];
+// One row of probabilities, each times the scale of its position's values; and the largest of each lane, as whole
+// numbers in the order of the floats, with NaN above all. What nobody has written may have any scale, and has
+// probability 0; so a broken value is not seen where its probability has come to 0.
+INLINE vu scale_probabilities(const vf (&p)[tile_positions / lanes], const float* const* scales, float* scaled) {
   vu top{};
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < tile_positions / lanes; ++i) {
     const vf x = p[i] * load<vf>(scales[i / vectors] + i % vectors * lanes);
-    scaled[i] = p[i] == 0.0f ? vf{} : x;
-    top = max(top, (vu)scaled[i]);  // as whole numbers in the order of the floats, with NaN above all
+    const vf kept = p[i] == 0.0f ? vf{} : x;
+    store(scaled + i * lanes, kept);
+    top = max(top, (vu)kept);
   }
-  const float largest = of_bits(inflight::INFLIGHT_ISA::largest(top));
-  const vf inverse = all(largest >= min_quantized ? most / largest : 0.0f);
-  std::uint8_t apart[split_rows][tile_positions];
-  constexpr bool in_place = Values::x_per_step == 1;  // the product reads bytes as they are
-  auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : apart[0];
-  auto* lower = in_place ? reinterpret_cast<std::uint8_t*>(low) : apart[1];
-  for (int i = 0; i < count; ++i) {
-    const vi q = (vi)(scaled[i] * inverse + 8388608.0f);  // 2²³ leaves the nearest integer in the low bits
-    store(upper + i * lanes, low_bytes(q >> 8));
-    store(lower + i * lanes, low_bytes(q));
-  }
-  if constexpr (!in_place) Values::lay(upper, tile_positions / 4, high), Values::lay(lower, tile_positions / 4, low);
-  return largest / most;
+  return top;
 }
 
-// mix[width] += what the two sums of a row of probabilities mean.
-INLINE void add_mix(float scale, const float* high, const float* low, std::int64_t width, float* mix) {
-  for (std::int64_t i = 0; i < width; i += lanes)
-    store(mix + i, fma(joined(load<vi>(high + i), load<vi>(low + i)), all(scale), load<vf>(mix + i)));
+// Four such rows → each two rows of unsigned bytes, and their scales.
+template <class Values>
+INLINE void split_probabilities(const float* scaled, const vu* tops, int count, typename Values::X* to, float* scales) {
+  constexpr float most = 65535;
+  const vf4 largest = (vf4)largest_of_four(tops);
+  const vf4 inverses = largest >= min_quantized ? most / largest : vf4{}, found = largest / most;
+  for (int m = 0; m < count; ++m, scaled += tile_positions) {
+    std::uint8_t apart[2][tile_positions];
+    constexpr bool in_place = Values::x_per_step == 1;  // the product reads bytes as they are
+    auto* high = to + 2 * m * probability_row<Values>;
+    auto* low = high + probability_row<Values>;
+    auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : apart[0];
+    auto* lower = in_place ? reinterpret_cast<std::uint8_t*>(low) : apart[1];
+    const vf inverse = all(inverses[m]);
+    for (int i = 0; i < tile_positions / lanes; ++i) {
+      // 2²³ leaves the nearest integer in the low bits.
+      const vi q = (vi)(load<vf>(scaled + i * lanes) * inverse + 8388608.0f);
+      store(upper + i * lanes, low_bytes(q >> 8));
+      store(lower + i * lanes, low_bytes(q));
+    }
+    if constexpr (!in_place) Values::lay(upper, tile_positions / 4, high), Values::lay(lower, tile_positions / 4, low);
+    scales[m] = found[m];
+  }
 }
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -29,16 +29,6 @@ INLINE vu turn_squares(vu v) {
   }
 }
 
-// Of a and b lanes [0, size) of every 2 · size, in turns; and the others.
-template <int size>
-INLINE void exchange(vu& a, vu& b) {
-  const vu before = a;
-  [&]<int... at>(std::integer_sequence<int, at...>) {
-    a = __builtin_shufflevector(before, b, (at & size ? lanes + at - size : at)...);
-    b = __builtin_shufflevector(before, b, (at & size ? lanes + at : at + size)...);
-  }(std::make_integer_sequence<int, lanes>());
-}
-
 // Elements of `size` lanes: a square of them, a vector a row, turned.
 template <int size, int count>
 INLINE void turn_rows(vu (&rows)[count]) {

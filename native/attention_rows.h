@@ -44,18 +44,41 @@ struct Prefetch {
   std::int64_t from = 0;
 };
 
-// Scores of M rows of queries, `stride` apart, against P segments of keys.
+// Over int8 a row of numbers is two rows of bytes, 256 · high + low (attention_bytes.h): two sums of whole numbers,
+// each exact in float32, become one number.
+template <class Dot>
+constexpr bool by_bytes = std::is_same_v<typename Dot::Sum, vi>;
+template <class Dot>
+constexpr int x_rows = by_bytes<Dot> ? 2 : 1;
+static_assert(max_head_dim * 127 * 128 < 1 << 24);
+INLINE vf joined(vi high, vi low) {
+  return fma(__builtin_convertvector(high, vf), all(256.0f), __builtin_convertvector(low, vf));
+}
+
+// What a query's two rows of bytes stand for, and what their sums begin with: −128 · Σ of each.
+struct Split {
+  float scale;
+  std::int32_t first[2];
+};
+
+// Scores of M rows of queries, `stride` apart, against P segments of keys. int8: of M / 2 queries, times the scales of
+// the keys. Behind the last position sums are whatever lay there.
 template <class Dot, int M, int P>
-__attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::int64_t stride,
-                                         const std::uint32_t* const* keys, std::int64_t block, std::int64_t steps,
-                                         Prefetch prefetch, float* scores) {
+__attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::int64_t stride, const Split* splits,
+                                         const std::uint32_t* const* keys, const float* const* key_scales,
+                                         std::int64_t block, std::int64_t steps, Prefetch prefetch, float* scores) {
   constexpr int N = P * vectors;
   using Sum = typename Dot::Sum;
   Sum sums[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) sums[m][n] = Sum{};
+    for (int n = 0; n < N; ++n)
+      if constexpr (by_bytes<Dot>) {
+        sums[m][n] = all(splits[m / 2].first[m % 2]);
+      } else {
+        sums[m][n] = Sum{};
+      }
   const typename Dot::X* x[M];
   x[0] = queries;
 #pragma GCC unroll 8
@@ -70,21 +93,28 @@ __attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::in
     Dot::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
   }
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m)
+  for (int m = 0; m < M; m += x_rows<Dot>)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) store(scores + m * tile_positions + n * lanes, sums[m][n]);
+    for (int n = 0; n < N; ++n) {
+      float* to = scores + m / x_rows<Dot> * tile_positions + n * lanes;
+      if constexpr (by_bytes<Dot>) {
+        store(to, joined(sums[m][n], sums[m + 1][n]) * load<vf>(key_scales[n / vectors] + n % vectors * lanes));
+      } else {
+        store(to, sums[m][n]);
+      }
+    }
 }
 
 // x of one row of probabilities.
 template <class Dot>
 constexpr std::int64_t probability_row = tile_positions / Dot::values_per_step * Dot::x_per_step;
 
-// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments. Sums of whole numbers begin with
-// 0.
+// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments. int8: of M / 2 rows, whose whole
+// numbers stand for as many of their scales.
 template <class Dot, int M, int P>
-__attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, const std::uint32_t* const* values,
-                                      int segments, std::int64_t column, std::int64_t width, Prefetch prefetch,
-                                      float* mix) {
+__attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, const float* scales,
+                                      const std::uint32_t* const* values, int segments, std::int64_t column,
+                                      std::int64_t width, Prefetch prefetch, float* mix) {
   constexpr int N = P * vectors, steps = panel / Dot::values_per_step;
   using Sum = typename Dot::Sum;
   if (segments < 1) __builtin_unreachable();  // or the compiler keeps sums on the stack for it
@@ -92,7 +122,7 @@ __attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, cons
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) sums[m][n] = std::is_same_v<Sum, vi> ? Sum{} : load<Sum>(mix + m * width + n * lanes);
+    for (int n = 0; n < N; ++n) sums[m][n] = by_bytes<Dot> ? Sum{} : load<Sum>(mix + m * width + n * lanes);
   const typename Dot::X* x[M];
   for (int m = 0; m < M; ++m) x[m] = probabilities + m * probability_row<Dot>;
   for (int s = 0; s < segments; ++s) {
@@ -106,9 +136,16 @@ __attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, cons
     for (int m = 0; m < M; ++m) x[m] += steps * Dot::x_per_step;
   }
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m)
+  for (int m = 0; m < M; m += x_rows<Dot>)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) store(mix + m * width + n * lanes, sums[m][n]);
+    for (int n = 0; n < N; ++n) {
+      float* to = mix + m / x_rows<Dot> * width + n * lanes;
+      if constexpr (by_bytes<Dot>) {
+        store(to, fma(joined(sums[m][n], sums[m + 1][n]), all(scales[m / 2]), load<vf>(to)));
+      } else {
+        store(to, sums[m][n]);
+      }
+    }
 }
 
 // How many of `left` panels the next tile takes. With one or two rows a single panel would wait for its own sums.

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -47,6 +48,8 @@ using vh = std::uint16_t __attribute__((vector_size(lanes * 2)));
 using vb = std::int8_t __attribute__((vector_size(lanes)));
 using vd = double __attribute__((vector_size(lanes * 4)));
 using vl = std::int64_t __attribute__((vector_size(lanes * 4)));
+using vf4 = float __attribute__((vector_size(16)));
+using vu4 = std::uint32_t __attribute__((vector_size(16)));
 using vf_half = float __attribute__((vector_size(lanes * 2)));
 
 template <class V>
@@ -149,6 +152,28 @@ INLINE float largest(vf v) {
     for (int i = 0; i < n; ++i) x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
   return x[0];
 #endif
+}
+
+// Of a and b lanes [0, size) of every 2 · size, in turns; and the others.
+template <int size>
+INLINE void exchange(vu& a, vu& b) {
+  const vu before = a;
+  [&]<int... at>(std::integer_sequence<int, at...>) {
+    a = __builtin_shufflevector(before, b, (at & size ? lanes + at - size : at)...);
+    b = __builtin_shufflevector(before, b, (at & size ? lanes + at : at + size)...);
+  }(std::make_integer_sequence<int, lanes>());
+}
+
+// Of each of four vectors the largest lane.
+INLINE vu4 largest_of_four(const vu* of) {
+  vu a = load<vu>(of), b = load<vu>(of + 1), c = load<vu>(of + 2), d = load<vu>(of + 3);
+  exchange<1>(a, b), exchange<1>(c, d);
+  vu ab = max(a, b), cd = max(c, d);
+  exchange<2>(ab, cd);
+  vu top = max(ab, cd), other = top;  // a's in lane 0 of every four
+  if constexpr (lanes > 8) exchange<8>(top, other), top = max(top, other), other = top;
+  if constexpr (lanes > 4) exchange<4>(top, other), top = max(top, other);
+  return __builtin_shufflevector(top, top, 0, 1, 2, 3);
 }
 
 INLINE std::uint32_t largest(vu v) {
