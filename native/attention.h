@@ -28,9 +28,11 @@ class Attention {
   using X = typename Keys::X;
   static constexpr int per_step = Keys::values_per_step;
   static constexpr bool bytes = by_bytes<Keys>;
-  static constexpr int rows_of_query = x_rows<Keys>;               // of the products
+  static constexpr int rows_of_query = x_rows<Keys>;  // of the products
   static constexpr int queries_at_once = query_tokens / rows_of_query;
-  static constexpr int groups_at_once = (12 + queries_at_once - 1) / queries_at_once;
+  // Over int8 four groups go through a step before the next step begins: what is done to a row alone is a long chain, of
+  // which several then overlap. Over bf16 memory is the limit, and each group fetches between two softmaxes.
+  static constexpr int groups_at_once = bytes ? 4 : 1;
   static constexpr int rows_at_once = (queries_at_once * groups_at_once + 3) / 4 * 4;
 
  public:
