@@ -1,8 +1,9 @@
 """What a step computes beside its products: attention, sampling, and rows between products.
 
 Milliseconds of one core's own time, and the share of the roofline. Attention goes through the layers of a model of
-Qwen2.5-0.5B's shape, each with keys and values of its own in shuffled blocks, so that no cache holds them. Logits are
-random: as a model's, most of which are far below the largest, and of equal size.
+Qwen2.5-0.5B's shape (of 32 long rows through a quarter of them), each with keys and values of its own in shuffled
+blocks, so that no cache holds them. Keys and values in int8 and in bf16 are timed alternately. Logits are random: as a
+model's, most of which are far below the largest, and of equal size.
 
     python -m benchmarks.beside_products [--isa avx2] [--repeats 5] [--write]
 """
@@ -24,15 +25,15 @@ from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import Array, AttentionMetadata, KVShape, RopeTable
 
 HEADS, KV_HEADS, DIM, LAYERS, HIDDEN, VOCABULARY = 14, 2, 64, 24, 896, 151_936
-DECODES = ((1, 8192), (8, 8192), (32, 1024))  # rows, and the positions that each sees
-PROMPTS = (512, 2048)
+# Rows, the positions that each sees, and the tokens of a chunk.
+STEPS = ((1, 8192, 1), (8, 8192, 1), (32, 8192, 1), (32, 1024, 1), (1, 512, 512), (1, 2048, 2048), (1, 8192, 512))
 ROWS = 32
 
 
 def attention(backend: NativeBackend, rows: int, context: int, length: int, quantized: bool) -> Body:
     """All layers' attention of `rows` chunks of `length` tokens, the last of their contexts."""
-    width = -(-context // BLOCK)
-    cache = backend.kv_cache(KVShape.uniform(LAYERS, BLOCK, KV_HEADS, DIM, quantized), rows * width)
+    width, layers = -(-context // BLOCK), LAYERS // 4 if rows * context > 2**17 else LAYERS
+    cache = backend.kv_cache(KVShape.uniform(layers, BLOCK, KV_HEADS, DIM, quantized), rows * width)
     np.frombuffer(backend.block_memory(cache), np.uint8)[...] = 0x3C  # small numbers in bf16 and as scales
     start = context - length
     metadata = AttentionMetadata(
@@ -46,16 +47,19 @@ def attention(backend: NativeBackend, rows: int, context: int, length: int, quan
     out = backend.activation_of(ones(rows * length, HEADS * DIM))
 
     def run() -> None:
-        for layer in range(LAYERS):
+        for layer in range(layers):
             batch.attention(q, layer, DIM**-0.5, 0, out)
 
     seen = rows * sum(range(start + 1, context + 1))
-    what = f"a prompt of {length:,}" if length > 1 else f"{rows} at {context:,}"
+    if length == 1:
+        what = f"{rows} at {context:,}" + (f", {layers} layers" if layers < LAYERS else "")
+    else:
+        what = f"a prompt of {length:,}" if length == context else f"a chunk of {length:,} up to {context:,}"
     return Body(
         f"attention, {what}, {'int8' if quantized else 'bf16'}",
         run,
-        LAYERS * rows * context * 2 * KV_HEADS * (DIM + 4 if quantized else 2 * DIM),
-        LAYERS * 4.0 * seen * HEADS * DIM * (2 if quantized else 1),
+        layers * rows * context * 2 * KV_HEADS * (DIM + 4 if quantized else 2 * DIM),
+        layers * 4.0 * seen * HEADS * DIM * (2 if quantized else 1),
         "int8" if quantized else "bfloat16",
     )
 
@@ -113,14 +117,12 @@ def rows_between(backend: NativeBackend) -> Iterator[Body]:
         )
 
 
-def bodies(backend: NativeBackend) -> Iterator[Body]:
-    for quantized in (False, True):
-        for rows, context in DECODES:
-            yield attention(backend, rows, context, 1, quantized)
-        for length in PROMPTS:
-            yield attention(backend, 1, length, length, quantized)
-    yield from draws(backend)
-    yield from rows_between(backend)
+def bodies(backend: NativeBackend) -> Iterator[list[Body]]:
+    """Bodies that are timed alternately."""
+    for rows, context, length in STEPS:
+        yield [attention(backend, rows, context, length, quantized) for quantized in (False, True)]
+    for body in (*draws(backend), *rows_between(backend)):
+        yield [body]
 
 
 def main() -> None:
@@ -131,11 +133,12 @@ def main() -> None:
     arguments = parser.parse_args()
     backend = NativeBackend("bfloat16", 1, arguments.isa)
     probe, cells = Probe(backend, own_time=True), []
-    for body in bodies(backend):
-        ((timing,),) = in_turns([[body]], probe, arguments.repeats, time.thread_time)
-        best = min(timing.seconds)
-        rates = (f"{body.bytes / best / 1e9:.1f}", f"{body.operations / best / 1e9:.0f}" if body.operations else "")
-        cells.append([body.name, f"{best * 1e3:.3f}", *rates, timing.cells(probe.best)[1]])
+    for row in bodies(backend):
+        (timings,) = in_turns([row], probe, arguments.repeats, time.thread_time)
+        for body, timing in zip(row, timings, strict=True):
+            best = min(timing.seconds)
+            rates = (f"{body.bytes / best / 1e9:.1f}", f"{body.operations / best / 1e9:.0f}" if body.operations else "")
+            cells.append([body.name, f"{best * 1e3:.3f}", *rates, timing.cells(probe.best)[1]])
     text = f"{backend.name}, 1 thread. {probe.told()}\n\n" + table(["", "ms", "GB/s", "GOP/s", "share"], cells)
     print(text)
     if arguments.write:
