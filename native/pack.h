@@ -123,6 +123,18 @@ struct GroupCodes {
     convert(m, at, width, row);
     for (std::int64_t k = 0; k < width; ++k) values[k * group_lanes + lane] = row[k];
   }
+  // The inputs of a whole span mixed with each other, as keys are (quantize.h): lanes are outputs here, so that each is
+  // transformed by itself, in the same order.
+  void mix() {
+    for (int distance = 1; distance < max_span; distance *= 2)
+      for (int k = 0; k < max_span; k = (k + 1) & distance ? k + 1 + distance : k + 1)
+        for (int v = 0; v < group_lanes; v += lanes) {
+          float *first = values + k * group_lanes + v, *second = first + distance * group_lanes;
+          const vf a = load<vf>(first), b = load<vf>(second), by = all(2 * distance == max_span ? 0.25f : 1.0f);
+          store(first, (a + b) * by);
+          store(second, (a - b) * by);
+        }
+  }
   // Those lanes of `plain`; scales, offsets [32].
   void quantize(std::int64_t inputs, const vi* plain, float* scales, float* offsets) {
     for (int v = 0; v < group_lanes / lanes; ++v) {
@@ -221,6 +233,7 @@ void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, flo
       if (part->group_offsets) held[1][lane] = part->group_offsets[row * groups + g];
     }
     float found[2][group_lanes];
+    if (w.spans.mixed && width == max_span) group.mix();
     if (any_plain) group.quantize(width, plain, found[0], found[1]);
     for (std::int64_t s = g * w.group_spans; s < spans && s < (g + 1) * w.group_spans; ++s) {
       std::uint32_t* out = first + s * w.step_lanes;
@@ -336,6 +349,7 @@ void embed_from_spans(Pool& pool, const Weights& w, const std::int32_t* ids, std
         to[k] = static_cast<float>(value) * (from_f16(held[0]) * factor);
         if (w.spans.offsets) to[k] += from_f16(held[group_lanes]) * factor;
       }
+      for (std::int64_t k = 0; w.spans.mixed && k + max_span <= w.columns; k += max_span) mix_channels(to + k, max_span, true);
     }
   });
 }

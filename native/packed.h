@@ -22,7 +22,7 @@ struct Layout {
 
 // Whether rows of x that are laid out for one go with the other.
 inline bool alike(const Layout& a, const Layout& b) {
-  return a.hold == b.hold && a.spans.inputs == b.spans.inputs &&
+  return a.hold == b.hold && a.spans.inputs == b.spans.inputs && a.spans.mixed == b.spans.mixed &&
          std::equal(a.spans.meanings, a.spans.meanings + 16, b.spans.meanings);
 }
 

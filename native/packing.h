@@ -21,7 +21,7 @@
 
 namespace inflight {
 
-inline Layout layout_of(nb::handle hold, nb::handle group, nb::handle offsets, nb::handle meanings) {
+inline Layout layout_of(nb::handle hold, nb::handle group, nb::handle offsets, nb::handle mixed, nb::handle meanings) {
   const auto name = nb::cast<std::string>(hold);
   if (name == "act") return {Hold::act, {}};
   if (name != "int8" && name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
@@ -29,7 +29,9 @@ inline Layout layout_of(nb::handle hold, nb::handle group, nb::handle offsets, n
   if (n != 16 && n != 32 && n != 64 && n != max_group)
     refuse("in " + name + " 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
   const std::int64_t inputs = n < max_span ? n : max_span;
-  Layout layout{name == "int8" ? Hold::int8 : Hold::int4, {inputs, nb::cast<bool>(offsets), {}}, n / inputs};
+  const Hold held = name == "int8" ? Hold::int8 : Hold::int4;
+  Layout layout{held, {inputs, nb::cast<bool>(offsets), nb::cast<bool>(mixed), {}}, n / inputs};
+  if (layout.spans.mixed && (held != Hold::int8 || n != max_span)) refuse("inputs are mixed in int8, by groups of 32");
   const Array table(meanings, "the values that codes stand for", Kind::i8, {16});
   for (int i = 0; i < 16; ++i) layout.spans.meanings[i] = static_cast<std::uint8_t>(table.data<std::int8_t>()[i] + 128);
   return layout;
@@ -72,6 +74,7 @@ struct PartSource {
       take_plain(given);
       return;
     }
+    if (layout.spans.mixed) refuse("inputs are mixed of plain numbers only");
     const auto parts = nb::cast<nb::tuple>(given);
     if (nb::isinstance<nb::str>(parts[0])) {
       take_blocks(parts);
@@ -167,8 +170,8 @@ inline void shape(const Backend& backend, WeightArena& arena, Piece& piece) {
 // One more piece of a matrix; later, in the order of calls, if it may be.
 inline void pack(Backend& backend, WeightArena& arena, const std::shared_ptr<Linear>& linear, const nb::tuple& given,
                  bool may_wait = true) {
-  if (nb::len(given) != 6) refuse("a piece is its matrices, their layout and their order");
-  Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, {}, linear->rows};
+  if (nb::len(given) != 7) refuse("a piece is its matrices, their layout and their order");
+  Piece piece{layout_of(given[1], given[2], given[3], given[4], given[5]), {}, {}, {}, {}, linear->rows};
   auto sources = std::make_shared<PieceSources>();
   auto& [held, parts] = *sources;
   for (nb::handle part : given[0]) {
@@ -181,8 +184,8 @@ inline void pack(Backend& backend, WeightArena& arena, const std::shared_ptr<Lin
   if (parts.empty()) refuse("a linear needs at least one weight matrix");
   Weights& w = piece.weights;
   w.columns = linear->columns = held[0].columns;
-  if (!given[5].is_none()) {
-    const Array order(given[5], "the order of inputs", Kind::i32, {w.columns});
+  if (!given[6].is_none()) {
+    const Array order(given[6], "the order of inputs", Kind::i32, {w.columns});
     piece.order.assign(order.data<std::int32_t>(), order.data<std::int32_t>() + w.columns);
     for (const std::int32_t column : piece.order)
       if (column < 0 || column >= w.columns) refuse("the order of inputs must name columns");
@@ -209,7 +212,7 @@ inline void pack(Backend& backend, WeightArena& arena, const std::shared_ptr<Lin
   }
 }
 
-// pieces: (matrices, hold, span, offsets, meanings, order) each, stacked along the outputs. may_wait: packed later.
+// pieces: (matrices, hold, span, offsets, mixed, meanings, order) each, stacked along the outputs. may_wait: packed later.
 inline std::shared_ptr<Linear> pack_linear(Backend& backend, WeightArena& arena, nb::list pieces, nb::handle bias,
                                            bool may_wait) {
   auto linear = std::make_shared<Linear>();

@@ -10,6 +10,7 @@
 
 #include "float16.h"
 #include "simd.h"
+#include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
 
@@ -83,7 +84,7 @@ INLINE vf butterflies(vf x, std::integer_sequence<int, at...>) {
 // that divides the width, so that one large channel is spread over all that share its scale (backends/channel_mixing.py
 // has the rule). Scaled by powers of two, of keys and queries together 1 / run, so q · k stays. Behind `width` there is
 // room for a vector's rest.
-inline __attribute__((noinline)) void mix_channels(float* x, std::int64_t width, bool is_query) {
+INLINE void mix(float* x, std::int64_t width, bool is_query) {
   const std::int64_t run = width & -width;
   const int stages = __builtin_ctzll(run);
   const vf factor = all(1.0f / static_cast<float>(1 << (stages + is_query) / 2));
@@ -106,6 +107,17 @@ inline __attribute__((noinline)) void mix_channels(float* x, std::int64_t width,
       store(x + i + distance, (a - b) * by);
     }
   }
+}
+
+inline __attribute__((noinline)) void mix_channels(float* x, std::int64_t width, bool is_query) {
+  mix(x, width, is_query);
+}
+
+// The same of a whole span of activations, as queries are, that meet weights mixed as keys are (GroupCodes::mix).
+template <class Value>
+INLINE void mix_span(const Value* from, float* to) {
+  for (int i = 0; i < max_span; i += lanes) store(to + i, load_value(from + i));
+  mix(to, max_span, true);
 }
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -46,7 +46,8 @@ Staged<F> stage_values(Pool& pool, const Value* from, std::int64_t tokens, const
   return {to, stride};
 }
 
-// Quantized, each 32 inputs of a token with a scale of their own (spans.h says how x of a span lies).
+// Quantized, each 32 inputs of a token with a scale of their own (spans.h says how x of a span lies), mixed where weights
+// are.
 template <class F, class Value>
 Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
@@ -61,10 +62,18 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
       Scale scale{};
       for (std::int64_t k = 0; k < columns; k += inputs, out += lanes_of_span) {
         const std::int64_t left = columns - k, width = left < inputs ? left : inputs;
-        if (k % max_span == 0) scale = scale_of(largest_bits(row + k, left < max_span ? left : max_span));
         // Where bytes are widened they stand at the end of their own place, and are overtaken from its beginning.
         std::int8_t* bytes = reinterpret_cast<std::int8_t*>(out + lanes_of_span - 2) - inputs;
-        const std::int32_t sum = quantize(row + k, width, scale, bytes);
+        std::int32_t sum;
+        if (w.spans.mixed && width == max_span) {
+          alignas(64) float mixed[max_span];
+          mix_span(row + k, mixed);
+          scale = scale_of(largest_bits(mixed, max_span));
+          sum = quantize(mixed, max_span, scale, bytes);
+        } else {
+          if (k % max_span == 0) scale = scale_of(largest_bits(row + k, left < max_span ? left : max_span));
+          sum = quantize(row + k, width, scale, bytes);
+        }
         if (width < inputs) std::memset(bytes + width, 0, inputs - width);
         if constexpr (F::x_per_step == 2) F::Dot::lay(bytes, inputs / 4, out + 1);
         const std::int32_t begin = F::first(sum, meanings);

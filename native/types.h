@@ -60,6 +60,7 @@ struct Weights {
   struct Spans {
     std::int64_t inputs;         // of a span: 16 or 32
     bool offsets;
+    bool mixed;                  // int8: inputs of a span are weights of sums of them (mix_span), and so is x
     std::uint8_t meanings[16];   // int4: the values that codes stand for, + 128
     std::int64_t first_codes() const { return offsets ? group_lanes : panel; }  // lane of a step
   } spans;                     // int8, int4

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from inflight.execution.backends import int8
 from inflight.execution.backends.grouped import HeldMatrix
-from inflight.execution.backends.matrices import Matrix, dequantized
+from inflight.execution.backends.matrices import Matrix, dequantized, in_int8
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.reference.act import Act
@@ -56,7 +56,7 @@ def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
     """The checkpoint, with every matrix that is quantized rounded."""
     spec, act = read_folder(folder), Act("float32")
 
-    def by_rows(values: np.ndarray, hold: Hold = hold) -> np.ndarray:
+    def by_rows(values: np.ndarray) -> np.ndarray:
         rows = values.reshape(-1, values.shape[-1])
         return plain(held(rows, act, hold, 32)).reshape(values.shape)
 
@@ -68,7 +68,8 @@ def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
         elif name.endswith("kv_b_proj.weight"):
             tensors[name] = by_head(values, spec, by_rows)
         elif values.ndim == 2 and not any(part in name for part in (*PLAIN, "lm_head")):
-            tensors[name] = by_rows(values, hold_of(name, hold))
+            as_packed = values if hold_of(name, hold) == hold else in_int8(values)
+            tensors[name] = plain(held(as_packed, act, hold, 32))
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     (target / "config.json").write_text((folder / "config.json").read_text())
     return target

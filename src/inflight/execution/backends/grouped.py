@@ -12,6 +12,10 @@ order first. Scales and offsets are held as float16 in units of a power of two o
 of them lies in [2¹⁴, 2¹⁵), so that none overflows, a file's float16 is held exactly, and any other is rounded by at
 most 2⁻¹¹ of itself (one below 2⁻²⁸ of the largest by 2⁻³⁹ of that). A matrix with one scale for each output, and other
 than 16, 32, 64 or 128 inputs, has scales of 1 and that scale as the factor, which is exact.
+
+Plain numbers that become int8 are mixed before they are rounded, each whole span of 32 inputs with itself, as keys are
+(`channel_mixing.py`), and x that meets them is mixed as queries are: products stay as they are, and an outlier among
+a token's activations is spread over its span. What a file holds in 4 or 8 bits stays as it is, and so does its x.
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inflight.execution.backends.channel_mixing import mixed_channels
 from inflight.execution.backends.int8 import BLOCK, quantize_groups
-from inflight.execution.backends.matrices import GROUPS, Array, Int4Matrix, Int8Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import GROUPS, Array, Int4Matrix, Int8Matrix, ReorderedMatrix, in_int8
 
 _SMALLEST = np.float32(2.0**-100)  # as in `int8.py`: a smaller number counts as 0
 
@@ -44,6 +49,7 @@ class HeldMatrix:
     scales: GroupScales
     bits: int
     order: Array | None = None  # int32[K]: x's columns by the index of their values; None: as they are
+    mixed: bool = False  # spans of weights are mixed, and those of x are to be
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,7 +69,7 @@ class HeldMatrix:
         found = self.values[at] * (self.scales.scales[at].astype(np.float32) * factors)[:, group_of]
         if self.scales.offsets is not None:
             found = found + (self.scales.offsets[at].astype(np.float32) * factors)[:, group_of]
-        return np.asarray(found, np.float32)
+        return mixed_spans(found, is_query=True) if self.mixed else np.asarray(found, np.float32)
 
 
 def hold_scales(matrix: Int4Matrix | Int8Matrix) -> GroupScales:
@@ -97,10 +103,26 @@ def hold(matrix: Int4Matrix | Int8Matrix | ReorderedMatrix) -> HeldMatrix:
     return HeldMatrix(matrix.values.copy(), hold_scales(matrix), 8)
 
 
+def hold_mixed(weights: Array) -> HeldMatrix:
+    """Return float32[N, K] in int8, its spans mixed."""
+    return replace(hold(in_int8(mixed_spans(weights, is_query=False))), mixed=True)
+
+
+def mixed_spans(rows: Array, is_query: bool) -> Array:
+    """Return float32[N, K] with each whole span of 32 columns transformed (`mixed_channels`); a shorter one stays."""
+    spans = rows.shape[1] // BLOCK
+    found = np.array(rows, np.float32)
+    with np.errstate(invalid="ignore"):  # infinity - infinity
+        whole = mixed_channels(found[:, : spans * BLOCK].reshape(len(rows), spans, BLOCK), is_query)
+    found[:, : spans * BLOCK] = whole.reshape(len(rows), spans * BLOCK)
+    return found
+
+
 def product(x: Array, weight: HeldMatrix) -> Array:
     """Multiply float32[T, K] by a held matrix → float32[T, N]."""
     held, columns = weight.scales, x.shape[1]
-    whole, x_scales = quantize_groups(x if weight.order is None else x[:, weight.order], BLOCK)
+    x = x if weight.order is None else x[:, weight.order]
+    whole, x_scales = quantize_groups(mixed_spans(x, is_query=True) if weight.mixed else x, BLOCK)
     found, span = np.zeros((len(x), weight.shape[0]), np.float32), min(BLOCK, held.group)
     for begin in range(0, columns, span):
         at, group, x_scale = slice(begin, begin + span), begin // held.group, x_scales[:, begin // BLOCK, None]

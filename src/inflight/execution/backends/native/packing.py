@@ -30,11 +30,13 @@ from inflight.execution.backends.protocol import Array, Hold
 
 class _Layout(NamedTuple):
     """How the module packs a matrix. Of int8 and int4: inputs of a group, whether there are offsets, the values that
-    codes of 4 bits stand for, and the order of the inputs (int32; none: as they are)."""
+    codes of 4 bits stand for, and the order of the inputs (int32; none: as they are). mixed: of plain numbers in int8,
+    as `grouped.py` has it."""
 
     hold: Hold
     group: int = 0
     offsets: bool = False
+    mixed: bool = False
     meanings: bytes = bytes(16)
     order: bytes = b""
 
@@ -45,7 +47,7 @@ def pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, .
     return [
         (
             [matrix for _, matrix in run],
-            *layout[:3],
+            *layout[:4],
             np.frombuffer(layout.meanings, np.int8),
             np.frombuffer(layout.order, np.int32) if layout.order else None,
         )
@@ -65,7 +67,7 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
     if isinstance(matrix, BlockMatrix):
         if matrix.is_int8:
             return _Layout("int8", matrix.group, matrix.has_offsets), _blocks(matrix)
-        return _Layout("int4", matrix.group, matrix.has_offsets, matrix.meanings.tobytes()), _blocks(matrix)
+        return _Layout("int4", matrix.group, matrix.has_offsets, meanings=matrix.meanings.tobytes()), _blocks(matrix)
     if isinstance(matrix, Fp8Matrix):
         return _laid(in_int8(matrix), hold, group)
     if isinstance(matrix, ReorderedMatrix):
@@ -76,8 +78,8 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
     if isinstance(matrix, Int4Matrix):
         return _grouped(_Layout("int4", meanings=matrix.meanings.tobytes()), matrix.codes, matrix)
     if hold == "int8":
-        return _Layout("int8", INT8_GROUP), matrix
-    return (_Layout("int4", group, True, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
+        return _Layout("int8", INT8_GROUP, mixed=True), matrix
+    return (_Layout("int4", group, True, meanings=LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
 
 
 def _grouped(layout: _Layout, codes: Array, matrix: Int4Matrix | Int8Matrix) -> tuple[_Layout, Any]:

@@ -23,7 +23,7 @@ def held(matrix: Matrix, act: Act, hold: Hold, group: int) -> Held:
     if not isinstance(matrix, np.ndarray):
         return grouped.hold(matrix)
     if hold == "int8":
-        return grouped.hold(in_int8(matrix))
+        return grouped.hold_mixed(dequantized(matrix))
     if hold == "int4":
         return grouped.hold(int4.quantize(dequantized(matrix), group))
     return converted(matrix, act)
