@@ -193,9 +193,15 @@ def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
     kernels, rows = backend._kernels, np.zeros((4, 18), np.uint8)
 
     def piece(
-        kind: object, given: np.ndarray, columns: int, hold: str = "int4", group: int = 32, offsets: bool = False
+        kind: object,
+        given: np.ndarray,
+        columns: int,
+        hold: str = "int4",
+        group: int = 32,
+        offsets: bool = False,
+        mixed: bool = False,
     ):
-        return ([(kind, given, columns, None)], hold, group, offsets, np.arange(16, dtype=np.int8), None)
+        return ([(kind, given, columns, None)], hold, group, offsets, mixed, np.arange(16, dtype=np.int8), None)
 
     kernels.pack_linear([piece("Q4_0", rows, 32)], None)
     for wrong, said in (
@@ -207,6 +213,8 @@ def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
         (piece("Q4_0", rows, 32, group=64), "their own layout"),
         (piece("Q4_0", rows, 32, offsets=True), "their own layout"),
         (piece("Q8_0", np.zeros((4, 34), np.uint8), 32), "their own layout"),
+        (piece("Q8_0", np.zeros((4, 34), np.uint8), 32, "int8", mixed=True), "of plain numbers only"),
+        (piece("Q4_0", rows, 32, mixed=True), "mixed in int8"),
     ):
         with pytest.raises(ValueError, match=said):
             kernels.pack_linear([wrong], None)
