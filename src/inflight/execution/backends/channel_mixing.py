@@ -1,4 +1,5 @@
-"""Mix the channels of keys and queries where keys are quantized to int8, so that an outlier does not take their scale.
+"""Mix channels before they are quantized to int8, so that an outlier does not take their scale: those of keys and
+queries, and the inputs of spans of plain weights and of the activations that meet them (`grouped.py`).
 
 Trained models have keys with a few large channels. One scale for a whole key then leaves the other channels few steps:
 of Gemma 3 270M and SmolLM2 that was nine tenths of what keys and values in int8 cost. A Walsh-Hadamard transform makes
@@ -8,7 +9,8 @@ al., "QuaRot", arXiv 2404.00456).
 A head of D numbers is transformed in runs of n, the largest power of two that divides D. Stage s = 0 … log2(n) - 1
 takes numbers a, b of a run that stand 2^s from each other to a + b, a - b, in float32. Keys are then multiplied by
 2^-⌊log2(n) / 2⌋, queries by 2^-⌈log2(n) / 2⌉: together 1 / n, by which q · k has grown, and exact. The kernels
-(`native/quantize.h`, `torch/eager/rotation.py`, `torch/kernels/functions.py`) follow it to the last bit.
+(`native/quantize.h`, `torch/eager/rotation.py`, `torch/kernels/functions.py`) follow it to the last bit. Of products
+weights are mixed as keys are, x as queries.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and maybe an offset for each group of inputs, or int8 as a checkpoint has it wit
 such a matrix depends on the device:
 
 - A CPU quantizes x to int8 with a scale for each 32 inputs of a token, and multiplies whole numbers (`grouped.py` has
-  the rule).
+  the rule). Where plain weights become int8, both are mixed by spans before, so that outliers cost less.
 - A GPU leaves x in `act` and widens the weights where they are multiplied. It quantizes x to int8, with one scale for
   each token, only where the weights have one scale for each output.
 
