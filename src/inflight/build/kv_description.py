@@ -21,6 +21,7 @@ from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.spec import ModelSpec
 
 _INT8 = "int8 with mixed channels of keys"  # by `channel_mixing`; earlier versions held keys as they are
+_MIXED = " with mixed spans"  # of weights by `grouped.hold_mixed`; earlier versions rounded them as they are
 _LENGTH_CHANGES = ("dynamic", "longrope")  # rotations that depend on the longest sequence that an engine allows
 
 
@@ -34,7 +35,9 @@ def describe_kv(
     digest: str,
 ) -> KVDescription:
     """release: of this program. digest: of the model's files. Adapters come later, and go."""
-    quantized = limits.quantization.value, settings.quantization_group_size
+    quantization = str(limits.quantization.value)
+    rule = _MIXED if quantization.startswith("int8") else ""
+    quantized = quantization + rule, settings.quantization_group_size
     length = limits.max_model_len if any(one.kind in _LENGTH_CHANGES for one in spec.ropes) else 0
     return KVDescription(
         release=release,
