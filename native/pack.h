@@ -349,7 +349,8 @@ void embed_from_spans(Pool& pool, const Weights& w, const std::int32_t* ids, std
         to[k] = static_cast<float>(value) * (from_f16(held[0]) * factor);
         if (w.spans.offsets) to[k] += from_f16(held[group_lanes]) * factor;
       }
-      for (std::int64_t k = 0; w.spans.mixed && k + max_span <= w.columns; k += max_span) mix_channels(to + k, max_span, true);
+      for (std::int64_t k = 0; w.spans.mixed && k + max_span <= w.columns; k += max_span)
+        mix_channels(to + k, max_span, true);
     }
   });
 }

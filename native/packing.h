@@ -212,7 +212,8 @@ inline void pack(Backend& backend, WeightArena& arena, const std::shared_ptr<Lin
   }
 }
 
-// pieces: (matrices, hold, span, offsets, mixed, meanings, order) each, stacked along the outputs. may_wait: packed later.
+// pieces: (matrices, hold, span, offsets, mixed, meanings, order) each, stacked along the outputs. may_wait: packed
+// later.
 inline std::shared_ptr<Linear> pack_linear(Backend& backend, WeightArena& arena, nb::list pieces, nb::handle bias,
                                            bool may_wait) {
   auto linear = std::make_shared<Linear>();

@@ -46,8 +46,8 @@ Staged<F> stage_values(Pool& pool, const Value* from, std::int64_t tokens, const
   return {to, stride};
 }
 
-// Quantized, each 32 inputs of a token with a scale of their own (spans.h says how x of a span lies), mixed where weights
-// are.
+// Quantized, each 32 inputs of a token with a scale of their own (spans.h says how x of a span lies), and mixed before
+// where the weights are.
 template <class F, class Value>
 Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;

@@ -23,9 +23,10 @@ from benchmarks.real_models.run_inflight import collect
 from inflight import LLM
 
 # KL divergence from float32, in nats. With one scale a token: 0.009 in int8, 0.013 from both files; with scales for 32
-# inputs, emulated in numpy: 0.0009, 0.0007 and 0.0007.
-MAX_KL = 0.002
-MAX_KL_WITHOUT_OUTLIERS = 0.001
+# inputs, emulated in numpy: 0.0009, 0.0007 and 0.0007. Mixed by spans, int8 has 0.0003, and 0.0001 without outliers.
+MAX_FILE_KL = 0.002
+MAX_INT8_KL = 0.0006
+MAX_INT8_KL_WITHOUT_OUTLIERS = 0.0003
 CRESTS = {"q_proj": (12, 18), "gate_proj": (12, 18), "down_proj": (16, 28), "lm_head": (11, 16)}  # Gemma 3: 15, 25
 
 
@@ -73,15 +74,15 @@ def test_activations_have_outliers_as_measured_in_gemma(folder: Path) -> None:
 
 
 def test_int8_from_bf16_weights(folder: Path) -> None:
-    assert divergence(folder, {}, {"quantization": "int8"}) < MAX_KL
+    assert divergence(folder, {}, {"quantization": "int8"}) < MAX_INT8_KL
 
 
 @pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_0], ids=["Q8_0", "Q4_0"])
 def test_a_file_in_8_and_4_bits(folder: Path, kind: Type, tmp_path: Path) -> None:
     path = convert(folder, tmp_path / "model.gguf", "llama", of_layers(kind))
-    assert divergence(path, {"load_format": "dequantize"}, {}) < MAX_KL
+    assert divergence(path, {"load_format": "dequantize"}, {}) < MAX_FILE_KL
 
 
 def test_without_outliers_it_is_less(tmp_path: Path) -> None:
     plain = write_outlier_model(tmp_path, with_outliers=False)
-    assert divergence(plain, {}, {"quantization": "int8"}) < MAX_KL_WITHOUT_OUTLIERS
+    assert divergence(plain, {}, {"quantization": "int8"}) < MAX_INT8_KL_WITHOUT_OUTLIERS

@@ -40,4 +40,4 @@ def test_a_file_as_it_is_served(real: RealModel) -> None:
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-all"])
 def test_a_folder_in_int8(real: RealModel, quantization: str) -> None:
-    assert real.agreement(real.folder, quantization=quantization).kl_mean < MAX_INT8_KL[real.name]
+    assert real.agreement(real.folder, quantization=quantization).kl_mean < MAX_INT8_KL
