@@ -8,6 +8,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -15,6 +19,32 @@
 #endif
 
 namespace inflight {
+
+#if defined(__x86_64__)
+// Whether this process may use AMX's tile registers: the system saves them and permits it. Linux has to be asked, since
+// they take 8 KiB of each thread that uses them; the answer is for all threads of the process.
+inline bool may_use_tiles() {
+#if defined(__linux__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return false;
+  unsigned saved = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  constexpr unsigned tiles = 1u << 17 | 1u << 18;  // their shapes, their data
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  return (saved & tiles) == tiles && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
+inline bool cpu_has_tiles(unsigned bit) {
+#if defined(INFLIGHT_EMULATED_TILES)  // by a test
+  return true;
+#endif
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << bit) && may_use_tiles();
+}
+#endif
 
 // False for a feature that is not listed. The compiler's builtin also asks whether the system saves the wide registers.
 inline bool cpu_has(std::string_view feature) {
@@ -36,6 +66,9 @@ inline bool cpu_has(std::string_view feature) {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) && __builtin_cpu_supports("avx2");
   }
+  if (feature == "amx-bf16") return cpu_has_tiles(22);
+  if (feature == "amx-tile") return cpu_has_tiles(24);
+  if (feature == "amx-int8") return cpu_has_tiles(25);
 #elif defined(__aarch64__) && defined(__linux__)  // by the numbers of its interface, which older headers have not
   if (feature == "dotprod") return getauxval(AT_HWCAP) & 1ul << 20;
   if (feature == "i8mm") return getauxval(AT_HWCAP2) & 1ul << 13;

@@ -37,6 +37,11 @@ inline constexpr Kernels kernels{"avx512_bf16", avx512::rows, bf16, avx512::f32,
                                  avx512_vnni::int8_bf16, avx512_vnni::int8_f32,
                                  avx512_vnni::int4_bf16, avx512_vnni::int4_f32};
 }  // namespace avx512_bf16
+namespace avx512_amx {  // and products of both by tile registers
+extern const ProductKernels bf16, int8_bf16, int8_f32;
+inline constexpr Kernels kernels{"avx512_amx", avx512::rows, bf16, avx512::f32,
+                                 int8_bf16,    int8_f32,     avx512_vnni::int4_bf16, avx512_vnni::int4_f32};
+}  // namespace avx512_amx
 #endif
 #ifdef INFLIGHT_ARM
 namespace neon_dotprod {  // the dot product of signed bytes
@@ -56,7 +61,7 @@ const InstructionSet* instruction_sets(int* count) {
   static const InstructionSet sets[] = {
 #define KNOWN(set) {#set, NEEDS_##set, cpu_has_all(NEEDS_##set), HAS_##set ? &set::kernels : nullptr}
 #ifdef INFLIGHT_X86
-      KNOWN(avx512_bf16), KNOWN(avx512_vnni), KNOWN(avx512), KNOWN(avx2_vnni), KNOWN(avx2),
+      KNOWN(avx512_amx), KNOWN(avx512_bf16), KNOWN(avx512_vnni), KNOWN(avx512), KNOWN(avx2_vnni), KNOWN(avx2),
 #endif
 #ifdef INFLIGHT_ARM
       KNOWN(neon_bf16), KNOWN(neon_dotprod),

@@ -35,9 +35,12 @@ INLINE vf activated(Epilogue epilogue, vf x) {
   return epilogue == Epilogue::gelu_erf ? gelu_erf(x) : epilogue == Epilogue::gelu ? gelu(x) : relu(x);
 }
 
-template <class Value>
+// Over spans the same bits on every instruction set.
+template <class F, class Value>
 INLINE void store_value(Value* to, vf x) {
-  if constexpr (sizeof(Value) == 2) {
+  if constexpr (sizeof(Value) == 2 && by_spans<F>) {
+    store_bf16(to, x);
+  } else if constexpr (sizeof(Value) == 2) {
     store_bf16_fast(to, x);
   } else {
     store(to, x);
@@ -78,7 +81,7 @@ void finish_gate_up(const Weights& w, const Finished& tile, Value* out) {
       vf up = meant<F>(w, gate + panel + v, tile.lane + panel + v);
       if (w.bias) opening += load<vf>(w.bias + first + v), up += load<vf>(w.bias + w.groups * panel + first + v);
       if (added) opening += load<vf>(added + first + v), up += load<vf>(added + w.rows + first + v);
-      store_value(at + v, gated<epilogue>(opening, up));
+      store_value<F>(at + v, gated<epilogue>(opening, up));
     }
     for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
   }
@@ -96,7 +99,7 @@ void finish_activated(const Weights& w, const Finished& tile, Epilogue epilogue,
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
         if (added) value += load<vf>(added + tile.lane + i);
-        store_value(to + i, activated(epilogue, value));
+        store_value<F>(to + i, activated(epilogue, value));
         continue;
       }
       float bias[lanes] = {};
@@ -104,7 +107,7 @@ void finish_activated(const Weights& w, const Finished& tile, Epilogue epilogue,
       value += load<vf>(bias);
       if (added) value += load<vf>(added + tile.lane + i);
       Value held[lanes];
-      store_value(held, activated(epilogue, value));
+      store_value<F>(held, activated(epilogue, value));
       for (std::int64_t k = i; k < count; ++k) to[k] = held[k - i];
     }
   }
@@ -161,10 +164,10 @@ class Product {
   void task(std::int64_t index, float* sums) const {
     const Task task = task_of(index);
     // What is read once need not stay; panels that are read one after the other are fetched together.
-    const bool once = task.tiles == 1 && tile_width(static_cast<int>(task.count)) * panel == group_lanes;
+    const bool once = task.tiles == 1 && tile_width<F>(static_cast<int>(task.count)) * panel == group_lanes;
     const std::int64_t blocks = once ? 1 : (w_.steps * step_lanes() + block_lanes - 1) / block_lanes;
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
+    for (std::int64_t b = 0, begin = 0, end = 0; b < blocks; ++b, begin = end) {
+      end = b + 1 == blocks ? w_.steps : w_.steps * (b + 1) / blocks / unit_steps<F> * unit_steps<F>;
       const Block block{begin, end - begin, b == 0, b + 1 == blocks};
       for (std::int64_t i = 0; i < task.tiles; ++i) {
         tiles(task, block, i, sums + task.row(i) * group_lanes);
@@ -216,7 +219,7 @@ class Product {
     const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * step_lanes();
     // The last group may have outputs in one panel alone.
     const std::int64_t lanes = w_.gate_up || w_.rows - task.group * group_lanes > panel ? group_lanes : panel;
-    for (std::int64_t at = 0; at < lanes; at += tile_width(rows) * panel) {
+    for (std::int64_t at = 0; at < lanes; at += tile_width<F>(rows) * panel) {
       // The first fetch for all of the group.
       const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};
       const int steps = static_cast<int>(block.steps);
@@ -300,6 +303,7 @@ void gemm(Pool& pool, const void* x, const Share* shares, std::int64_t count, Ep
       product(low).task(task - begins[low], sums);
     }
     if (past_caches) streamed();
+    if constexpr (has_own_tile<F>) F::end();
   });
 }
 

@@ -51,6 +51,7 @@ double rate(Pool& pool, double seconds, double operations_per_step, Step&& step)
       steps += 4096 * chains;
     } while (now() - start < seconds);
     for (int c = 0; c < chains; ++c) asm volatile("" : : "m"(sums[c]));
+    if constexpr (requires { Step::end(); }) Step::end();
     rates[worker] = static_cast<double>(steps) * operations_per_step / (now() - entered);
   });
   double total = 0;

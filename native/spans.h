@@ -140,17 +140,9 @@ struct Octets {
   INLINE static std::int32_t first(std::int32_t sum, const ByteTable&) { return -128 * sum; }
 };
 
-template <class A, class B>
-constexpr bool same = false;
-template <class A>
-constexpr bool same<A, A> = true;
-
+// Whether weights are codes in spans.
 template <class F>
-constexpr bool by_spans = false;
-template <>
-constexpr bool by_spans<Nibbles> = true;
-template <>
-constexpr bool by_spans<Octets> = true;
+constexpr bool by_spans = requires { F::inputs_per_line; };
 
 // x of a span of inputs, in lanes.
 template <class F>

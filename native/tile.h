@@ -4,6 +4,8 @@
 // nothing of what they mean. Each sum is one chain of multiply-adds over the steps in rising order, whatever the tile's
 // shape: this is where batch invariance comes from.
 #pragma once
+#include <type_traits>
+
 #include "float16.h"
 #include "spans.h"
 #include "steps.h"
@@ -149,17 +151,38 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
 }
 
+// Whether F brings a tile of its own (amx.cpp): F::run for up to F::tile_rows rows by both panels, in whole
+// F::unit_steps but at the end of a sum, and F::end after a thread's last one of a job.
+template <class F>
+constexpr bool has_own_tile = requires { F::tile_rows; };
+
 // How many panels of a group a tile of this many rows takes. With one or two rows a single one would wait for its own
 // sums.
-constexpr int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; }
+template <class F>
+constexpr int tile_width(int rows) {
+  return has_own_tile<F> || rows <= rows_of_two_panels ? 2 : 1;
+}
 
 // Rows of a tile: over spans fewer, so that their sums in whole numbers and those in float32 both stay in registers.
 template <class F>
-constexpr int max_rows = by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
+constexpr int max_rows = [] {
+  if constexpr (has_own_tile<F>) {
+    return F::tile_rows;
+  } else {
+    return by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
+  }
+}();
+
+// Steps that the order of a sum's additions does not let divide.
+template <class F>
+constexpr std::int64_t unit_steps = [] {
+  if constexpr (has_own_tile<F>) return F::unit_steps;
+  return 1;
+}();
 
 // Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
 template <class F>
-constexpr int quick_rows = same<F, Octets> ? 0 : by_spans<F> || F::x_per_step == 2 ? 3 : 8;
+constexpr int quick_rows = std::is_base_of_v<Octets, F> ? 0 : by_spans<F> || F::x_per_step == 2 ? 3 : 8;
 
 // Whether gemm.h asks for a tile that fetches so many lines a step: two for a tile that is alone with its group, one
 // for tiles that share it, which have half of the most rows or more. A tile that it does not ask for is not compiled;
@@ -176,22 +199,26 @@ INLINE void tile_fetching(int rows, const Work<F>& work) {
   }
   constexpr int fetched = fetches<F>(M, lines) ? lines : 0;
   if constexpr (by_spans<F>) {
-    constexpr int P = tile_width(M);
+    constexpr int P = tile_width<F>(M);
     if (work.spans.inputs == max_span) return tile_of_spans<F, M, P, fetched, max_span>(work);
     tile_of_spans<F, M, P, fetched, max_span / 2>(work);
   } else {
-    tile<F, M, tile_width(M), fetched>(work);
+    tile<F, M, tile_width<F>(M), fetched>(work);
   }
 }
 
 // A tile of `rows` ≤ max_rows and of as many panels as `tile_width` says.
 template <class F>
 INLINE void run_tile(int rows, const Work<F>& work) {
-  switch (work.ahead.lines) {
-    case 1: return tile_fetching<F, 1>(rows, work);
-    case 2: return tile_fetching<F, 2>(rows, work);
+  if constexpr (has_own_tile<F>) {
+    F::run(rows, work);
+  } else {
+    switch (work.ahead.lines) {
+      case 1: return tile_fetching<F, 1>(rows, work);
+      case 2: return tile_fetching<F, 2>(rows, work);
+    }
+    tile_fetching<F, 0>(rows, work);
   }
-  tile_fetching<F, 0>(rows, work);
 }
 
 }  // namespace inflight::INFLIGHT_ISA
