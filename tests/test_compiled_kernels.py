@@ -15,8 +15,8 @@ from scripts.tile_spills import built_objects, disassembler, tiles_in, tiles_of
 NATIVE = Path(__file__).parents[1] / "native"
 # Vectors that a tile may store to the stack in a pass of its innermost loops, by GCC: four steps of plain products, or
 # a span of quantized ones, whose sums in float32 lie there while those in whole numbers are formed, where there are 16
-# registers. A figure may only fall. The portable set looks codes up by way of the stack. avx512_amx has no tiles here: its
-# sums are in registers that the compiler does not allocate, and it writes those of a span to memory on purpose.
+# registers. A figure may only fall. The portable set looks codes up by way of the stack. Products by tile registers are
+# not counted: the compiler does not allocate those, and sums of a span are written to memory on purpose.
 BOUNDS = {"avx512_bf16": 0, "avx512_vnni": 0, "avx512": 18, "avx2_vnni": 39, "avx2": 64, "portable": 705}
 
 # Of some features an instruction that no other one has.

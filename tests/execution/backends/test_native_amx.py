@@ -24,12 +24,12 @@ from inflight.execution.backends.matrices import Array, Int8Matrix
 from .material import normal
 
 NATIVE = Path(__file__).parents[3] / "native"
-COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+COMPILER = shutil.which(os.environ.get("CXX", "c++")) or ""
 KINDS = {"bf16": 0, "int8_bf16": 1, "int8_f32": 2}
 FEW = 6  # rows up to which int8 takes the other set's tile
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="these are registers of x86-64"),
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is here"),
+    pytest.mark.skipif(not COMPILER, reason="no C++ compiler is here"),
 ]
 
 
@@ -98,16 +98,17 @@ class Products:
 @pytest.fixture(scope="module")
 def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
     here, library = Path(__file__).parent, tmp_path_factory.mktemp("amx") / "products.so"
-    command = [COMPILER, "-std=gnu++20", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread"]
-    command += [
-        "-Wno-psabi",
-        "-Wno-ignored-attributes",
+    flags = ["-std=gnu++20", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-w"]
+    flags += [
+        f"-I{NATIVE}",
         "-DINFLIGHT_ISA=avx512_amx",
         "-include",
-        here / "emulated_tiles.h",
+        str(here / "emulated_tiles.h"),
+        "-o",
+        str(library),
     ]
-    command += ["-I", NATIVE, here / "tiled_products.cpp", NATIVE / "pool.cpp", "-o", library]
-    subprocess.run([str(one) for one in command], check=True, timeout=240)
+    sources = [str(here / "tiled_products.cpp"), str(NATIVE / "pool.cpp")]
+    subprocess.run([COMPILER, *flags, *sources], check=True, timeout=240)
     return Products(library)
 
 
