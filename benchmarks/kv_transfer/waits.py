@@ -28,8 +28,8 @@ from inflight.core.types.peers import KVHandover, PeerPlace
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.kv_exchange import pulls
-from inflight.execution.kv_exchange.arrivals import Arrivals
 from inflight.execution.kv_exchange.exchange import KVExchange
+from inflight.execution.kv_exchange.pulls import Arrivals
 from inflight.execution.kv_exchange.wire import Blocks
 
 BLOCK = 16  # tokens

@@ -10,7 +10,7 @@ import pytest
 from inflight.core.types.peers import giving_place
 from inflight.core.types.plan import EarlySend
 from inflight.execution.kv_exchange import nixl
-from inflight.execution.kv_exchange.arrivals import Arrivals
+from inflight.execution.kv_exchange.pulls import Arrivals
 from inflight.execution.kv_exchange.wire import Blocks
 
 from .two_exchanges import BLOCK_BYTES, Engine, options

@@ -12,7 +12,7 @@ from core.builders import request
 from inflight.core.scheduling.snapshot import AdapterCounts
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
-from inflight.execution.grammars.tally import GrammarTally
+from inflight.execution.grammars.compiled_grammars import GrammarTally
 from inflight.server.metrics import Metrics, Names
 
 from .driven import ROOMY, Driven, Page

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +28,6 @@ from inflight.execution.grammars.compile_wire import Verdict
 from inflight.execution.grammars.compiling import NICE, STACK_BYTES, compiled
 from inflight.execution.grammars.errors import GrammarError, GrammarNotNow
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
-from inflight.execution.grammars.tally import GrammarTally
 from inflight.execution.grammars.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -46,6 +45,23 @@ _NAMES = {
     "lark": "The grammar",
     "structural_tag": "The structural tag",
 }
+
+
+@dataclass(slots=True)
+class GrammarTally:
+    """Count grammars and masks, as `GrammarStats` has them."""
+
+    compiled: int = 0
+    refused: int = 0
+    compile_seconds: float = 0.0
+    cache_hits: int = 0
+    masks: int = 0
+    mask_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    sit_outs: int = 0
+
+    def stats(self, cached_bytes: int = 0) -> GrammarStats:
+        return GrammarStats(**asdict(self), cached_bytes=cached_bytes)
 
 
 class Compiled(NamedTuple):

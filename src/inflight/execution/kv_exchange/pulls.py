@@ -20,7 +20,6 @@ from inflight.core.types.kv_exchange_options import Way
 from inflight.core.types.peers import PeerPlace
 from inflight.core.types.plan import Transferred
 from inflight.execution.kv_exchange import nixl, shared_memory, stream
-from inflight.execution.kv_exchange.arrivals import Arrivals
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.handshake import PeerRefused, call
@@ -47,6 +46,30 @@ _CONNECT = 5.0  # seconds
 _REFUSED_FOR = 10.0  # seconds in which a peer that has refused is not asked again
 
 log = logging.getLogger(__name__)
+
+
+class Arrivals:
+    """Keep how much of each block of a pull has come, from its beginning on, in parts."""
+
+    def __init__(self, blocks: int, block_bytes: int):
+        self._have, self._block_bytes = [0] * blocks, block_bytes
+        self._missing = blocks
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._missing
+
+    def fits(self, message: Blocks) -> bool:
+        """Return whether the message announces the next bytes of blocks that were asked for."""
+        end, have = message.end or self._block_bytes, self._have[message.first : message.first + message.count]
+        return (
+            0 < message.count == len(have) and message.start < end <= self._block_bytes and {*have} == {message.start}
+        )
+
+    def came(self, message: Blocks) -> None:
+        end = message.end or self._block_bytes
+        self._have[message.first : message.first + message.count] = [end] * message.count
+        self._missing -= message.count if end == self._block_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)

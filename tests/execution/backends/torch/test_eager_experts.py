@@ -15,7 +15,7 @@ from inflight.execution.backends.matrices import LINEAR_CODES, by_output
 from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.reference.act import Act
-from inflight.execution.backends.reference.experts import mixture
+from inflight.execution.backends.reference.pass_products import mixture
 from inflight.execution.backends.reference.routing import route as route_in_numpy
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.eager.routing import route

@@ -1,17 +1,19 @@
 """Operations of a pass that multiply by packed weights (`protocol.ProductOperations`).
 
-Knows activations; what is multiplied how is in `products` and `experts`.
+Knows activations; what is multiplied how is in `products`.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from inflight.execution.backends.protocol import Array, Nonlinearity
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.activation import ReferenceActivation
 from inflight.execution.backends.reference.adapters import AddedRows
-from inflight.execution.backends.reference.experts import mixture
 from inflight.execution.backends.reference.functions import activated
 from inflight.execution.backends.reference.products import gate_up, product
+from inflight.execution.backends.reference.routing import route
 from inflight.execution.backends.reference.weights import (
     ReferenceExperts,
     ReferenceGateUp,
@@ -63,3 +65,13 @@ class ProductOperations:
         into = out.written.reshape(x.rows, weight.count, -1)
         for head, matrix in enumerate(weight.matrices):
             into[:, head, : weight.rows] = self._act.hold(product(heads[:, head], matrix, self._act))
+
+
+def mixture(token: Array, logits: Array, weight: ReferenceExperts, act: Act) -> Array:
+    """Return what the experts yield that a token is routed to (Shazeer et al., arXiv 1701.06538): token float32[1, E],
+    logits float32[X] → float32[E] = Σ share · (gate_up(x) · downᵀ), in order of rank: one float32 chain."""
+    total = np.zeros(weight.down[0].rows, np.float32)
+    for expert, share in zip(*route(logits, weight.routing), strict=True):
+        inner = act.read(gate_up(token, weight.gate_up[expert], weight.gating, act))
+        total += share * product(inner, weight.down[expert], act)[0]
+    return total
