@@ -94,6 +94,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     arguments = parser.parse_args()
     outputs, inputs = arguments.shape
+    if arguments.repeats < 2:
+        parser.error("--repeats must be 2 or more: quartiles are taken over them")
     backend = NativeBackend("bfloat16", 1)
     probe = Probe(backend, own_time=True)
     names, products = bodies(backend, (outputs, inputs), arguments.rows)
