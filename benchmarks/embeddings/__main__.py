@@ -60,6 +60,11 @@ class Runner:
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
+    if not (arguments.environments / "embeddings/bin/python").exists():
+        raise SystemExit(
+            f"{arguments.environments} has no environment named embeddings, which writes the models; "
+            f"benchmarks/peers/setup.sh {arguments.environments} embeddings makes it."
+        )
     with tempfile.TemporaryDirectory() as folder:
         for shape in arguments.shapes:
             model = Path(arguments.models or folder) / shape
