@@ -6,8 +6,9 @@ Knows settings and sizes; where what is loaded, `execution.adapters` knows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
@@ -24,8 +25,7 @@ USUAL_SLOTS = 8
 _ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterPlan:
+class AdapterPlan(Struct, frozen=True):
     """slots, rank: 0 where there are no adapters. named: folders of those of the start, by name."""
 
     slots: Resolved

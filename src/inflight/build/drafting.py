@@ -5,8 +5,9 @@ Knows which part makes the drafts of each kind: one that is asked when a step is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from inflight.build.limits import Limits
 from inflight.config.assembly import Rules, make_speculation
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from inflight.execution.drafters.drafter_loading import DrafterSource
 
 
-@dataclass(frozen=True, slots=True)
-class Drafting:
+class Drafting(Struct, frozen=True):
     """scheduling: with the source that is in force. inside: what drafts in the executor, if that does."""
 
     scheduling: SchedulingSettings

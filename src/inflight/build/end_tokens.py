@@ -6,7 +6,9 @@ Knows where they are named; that they end an answer, `core.stopping` knows.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.config.setting import Resolved
 from inflight.models.spec import ModelSpec
@@ -15,8 +17,7 @@ from inflight.text import Tokenizer
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EndTokens:
+class EndTokens(Struct, frozen=True):
     """Ids that end an answer, where they were found, and those named that the model cannot draw."""
 
     ids: frozenset[int]

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.build.adapters import AdapterPlan, plan_adapters
 from inflight.build.drafting import Drafting, resolve_drafting
@@ -69,8 +72,7 @@ log = logging.getLogger(__name__)
 Wrap = Callable[[Executor, Resolved], Executor]
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
     model's authors would have it sampled; `start` is what its start took; `adapters` are those that requests may name;
     `text_prompts` may stand before whole texts; `exchange` is with whom blocks are exchanged, if with anybody."""
@@ -90,8 +92,7 @@ class Engine:
     exchange: KVExchange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     """The arguments of `build_engine`."""
 
     settings: EngineSettings
@@ -103,8 +104,7 @@ class _Wanted:
     peers: PeersWanted | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(Struct, frozen=True):
     """Tokenizer and chat template, which are read while weights are packed, and the seconds that this takes. prompts:
     what stands around whole texts. header: seconds that the model's header took."""
 
@@ -189,8 +189,7 @@ def _timed_text(
     return *load_text(files, settings), time.perf_counter() - began
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(Struct, frozen=True):
     """What is known before weights are read, so that a mistake in the settings is told at once. ends_early: whether the
     strategy does as it is set; on a GPU a step of few tokens takes about as long as one of many."""
 
@@ -206,8 +205,7 @@ class _Prepared:
     drafting: Drafting
 
 
-@dataclass(frozen=True, slots=True)
-class _Computing:
+class _Computing(Struct, frozen=True):
     """What computes, and what stands around it. model: as it is computed here, which of several ranks is a part."""
 
     model: ComputedModel

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.build.adapters import AdapterPlan, adapter_bytes, adapter_names, matrices_of
 from inflight.build.limits import Limits
@@ -53,8 +55,7 @@ def no_places(memory: BlockMemory | None, steps: StepActivity) -> Iterable[Place
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorSettings:
+class ExecutorSettings(Struct, frozen=True):
     """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. adapters: that its
     rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow. open_places(memory,
     steps): to which its blocks go beside the steps, and from where they come; memory: of the blocks, None where this
@@ -71,8 +72,7 @@ class ExecutorSettings:
     open_places: PlacesOpener = no_places
 
 
-@dataclass(frozen=True, slots=True)
-class StartSeconds:
+class StartSeconds(Struct, frozen=True):
     """What of an engine's start took how long: weights from their files to the device, the largest step (on a GPU, with
     what it compiles), memory for keys, values and states, what is captured before the first request; before them the
     header of the model's files, beside them the tokenizer and chat template (`text`)."""
@@ -96,8 +96,7 @@ class StartSeconds:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """An executor that has computed its first step, the sizes of its memory with their reasons, and how long it all
     took."""
 

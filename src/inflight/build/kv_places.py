@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from inflight.execution.tiers.folder_tier import FolderTier
 
 
-@dataclass(frozen=True, slots=True)
-class KeptState:
+class KeptState(Struct, frozen=True):
     """What sequences of a model go on behind. windows: of its KV groups. whole_texts: nothing is kept of them.
     is_recurrent: some layers keep a state as well."""
 
@@ -59,8 +59,7 @@ class KeptState:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class WantedPlaces:
+class WantedPlaces(Struct, frozen=True):
     """None: not asked for. digest: of the model's files, where it is needed."""
 
     folder: WantedFolder | None

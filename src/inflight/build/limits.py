@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.config.engine import (
     GPU_GRAPH_TOKENS,
@@ -33,8 +34,7 @@ log = logging.getLogger(__name__)
 INT4_COST = "20 to 26 %"  # of perplexity: docs/models.md, "int4 from plain weights"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What is decided before a model is loaded, with reasons; as plain values by the properties. whole_texts: each is
     computed in one pass."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import DType
 from inflight.models.spec import Attention, LatentAttention, ModelSpec
@@ -17,8 +18,7 @@ from inflight.models.spec import Attention, LatentAttention, ModelSpec
 AttentionBackend = Literal["auto", "flash-attn", "flashinfer"]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionRequirements:
+class AttentionRequirements(Struct, frozen=True):
     """module: to import. package: to install. pages: of so many tokens, or a multiple. head_dims: in words, and which.
     passes: that it attends in."""
 
@@ -48,8 +48,7 @@ LIBRARIES: dict[AttentionBackend, AttentionRequirements] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionUse:
+class AttentionUse(Struct, frozen=True):
     """How an engine would use it."""
 
     block_size: int

@@ -7,7 +7,7 @@ a token each kind of layer keeps; what a sequence then holds is `core.types.kv_g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.core.types.kv_groups import most_blocks
 from inflight.execution.backends.protocol import KVLayer
@@ -18,8 +18,7 @@ WORTH = 0.8  # share of the memory of one group of all layers that several must 
 SLIGHT = 1.05  # few groups are taken before many that would take this much less
 
 
-@dataclass(frozen=True, slots=True)
-class KVGroups:
+class KVGroups(Struct, frozen=True):
     """windows: of each group, in tokens; 0 sees all; groups without one come first. of_layer: each layer's group; None
     for one that takes no place in any block."""
 

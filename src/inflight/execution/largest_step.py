@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
@@ -25,8 +26,7 @@ _ALL = SamplingParams(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LargestStep:
+class LargestStep(Struct, frozen=True):
     """tokens: of one pass. rows: that they are of. positions: of the longest sequence. layers: what recurrent ones
     keep."""
 

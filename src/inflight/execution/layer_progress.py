@@ -8,9 +8,10 @@ beside its caller, nobody is told of layers, and nothing of a step travels befor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from inflight.core.types.plan import BatchPlan, EarlySend
 from inflight.execution.backends.protocol import KVShape

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
 from inflight.core.types.snapshot_slots import usual_slots
@@ -28,8 +29,7 @@ _HOST_SHARE = 0.5
 GPU_SHARE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class MachineMemory:
+class MachineMemory(Struct, frozen=True):
     """Bytes that this process may have in all, and how many of them are still free."""
 
     total: int
@@ -54,8 +54,7 @@ class MachineMemory:
         return self.available - self.step
 
 
-@dataclass(frozen=True, slots=True)
-class KVSize:
+class KVSize(Struct, frozen=True):
     """How many blocks, their bytes together, and why so many."""
 
     num_blocks: int
@@ -131,8 +130,7 @@ def kv_size(
     return KVSize(blocks, nbytes, text)
 
 
-@dataclass(frozen=True, slots=True)
-class StateSize:
+class StateSize(Struct, frozen=True):
     """Slots for snapshots of recurrent state, the bytes of these and of the rows' live states together, and why."""
 
     snapshots: int

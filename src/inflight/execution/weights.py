@@ -6,7 +6,7 @@ hold. Which tensors a layer has stands in `layers`, where they come from in `che
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table
 from inflight.execution.checkpoints.expert_names import ExpertNames
@@ -35,8 +35,7 @@ from inflight.models.spec import Attention, LatentAttention, LayerSpec, LinearAt
 MixerWeights = AttentionWeights | LatentWeights | LinearAttentionWeights | ShortConvolutionWeights
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
+class LayerWeights(Struct, frozen=True):
     """One layer. mixer_norm None: the mixer reads the residual stream as it is. mlp_norm None: the MLP does, or where
     layers are side by side, it reads what the mixer reads. scalar: what the residual stream is multiplied by at the
     end. mixer_sum, mlp_sum: norms of the residual stream behind both, which it becomes; what parts read is then
@@ -53,8 +52,7 @@ class LayerWeights:
     mlp_sum: NormWeights | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelWeights:
+class ModelWeights(Struct, frozen=True):
     """A whole model, ready to run."""
 
     embedding: EmbeddingWeights

@@ -7,13 +7,12 @@ to bf16 (2⁻⁹) of weights that sum to 1 may differ, and one of the output; th
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from breadth import first_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from inflight.execution.backends.channel_mixing import mixed_channels
 from inflight.execution.backends.protocol import AttentionMetadata, KVLayer, KVShape, RopeTable

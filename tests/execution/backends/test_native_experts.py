@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from inflight.execution.backends import int4
 from inflight.execution.backends.matrices import Int4Matrix
@@ -128,7 +129,7 @@ def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, isa, name, 
 def test_logits_that_are_no_numbers_are_seen(ops, dtype):
     x, logits = held(dtype, normal(1, 3, HIDDEN)), normal(2, 3, 12)
     logits[1, 4] = np.nan
-    for routing in (ROUTINGS["softmax"], replace(ROUTINGS["sigmoid"], top_k=12, correction=None)):
+    for routing in (ROUTINGS["softmax"], structs.replace(ROUTINGS["sigmoid"], top_k=12, correction=None)):
         got = run(ops, packed(ops, routing), x, logits)
         assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
 

@@ -7,9 +7,8 @@ numbers of 8 bits whose groups are no neighbours, are rounded once more. Does no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.int8 import quantize_groups
@@ -30,8 +29,7 @@ OFFSET_8 = np.arange(-128, 128).astype(np.int8)  # what bytes mean of which 128 
 _PIECE = 1 << 20  # numbers that are decoded at a time, so that no matrix is in memory in float32 beside its packed form
 
 
-@dataclass(frozen=True, slots=True)
-class Codes:
+class Codes(Struct, frozen=True):
     """W[n, k] = (meanings[codes[n, k]] - zeros[n // span, groups[k]]) · scales[n // span, groups[k]].
 
     Codes of 4 bits have G groups of the same number of inputs each, a multiple of 16.

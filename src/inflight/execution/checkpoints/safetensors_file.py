@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Array
 from inflight.json_file import LONGEST_FILE, JsonFileError, parse_json_object, shown
@@ -35,8 +35,7 @@ _MOST_DIMENSIONS = 16  # a weight has two
 _LARGEST = 2**63  # of a dimension or an offset
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
+class TensorEntry(Struct, frozen=True):
     """What the header says of one tensor. `begin` and `end` are bytes from the start of the file."""
 
     dtype: str

@@ -16,8 +16,9 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from inflight.core.types.grammar import Grammar
 from inflight.execution.grammars.compile_wire import (
@@ -43,8 +44,7 @@ LOST = "cannot be compiled now: the process that compiles grammars ended twice; 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
+class _Job(Struct, eq=False):
     number: int
     tenant: str
     grammar: Grammar

@@ -17,12 +17,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.execution.backends.protocol import Array
@@ -67,8 +67,7 @@ class PassMasks:
         return taken
 
 
-@dataclass(slots=True)
-class Filling:
+class Filling(Struct):
     """Masks that a thread fills. bits: uint32[lines, words]."""
 
     bits: Array

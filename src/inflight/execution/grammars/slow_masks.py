@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Array
 
@@ -26,8 +27,7 @@ log = logging.getLogger(__name__)
 _NICE = 15
 
 
-@dataclass(slots=True, eq=False)
-class SlowMask:
+class SlowMask(Struct, eq=False):
     """The masks of one row behind `num_tokens` tokens and behind each draft: uint32[1 + D, V / 32, rounded up]. done:
     they are filled."""
 

@@ -7,15 +7,15 @@ tokens the library makes its view in half a second, from the same file that the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """tokenizer: as tokenizer.json has it. size: of the model's logits, which may be padded. end_token_ids: may be
     drawn where a grammar may end, and nowhere else; at least one. plain: ids of added tokens that are text too,
     by their texts. special: ids of those that no text matches."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class BlockMemory:
+class BlockMemory(Struct, frozen=True):
     """memory: of all blocks, one behind the other, to be read and written."""
 
     memory: memoryview

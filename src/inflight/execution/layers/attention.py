@@ -16,7 +16,7 @@ next. What families add to that, and where it is:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Rope, Vector
 from inflight.execution.layers.norm import Residual
@@ -35,8 +35,7 @@ def kv_layer(spec: Attention, layer: int) -> int:
     return layer if spec.kv_layer is None else spec.kv_layer
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionWeights:
+class AttentionWeights(Struct, frozen=True):
     """One layer's. rope: None where nothing is rotated. Norms of queries and keys are float32[D], or of all heads at
     once; that of values is float32[D], sinks are float32[H]; position_bias is as the operation takes it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, GateUp, Linear, Vector
 from inflight.execution.layers.norm import Residual
@@ -12,8 +12,7 @@ from inflight.models.runnable import ACTIVATIONS
 from inflight.models.spec import Dense
 
 
-@dataclass(frozen=True, slots=True)
-class DenseWeights:
+class DenseWeights(Struct, frozen=True):
     """gate_up: where the MLP is gated; up: where it is not. curve: what the activation function has learnt, or None."""
 
     spec: Dense

@@ -7,15 +7,15 @@ positions instead (`attention`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Table
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.packer import Packer
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingWeights:
+class EmbeddingWeights(Struct, frozen=True):
     """scale: that vectors of tokens are multiplied by. positions: with its first row that stands for one. Both tables,
     and the norm, None where the model has none."""
 

@@ -11,7 +11,7 @@ The norms of compressed vectors have an eps of their own, which no config.json s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Heads, Linear, Rope, Vector
 from inflight.execution.layers.norm import Residual
@@ -22,8 +22,7 @@ from inflight.models.spec import LatentAttention
 _EPS = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class LatentWeights:
+class LatentWeights(Struct, frozen=True):
     """One layer's. C: kv_lora_rank, R: qk_rope_head_dim, N: qk_nope_head_dim, V: v_head_dim."""
 
     spec: LatentAttention

@@ -8,7 +8,7 @@ different ways, which `checkpoints.family_names` undoes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
 from inflight.execution.layers.norm import Residual
@@ -17,8 +17,7 @@ from inflight.execution.packer import Packer
 from inflight.models.spec import LinearAttention
 
 
-@dataclass(frozen=True, slots=True)
-class LinearAttentionWeights:
+class LinearAttentionWeights(Struct, frozen=True):
     """One layer's. projection: [C + Hv·Dv, E], C the channels of the convolution. gates: [2·Hv, E]. convolution:
     float32[kernel · C]. decay: float32[Hv], what a step size is multiplied by to be the logarithm of what is kept."""
 

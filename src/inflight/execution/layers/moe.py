@@ -6,7 +6,7 @@ Router and shared gate are held as activations are, whatever else is quantized: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, Experts, ForwardPass, Linear, Routing, Vector
 from inflight.execution.layers.dense import DenseWeights
@@ -16,8 +16,7 @@ from inflight.models.runnable import ACTIVATIONS, GATINGS
 from inflight.models.spec import Dense, MoE
 
 
-@dataclass(frozen=True, slots=True)
-class MoEWeights:
+class MoEWeights(Struct, frozen=True):
     spec: MoE
     router: Linear  # [X, E]
     experts: Experts
@@ -84,8 +83,7 @@ class MoEWeights:
         return run
 
 
-@dataclass(frozen=True, slots=True)
-class ApartNorms:
+class ApartNorms(Struct, frozen=True):
     """Around a shared MLP and experts that stand side by side, each float32[E]; and the factor of their sum. That of
     the router is of its own weight times E^-0.5."""
 

@@ -6,15 +6,15 @@ Weights that a checkpoint stores less 1 get it back in float32 when they are loa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
 from inflight.execution.layers.workspace import Workspace
 from inflight.execution.packer import Packer
 
 
-@dataclass(frozen=True, slots=True)
-class NormWeights:
+class NormWeights(Struct, frozen=True):
     """weight, bias: float32[E]; a layer norm has a bias or none, an RMS norm has none."""
 
     weight: Vector
@@ -52,8 +52,7 @@ class NormWeights:
 Addition = Callable[[ForwardPass, Activation, Linear, Activation], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
+class Residual(Struct, frozen=True):
     """How the last product of a part joins the residual stream: times `scale`, and normed before that where there is a
     norm after the part (RMS norms only)."""
 

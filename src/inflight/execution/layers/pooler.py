@@ -7,7 +7,8 @@ Knows one text's tokens as a range of the pass's; not what becomes of the number
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass, Linear
 from inflight.execution.layers.norm import NormWeights
@@ -19,8 +20,7 @@ from inflight.models.spec import Pooler, PoolerLayer
 Pooling = Callable[[ForwardPass, Sequence[range]], Activation]
 
 
-@dataclass(frozen=True, slots=True)
-class PoolerLayerWeights:
+class PoolerLayerWeights(Struct, frozen=True):
     spec: PoolerLayer
     weight: Linear
     norm: NormWeights | None
@@ -41,8 +41,7 @@ class PoolerLayerWeights:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PoolerWeights:
+class PoolerWeights(Struct, frozen=True):
     """final_norm: of the last hidden states, where the model has one."""
 
     spec: Pooler

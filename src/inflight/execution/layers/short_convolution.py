@@ -6,7 +6,7 @@ gates are one operation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
 from inflight.execution.layers.norm import Residual
@@ -15,8 +15,7 @@ from inflight.execution.packer import Packer
 from inflight.models.spec import ShortConvolution
 
 
-@dataclass(frozen=True, slots=True)
-class ShortConvolutionWeights:
+class ShortConvolutionWeights(Struct, frozen=True):
     """One layer's. projection: [3·E, E]. convolution: float32[kernel · E]; bias: float32[E] or None."""
 
     layer: int

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Table, Vector
 from inflight.execution.layers.norm import Residual
@@ -21,8 +22,7 @@ from inflight.models.spec import TokenInput
 _NAME = "token_inputs"  # of the activation float32[T, L·P]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenInputTable:
+class TokenInputTable(Struct, frozen=True):
     """Of all L layers. width: P, of a layer's share."""
 
     width: int
@@ -61,8 +61,7 @@ class TokenInputTable:
         return run
 
 
-@dataclass(frozen=True, slots=True)
-class TokenInputWeights:
+class TokenInputWeights(Struct, frozen=True):
     """One layer's."""
 
     spec: TokenInput

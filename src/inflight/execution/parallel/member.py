@@ -5,15 +5,14 @@ Knows values only, which go from one process to another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.execution.parallel.shards import Shard
 
 SECONDS = 120.0  # that a device waits for another: kernels may be compiled for the first time in between
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """folder: a folder of their own, by which processes find each other. seconds: after so many a wait for another one
     ends in an error."""
 

@@ -5,8 +5,10 @@ Knows layers and their last products. What a backend makes of the mark is `backe
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from inflight.execution.backends.torch.weights import DeviceExperts, DeviceLinear
 from inflight.execution.layers.attention import AttentionWeights
@@ -38,4 +40,4 @@ def _marked_mlp(mlp: DenseWeights | MoEWeights) -> DenseWeights | MoEWeights:
 
 
 def _partial(product: Product) -> Product:
-    return replace(product, is_partial=True)
+    return dataclasses.replace(product, is_partial=True)

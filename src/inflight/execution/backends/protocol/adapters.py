@@ -5,8 +5,9 @@ Knows shapes; neither files nor which layer a matrix is of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol.handles import GateUp, Linear
 from inflight.execution.backends.protocol.number_formats import Array
@@ -21,8 +22,7 @@ class LowRank(NamedTuple):
     up: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """What is added to a matrix's sums and bias before anything else is made of them, of a gated one to those of gate,
     outputs 0 … F - 1, and of up, F … 2F - 1. No output is in two parts."""
 

@@ -6,11 +6,11 @@ Knows sizes in numbers; how many bytes they take is the backend's, who holds whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class KVLayer:
+class KVLayer(Struct, frozen=True):
     """What one layer keeps of a token in the blocks of its KV group: of each head a key of `key_dim` values and a value
     of `value_dim`. value_dim 0: values are a part of the keys (latent attention: one head, of the compressed vector and
     the rotated key), and none are kept."""
@@ -26,8 +26,7 @@ class KVLayer:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
-@dataclass(frozen=True, slots=True)
-class KVShape:
+class KVShape(Struct, frozen=True):
     """What a block is: one contiguous run of bytes, which holds B positions of every layer of one KV group, each layer
     at a place of its own with heads and widths of its own, one after the other in the order of the layers. A block of
     any group takes the bytes of the largest, so that one pool serves all.
@@ -88,8 +87,7 @@ class KVShape:
         return found, max(ends)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerState:
+class LayerState(Struct, frozen=True):
     """What a recurrent layer keeps of a sequence, however long: the last `inputs` inputs of its convolution over
     `channels` channels, in `act`, and of each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
     all of it is 0."""

@@ -6,8 +6,9 @@ Knows functions by their names, rotations as tables, and how tokens are routed t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol.number_formats import Array
 
@@ -20,8 +21,7 @@ Nonlinearity = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh", "xi
 Gating = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 
 
-@dataclass(frozen=True, slots=True)
-class RopeTable:
+class RopeTable(Struct, frozen=True):
     """Rotary embedding of the first R values of a head, R up to D, by halves (Hugging Face convention: x[i] pairs with
     x[i + R/2]); scaling is already in."""
 
@@ -41,8 +41,7 @@ class RopeTable:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(Struct, frozen=True):
     """How a token's float32 logits of the X experts become the `top_k` that it passes, in order of rank, and their
     weights (`models.spec.Router` has the meanings).
 

@@ -11,9 +11,9 @@ rounds, so that values are the same to the last bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from inflight.execution.backends.matrices import LINEAR_CODES, Array
 
@@ -24,8 +24,7 @@ UNSIGNED_MEANINGS = np.arange(16, dtype=np.int8)
 _LOW, _TWO_BITS = np.uint8(15), np.uint8(3)
 
 
-@dataclass(frozen=True, slots=True)
-class Codes:
+class Codes(Struct, frozen=True):
     """Some blocks taken apart: value = meanings[code] · scale + offset, or code · scale + offset without meanings.
 
     codes: [blocks, groups, values of a group], uint8 where they have meanings, else int8. scales, offsets: float32

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "apart", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """name: in the file. expert: which of a stack, None where it is none. half: of an expert's rows, where gate and up
     are one tensor: 0, 1, or None where all are wanted. undo: what the converter did.
 

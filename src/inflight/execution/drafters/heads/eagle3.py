@@ -7,10 +7,10 @@ says how far each lies from the model's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import asdict
 
 from inflight.execution.backends.protocol import Activation, Array, Backend, ForwardPass, Linear, Quantization, Rope
 from inflight.execution.checkpoints.checkpoint import Checkpoint
@@ -31,15 +31,14 @@ _LAYER, _LAYER_NAMES = "model.layers.0.", ("midlayer.", "layers.0.")
 _TOKEN, _TABLE = "token_attn.", "model.embed_tokens.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class BesideTokenAttention(AttentionWeights):
+class BesideTokenAttention(AttentionWeights, frozen=True):
     """Attention whose queries, keys and values are products of the token's embedding, too."""
 
     of_token: Linear  # [(H + 2G)·D, E]
 
     @classmethod
     def beside(cls, own: AttentionWeights, of_token: Linear) -> BesideTokenAttention:
-        return cls(**{one.name: getattr(own, one.name) for one in fields(own)}, of_token=of_token)
+        return cls(**asdict(own), of_token=of_token)
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
         """The normed embedding is what the head's decoder holds as `token`."""
