@@ -5,10 +5,8 @@ Knows names, types and help texts; what the values may be, `EngineSettings` and 
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
@@ -47,6 +45,8 @@ def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
+    import tomllib  # here, as few starts have such a file
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -65,6 +65,8 @@ def defaults_of(where: str, values: Mapping[str, Any], parameters: Iterable[clic
         parameter = names.get(key)
         if not isinstance(parameter, click.Option) or parameter.name == "config":
             known = sorted(name for name in names if name not in ("config", "prompt"))
+            import difflib  # here, as it is for mistakes only
+
             near = difflib.get_close_matches(key.replace("_", "-"), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}."
             raise click.UsageError(f"{where} has the key {key!r}, which is no option; {hint}")

@@ -5,7 +5,6 @@ Knows keys, types and limits; what they mean, `engine.kv_events.options` says.
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
@@ -49,6 +48,8 @@ def _is_enabled(given: dict[str, Any]) -> bool:
 def _check(name: str, value: Any) -> None:
     """Raises SettingsError."""
     if name not in _KNOWN:
+        import difflib  # here, as it is for mistakes only
+
         near = difflib.get_close_matches(name, _KNOWN, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise SettingsError(f"{OPTION} has {name!r}; known are {', '.join(_KNOWN)}.{hint}")

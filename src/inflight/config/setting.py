@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,8 @@ def one_of(name: str, value: str, known: Iterable[str], more: str = "") -> None:
     """Raises SettingsError. more: that is known besides."""
     if value in (names := list(known)):
         return
+    import difflib  # here, as it is for mistakes only
+
     near = difflib.get_close_matches(value, names, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     also = f", and {more}" if more else ""

@@ -7,7 +7,6 @@ targets, cache salt) the types, too: which lanes there are, and whether a priori
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -30,6 +29,8 @@ def with_fields(defaults: SamplingParams, given: Mapping[str, Any], *, beside: t
     """`defaults` with the given fields put in; `beside` names the other fields that the caller understands."""
     for name in given:
         if name not in SAMPLING_FIELDS and name not in beside:
+            import difflib  # here, as it is for mistakes only
+
             near = difflib.get_close_matches(name, (*SAMPLING_FIELDS, *beside), 1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join((*beside, *SAMPLING_FIELDS))}."
             raise UnknownField(f"The field {shortened(name)!r} is unknown.{hint}")

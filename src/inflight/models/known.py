@@ -5,7 +5,6 @@ Knows how people spell a model's name. The files are read as every other config.
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import cache
 from pathlib import Path
@@ -56,6 +55,8 @@ def read_model(model: str, family: Family | None = None) -> ModelSpec:
                 "effect; leave it out, or give the folder or config.json of your model."
             )
         return known_model(name)
+    import difflib  # here, as it is for mistakes only
+
     near = difflib.get_close_matches(name, names, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise ModelError(

@@ -6,7 +6,6 @@ SHA-256, so that a name means the same bytes everywhere, whichever index deliver
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +102,8 @@ def is_dequantized(name: str | None) -> bool:
 
 def near_name(name: str) -> str | None:
     """Return the catalogue's name that is spelled almost like `name`."""
+    import difflib  # here, as it is for mistakes only
+
     near = difflib.get_close_matches(name.lower(), list(CATALOGUE), 1)
     return near[0] if near else None
 
