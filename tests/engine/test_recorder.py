@@ -18,6 +18,7 @@ from core.builders import request
 from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
 from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import assume, example, given, settings
+from msgspec import structs
 from simulate.setups import chat, pool
 
 from inflight.config.scheduling import SchedulingSettings
@@ -83,7 +84,7 @@ class Noted(FaultyExecutor):
 def _unsound(result: StepResult) -> StepResult:
     """The last sequence that samples, and the last that is scored, end with an error."""
     sampled = tuple(one._replace(token_ids=(), error="Not finite.") for one in result.sampled[-1:])
-    scored = tuple(replace(one, logprobs=(), error="Not finite.") for one in result.scored[-1:])
+    scored = tuple(structs.replace(one, logprobs=(), error="Not finite.") for one in result.scored[-1:])
     return replace(result, sampled=result.sampled[:-1] + sampled, scored=result.scored[:-1] + scored)
 
 

@@ -7,7 +7,8 @@ apart from what needs its memory (`make_scheduler`), so that a mistake in the se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
 from inflight.config.plugins import make_lanes, make_predictor, make_strategy, report_failure
@@ -30,8 +31,7 @@ from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.plan import Capacity
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What a scheduler goes by; its parts share one model of step time. token_budget: most tokens of a step."""
 
     token_budget: int

@@ -6,15 +6,14 @@ Rows and budgets are others on a GPU, whose steps take about as long for many ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.config.setting import SettingsError
 
 Values = dict[str, tuple[str | int | float, str]]  # option → value and why
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """gpu: in the place of some values, where a GPU computes."""
 
     purpose: str

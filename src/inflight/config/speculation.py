@@ -6,8 +6,9 @@ they pay (`core.speculation`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from inflight.config.setting import Resolved, SettingsError
 
@@ -22,8 +23,7 @@ DEFAULT_TOKENS = {"suffix": 16}  # what was written before often goes on for lon
 DEFAULT_MODEL_TOKENS = 5  # each one takes a pass of the drafting model
 
 
-@dataclass(frozen=True, slots=True)
-class DraftSource:
+class DraftSource(Struct, frozen=True):
     """Where drafts come from. model: of `draft` a folder or hub id, of `heads` a folder; None: the model's own."""
 
     kind: DraftKind
@@ -54,8 +54,7 @@ def parse_speculation(text: str) -> DraftSource:
     raise SettingsError(f"--speculation is {text!r}; known are {KNOWN}.")
 
 
-@dataclass(frozen=True, slots=True)
-class DraftSupport:
+class DraftSupport(Struct, frozen=True):
     """What a model allows. has_state: its layers keep a recurrent state. ranks: devices that share it. own_kernels:
     whether its steps are computed by our kernels. is_invariant: whether the bits of an answer do not depend on the
     batch, as on a GPU under --batch-invariant alone. generates: it continues texts."""

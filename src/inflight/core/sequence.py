@@ -11,7 +11,8 @@ them nobody knows before they are verified.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from inflight.core.request_timings import RequestTimings
 from inflight.core.stopping import StopChecker
@@ -21,8 +22,7 @@ from inflight.core.types.request import Request
 NO_POSITIONS = range(0)
 
 
-@dataclass(slots=True)
-class StateProgress:
+class StateProgress(Struct):
     """Of a sequence with a row, in a model with recurrent state: what becomes of copies of that (`kv.state_snapshots`).
 
     begins_from: slot that the row will begin from, until the executor is told of it; -1: none. newest: position behind

@@ -16,8 +16,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
+
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.scheduling.census import Census
@@ -38,8 +40,7 @@ POLL_SECONDS = 0.01  # for which a round waits for a transfer; who comes meanwhi
 CLOSING_SECONDS = 5.0  # at the end, for what is to be kept
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(Struct):
     """pending: None before the executor has the plan, and once its result was asked for."""
 
     plan: BatchPlan

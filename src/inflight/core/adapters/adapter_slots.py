@@ -13,14 +13,14 @@ they were first asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import AdapterLoad
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     """adapter: None before the first. ticket: of its load, while that is under way. drains: nobody is let in. left: a
     count that says when its last holder left. holders: ids of requests, in the order in which they were let in."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from inflight.core.types.request import Request
 
@@ -69,8 +70,7 @@ class Oracle:
         """Nothing to learn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorEntry:
+class PredictorEntry(Struct, frozen=True, kw_only=True):
     """A predictor by its name. reason: what it does, shown where it is in force."""
 
     name: str

@@ -9,7 +9,7 @@ soon: a transfer counts as so many times what was predicted, at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel, prefill_seconds
 
@@ -19,8 +19,7 @@ MOST_TIMES = 16.0  # what was predicted: a disk that has become slow is noticed 
 LEAST = 1e-3  # seconds of a transfer: what takes none tells nothing of others
 
 
-@dataclass(slots=True)
-class TransferTime:
+class TransferTime(Struct):
     """seconds = setup + blocks · each, neither below zero, by decaying least squares."""
 
     count: float = 0.0

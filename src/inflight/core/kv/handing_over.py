@@ -8,7 +8,8 @@ meanwhile. Does not know who comes for them, nor when.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.peer_source import Identity, handed_blocks
@@ -20,8 +21,7 @@ from inflight.core.types.peers import giving_place
 from inflight.core.types.plan import Chunk, EarlySend
 
 
-@dataclass(slots=True)
-class _Given:
+class _Given(Struct):
     """Of one prompt: the name before its first block, those of blocks that are computed or about to be, how many are
     told, and told early, and whether it is told that no more will come."""
 
@@ -32,8 +32,7 @@ class _Given:
     is_whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
+class _Ready(Struct, frozen=True):
     """No blocks: no more will come of this export."""
 
     export_id: str

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import BlockTables
@@ -35,8 +36,7 @@ from inflight.core.types.plan import Capacity, Chunk, EarlySend
 from inflight.core.types.tier_counts import TierCounts
 
 
-@dataclass(slots=True)
-class _Needed:
+class _Needed(Struct):
     """What a sequence's admission takes. found: of each group, what its table begins with: cached blocks, and None for
     those behind its window. fresh: blocks of each table beyond these."""
 

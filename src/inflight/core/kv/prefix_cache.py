@@ -13,8 +13,9 @@ Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import cast
+
+from msgspec import Struct, field
 
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.types.cache_changes import BlockDropped, BlockMoved, BlockPublished, CacheCleared, SharedRoot
@@ -23,8 +24,7 @@ Node = Hashable
 Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which the garbage collector soon leaves alone
 
 
-@dataclass(slots=True, eq=False)
-class CachedBlock:
+class CachedBlock(Struct, eq=False):
     """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more. loading: the
     ticket of the transfer that brings it into its device block; 0 where it is there."""
 
@@ -40,8 +40,7 @@ class CachedBlock:
         return cast(tuple[int, ...], self.key[1:])
 
 
-@dataclass(slots=True)
-class CachedChain:
+class CachedChain(Struct):
     """What is cached of one sequence, from its first block on, as it was found last: it only grows until something is
     lost, so that most of it need not be looked up again. losses: of the cache, when it was found."""
 

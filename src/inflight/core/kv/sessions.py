@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequences
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from inflight.core.kv.reuse_gaps import GapWatch, ReuseGaps
 from inflight.core.sequence import Sequence
@@ -22,8 +23,7 @@ COMPUTING_S = 1e-3  # a session that computes now is as valuable as one that is 
 Awaits = Literal["tool", "person", ""]  # what a session rests for; "": unknown
 
 
-@dataclass(slots=True, eq=False)
-class Session:
+class Session(Struct, eq=False):
     """One conversation.
 
     Attributes:

@@ -5,7 +5,7 @@ Knows which there are; what is brought from them `prefix_loader` knows, what is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.restoring import RestoreCost
@@ -14,8 +14,7 @@ from inflight.core.kv.prefix_loader import Worth
 from inflight.core.types.block_source import BlockSink, BlockSource
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTiers:
+class BlockTiers(Struct, frozen=True):
     """sources: from which the blocks of waiting sequences' prefixes are brought. worth: when. sink: in which blocks are
     kept that can be found. identity: by which blocks of prompts are handed over to other engines; None: they are
     not."""

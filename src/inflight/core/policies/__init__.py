@@ -7,8 +7,9 @@ preempted first. It sees `SequenceView`s only, and cannot break an invariant wha
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
@@ -112,16 +113,14 @@ class Ordered:
         """Nothing to remember."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyContext:
+class PolicyContext(Struct, frozen=True):
     """What a policy is made for. tenant_weights: of tenants that are not worth 1. latency: the scheduler's model."""
 
     tenant_weights: Mapping[str, float]
     latency: LatencyModel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyEntry:
+class PolicyEntry(Struct, frozen=True, kw_only=True):
     """A policy by its name (`registry`). reason: what it does, shown where it is chosen. asks_predictor: whether it
     orders by predicted output lengths. weighs_tenants: whether `tenant_weights` mean something to it."""
 

@@ -15,8 +15,9 @@ import heapq
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.tenants.backlog import Backlog
@@ -30,8 +31,7 @@ NEAR = 0.5  # of a target: below it a prediction decides nothing, and what came 
 Mode = Literal["off", "queue", "slo", "auto"]
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """What stands between a newcomer and its first token.
 
     ahead: sequences waiting before it, all samples counted. prompt_tokens: still to be computed for those and for

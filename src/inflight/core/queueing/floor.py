@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 CHUNK = 16  # tokens of a prompt that are worth a row
 PATIENCE = 4 * CHUNK  # tokens of credit from which a newcomer waits no longer for foreground work to end
@@ -32,8 +33,7 @@ class FloorError(ValueError):
     """The share cannot be held; the sentence names it."""
 
 
-@dataclass(slots=True, eq=False)
-class Owed:
+class Owed(Struct, eq=False):
     """Of one background lane. credit: tokens that it is owed; below 0 those that it had ahead. tokens, rows, blocks:
 
     what is reserved for it in the step under construction. lately: tokens that it was to have in LATELY.

@@ -7,8 +7,9 @@ executor whether they were right. Wrong ones cost time, never tokens: what is sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from inflight.core.plugin import Plugin, check_finite_number, check_whole_number
 from inflight.core.sequence import SequenceView
@@ -42,8 +43,7 @@ class Drafter(Protocol):
         """A sequence has ended, however it did. What was kept for it may go, and its output may be remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorDrafter:
+class ExecutorDrafter(Struct, frozen=True):
     """Drafts are made by the executor, inside of the step. name: as a drafter's. most: drafts of a sequence in a step
     that it can make."""
 

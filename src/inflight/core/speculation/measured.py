@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
@@ -48,8 +49,7 @@ NOBODY: frozenset[int] = frozenset()
 NEVER = math.inf  # or rather, not before something has come that changes it
 
 
-@dataclass(slots=True)
-class _Drafted:
+class _Drafted(Struct):
     """A step with drafts, until its result is there. step: what it would take. tokens: that it would yield without
     drafts. proposals: by sequence."""
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from msgspec import Struct
+
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.options import Option, OptionValues
 from inflight.core.sequence import SequenceView
@@ -100,8 +102,7 @@ class Fixed:
         """Nothing to learn."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyContext:
+class StrategyContext(Struct, frozen=True):
     """What a strategy is made for. token_budget: most tokens of a step, where it is bounded by tokens at all. latency:
     the scheduler's model of step time."""
 
@@ -111,8 +112,7 @@ class StrategyContext:
     latency: LatencyModel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyEntry:
+class StrategyEntry(Struct, frozen=True, kw_only=True):
     """A strategy by its name (`registry`). reason: what it does, shown where it is chosen. make: raises BadOption.
 
     bounded_by: what a step of it is bounded by. "sequences": batches run to completion, and their memory is reserved.

@@ -6,11 +6,11 @@ Knows numbers and tenants' names.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(Struct):
     """places: sequences, each sample counted. tokens: known ones; samples share the prompt of the first of them."""
 
     places: int = 0

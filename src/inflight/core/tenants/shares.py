@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.core.tenants.backlog import Backlog
 
@@ -46,8 +47,7 @@ class Shares:
         return Held(places, tokens, self.weight(tenant) / self.total_weight(tenants))
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What one tenant has of a queue. places: its waiting sequences. tokens: their known ones. part: its weighted
     share, of 1."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 LONGEST_NAME = 256  # characters
 USUAL_RANK, MOST_RANK = 16, 256
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(Struct, frozen=True):
     """name: by which requests ask for it. path: where its files are. number: of this name and these files; another one
     that takes the name later has another, so that nothing that was computed with the first is found by the second."""
 

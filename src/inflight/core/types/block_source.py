@@ -9,15 +9,15 @@ have brought is computed. Places other than HOST are beside the steps on every d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from inflight.core.types.cache_changes import SharedRoot
 from inflight.core.types.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
+class Continuation(Struct, frozen=True):
     """Blocks that a source has, one behind the other. kind, place, remote_blocks: as in `Transfer`. always: they are
     brought whatever that takes, as what a peer has computed for this very request; otherwise where computing them would
     take longer."""

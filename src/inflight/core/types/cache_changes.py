@@ -6,8 +6,9 @@ the node of a block is told after that of the block before it. Knows nothing of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from inflight.core.types.adapter import Adapter
 
@@ -20,8 +21,7 @@ class SharedRoot(NamedTuple):
     adapter: Adapter | None
 
 
-@dataclass(frozen=True, slots=True)
-class BlockPublished:
+class BlockPublished(Struct, frozen=True):
     """A full block can be found from now on, on the device. parent: the node of the block before it."""
 
     node: int
@@ -29,8 +29,7 @@ class BlockPublished:
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockMoved:
+class BlockMoved(Struct, frozen=True):
     """Its content lies in the other memory from now on, or will when a transfer has ended, and can still be found."""
 
     node: int
@@ -38,15 +37,13 @@ class BlockMoved:
     to_host: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BlockDropped:
+class BlockDropped(Struct, frozen=True):
     """Its content can be found no more, nor what is chained to it."""
 
     node: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheCleared:
+class CacheCleared(Struct, frozen=True):
     """Nothing can be found any more. Numbers of nodes may be used again."""
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.records.timings import Timings
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """How a sample ended. stopped_by: the stop string or stop token id that ended it; detail: a sentence, if any.
     by_request: of an error, that the request itself left nothing to draw."""
 
@@ -34,8 +35,7 @@ class TokensEvent(NamedTuple):
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PromptScoredEvent:
+class PromptScoredEvent(Struct, frozen=True):
     """Log-probabilities of the next tokens of the prompt, from its second token on. Together they come before the
     request's first `TokensEvent`."""
 
@@ -43,8 +43,7 @@ class PromptScoredEvent:
     logprobs: tuple[TokenLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PooledEvent:
+class PooledEvent(Struct, frozen=True):
     """The vector of a pooled request, before its end."""
 
     request_id: str

@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from inflight.core.types.adapter import Adapter
 from inflight.core.types.grammar import Grammar
 from inflight.core.types.logprobs import TokenLogprob
@@ -175,15 +177,13 @@ class BatchPlan:
         return [pair for one in mine for pair in zip(one.blocks, one.remote_blocks, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(Struct, frozen=True):
     """There is work, but none may start before this time (seconds on the engine's clock)."""
 
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForTransfers:
+class WaitForTransfers(Struct, frozen=True):
     """Nothing can be computed or given back before a transfer, or the load of an adapter, that is out has ended."""
 
 
@@ -207,8 +207,7 @@ class Sampled(NamedTuple):
     waits_for: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Struct, frozen=True):
     """What the `score` of one chunk yielded, position by position: log-probabilities of the prompt's tokens, the first
     one that of token `start`. error: a sentence where there is none to be had; then the sequence's request ends."""
 
