@@ -36,6 +36,7 @@ _MODELS = ("gemma3-270m", "smollm2")  # of `inflight pull`
 _SHAPES = ("Q4_K_M", "experts-Q4_K_M")  # of random weights
 _PROMPT = "The first token of a text is"
 _LLAMA = Path(__file__).parent / "peers" / "first_token_llama.py"
+_INFLIGHT = (sys.executable, "-c", "from inflight.__main__ import main; main()")  # as the installed command does
 _READY = re.compile(rb"Ready at (http://\S+?) ")
 _TICKS = os.sysconf("SC_CLK_TCK")
 RUN, SERVE, PEER = "`inflight run`", "`inflight serve`", "llama.cpp"
@@ -106,7 +107,7 @@ def _family(pid: int) -> list[int]:
 
 def inflight_run(path: Path, threads: int, bytecode: Path) -> Cost:
     options = ["--raw", "--temperature", "0", "--max-tokens", "64", "--threads", str(threads)]
-    started = Started([sys.executable, "-m", "inflight.cli", "run", "--model", str(path), *options, _PROMPT], bytecode)
+    started = Started([*_INFLIGHT, "run", "--model", str(path), *options, _PROMPT], bytecode)
     try:
         started.first_byte()
         return started.cost()
@@ -119,7 +120,7 @@ def inflight_serve(path: Path, threads: int, bytecode: Path) -> Cost:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ["--port", str(port), "--threads", str(threads)]
-    started = Started([sys.executable, "-m", "inflight.cli", "serve", "--model", str(path), *options], bytecode)
+    started = Started([*_INFLIGHT, "serve", "--model", str(path), *options], bytecode)
     try:
         while (found := _READY.search(started.errors())) is None:
             if started.process.poll() is not None:
@@ -173,7 +174,7 @@ def _rows(path: Path, costs: dict[str, list[Cost]]) -> list[list[str]]:
 def _parts(path: Path, threads: int, bytecode: Path) -> str:
     """The line in which `inflight run --verbose` says what its start took."""
     options = ["--raw", "--verbose", "--max-tokens", "1", "--threads", str(threads)]
-    started = Started([sys.executable, "-m", "inflight.cli", "run", "--model", str(path), *options, _PROMPT], bytecode)
+    started = Started([*_INFLIGHT, "run", "--model", str(path), *options, _PROMPT], bytecode)
     try:
         started.first_byte()
         lines = started.errors().decode().splitlines()
