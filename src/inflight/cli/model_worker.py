@@ -24,11 +24,9 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.core.types.plan import Executor
+from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
 from inflight.engine.event_stream import settle
 from inflight.engine.remote.server import EngineServer
-from inflight.engine.turns.foreground import ForegroundCount
-from inflight.engine.turns.step_turns import StepTurns, TurnTakingExecutor
-from inflight.engine.turns.table import TurnDescriptors, TurnTable
 from inflight.limited_process import receive
 from inflight.server import logs
 from inflight.server.heap import give_back, settled, share_one_heap
@@ -45,8 +43,9 @@ log = logging.getLogger("inflight.server")
 
 
 class Setup(Struct, frozen=True):
-    """The first message. folder: of the sockets between the processes; serial: no other process has the same. place,
-    weight: of the engine among those that take turns on the cores; nbytes: that it was estimated to take."""
+    """The first message. folder: of the sockets between the processes; serial: no other process has the same.
+    claims: descriptor of the table by which engines share the cores; slot, weight: this engine's there. nbytes: that
+    the engine was estimated to take."""
 
     serial: int
     folder: Path
@@ -54,8 +53,8 @@ class Setup(Struct, frozen=True):
     engine: EngineSettings
     scheduling: SchedulingSettings
     nbytes: int
-    turns: TurnDescriptors
-    place: int
+    claims: int
+    slot: int
     weight: float
     record: Path | None
     verbose: bool
@@ -88,7 +87,7 @@ class _Worker:
     def __init__(self, setup: Setup, control: socket.socket):
         self._setup = setup
         self._control = Control(control, decode_to_model)
-        self._foreground = ForegroundCount(
+        self._foreground = ForegroundRequests(
             {"batch", *(name for name, lane in setup.scheduling.lanes.items() if lane.get("background"))}
         )
         self._engine: LoadedEngine | None = None
@@ -141,18 +140,20 @@ class _Worker:
             self._later(self._control.tell, Model(folder))
 
         load = partial(load_engine, setup.server, setup.engine, setup.scheduling, setup.record, setup.verbose)
-        engine, loaded = load(lambda doing: None, found, self._in_turns)
+        engine, loaded = load(lambda doing: None, found, self._sharing)
         engine.loop.watch(self._foreground)
         return loaded
 
-    def _in_turns(self, executor: Executor, device: Resolved) -> Executor:
-        """On a CPU engines compute one after the other; a GPU shares itself."""
-        if device.value != "cpu":
+    def _sharing(self, executor: Executor, device: Resolved) -> Executor:
+        """Have the engine share a CPU's cores with others; a GPU shares itself, and a single engine needs nothing."""
+        table = ClaimTable(self._setup.claims)
+        if device.value != "cpu" or table.slots == 1:
+            table.close()
             return executor
-        turns = StepTurns(TurnTable(self._setup.turns), self._setup.place, self._setup.weight)
+        share = CoreShare(table, self._setup.slot, self._setup.weight, self._foreground.any)
         if (pauses := getattr(executor, "pauses", None)) is not None:
-            pauses(turns.pass_on)
-        return TurnTakingExecutor(executor, turns, lambda: self._foreground.any)
+            pauses(share.between_layers)
+        return SharingExecutor(executor, share)
 
     def _heard(self, message: ToModel) -> None:
         told = self._tell_page(message.question) if isinstance(message, AskPage) else self._tell_frames(message)

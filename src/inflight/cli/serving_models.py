@@ -6,7 +6,6 @@ Knows the parts and the order in which they begin; which model is loaded when, t
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from inflight.cli.serving import with_weights
 from inflight.cli.serving_pool import serve_pool
 from inflight.config.setting import SettingsError
 from inflight.core.types.adapter import Adapter
-from inflight.engine.turns.table import TurnTable
+from inflight.engine.cpu_sharing import Claim, ClaimTable
 from inflight.extras import pip_install
 from inflight.models.errors import ModelError
 from inflight.server import logs
@@ -91,21 +90,21 @@ def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
     from inflight.server.model_pool.pool import ModelPool
     from inflight.server.model_pool.worker import Workers
 
-    turns = TurnTable.create(len(file.models))
-    places = {one.name: place for place, one in enumerate(file.models)}
+    claims = ClaimTable.create(len(file.models))
+    slots = {one.name: slot for slot, one in enumerate(file.models)}
     budget, sized = _sized(file)
     return ModelPool(
-        [_pool_model(one, nbytes, folder, turns, places[one.name], worker_logs) for one, nbytes in sized],
+        [_pool_model(one, nbytes, folder, claims, slots[one.name], worker_logs) for one, nbytes in sized],
         budget,
-        ModelLoader(Workers(WORKER, turns.descriptors.all)),
+        ModelLoader(Workers(WORKER, (claims.descriptor,))),
         max_wait=file.max_wait,
         default=file.default,
-        ended=lambda name: turns.clear(places[name], time.monotonic()),
+        ended=lambda name: claims.write(slots[name], Claim()),
     )
 
 
 def _pool_model(
-    one: FileModel, nbytes: int, folder: Path, turns: TurnTable, place: int, worker_logs: WorkerLogs
+    one: FileModel, nbytes: int, folder: Path, claims: ClaimTable, slot: int, worker_logs: WorkerLogs
 ) -> PoolModel:
     from inflight.cli.model_worker import Setup
     from inflight.server.model_pool.pool_model import PoolModel
@@ -120,8 +119,8 @@ def _pool_model(
                 engine=one.engine,
                 scheduling=one.scheduling,
                 nbytes=nbytes,
-                turns=turns.descriptors,
-                place=place,
+                claims=claims.descriptor,
+                slot=slot,
                 weight=one.weight,
                 record=one.record,
                 verbose=worker_logs.verbose,
