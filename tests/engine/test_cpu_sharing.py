@@ -30,6 +30,8 @@ from inflight.engine.cpu_sharing import (
     LOOK_SECONDS,
     MAX_POLL_SECONDS,
     MAX_WAIT_RATIO,
+    MAX_WAIT_SECONDS,
+    OVERDUE,
     RETURN_SECONDS,
     SLICE_SECONDS,
     Claim,
@@ -213,7 +215,7 @@ def test_no_engine_waits_for_ever(engines: list[Engine]) -> None:
     with Simulation(engines) as simulation:
         simulation.machine.run(4.0)
         for one in engines:
-            longest_layer = one.layer_seconds + LOOK_SECONDS
+            longest_layer = one.layer_seconds + LOOK_SECONDS  # the longest time between two looks
             assert simulation.longest_wait(one) <= MAX_WAIT_RATIO * longest_layer + MAX_POLL_SECONDS
 
 
@@ -306,6 +308,30 @@ def test_a_claim_that_is_not_renewed_is_void(rig: Rig) -> None:
     assert CLAIM_SECONDS <= rig.waits() <= CLAIM_SECONDS + MAX_POLL_SECONDS
 
 
+def test_a_wait_ends_whatever_others_and_the_system_do(rig: Rig) -> None:
+    """The process was stopped within a layer for a day, and the other engine never rests."""
+    rig.share._layer_seconds = 86_400.0
+    rig.while_asleep = rig.other
+    rig.other()
+    rig.share.begin()
+    assert rig.now <= 100.0 + MAX_WAIT_SECONDS + MAX_POLL_SECONDS
+    assert rig.table.read(0).level == OVERDUE
+    rig.share.end()
+    assert rig.table.read(0).level == FOREGROUND
+
+
+def test_a_wait_that_is_interrupted_is_no_claim(rig: Rig) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    rig.other()
+    rig.while_asleep = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        SharingExecutor(Recording(rig), rig.share).submit(STEP)
+    claim = rig.table.read(0)
+    assert not claim.computes and claim.used <= 0.0 and claim.expires <= rig.now + RETURN_SECONDS
+
+
 def test_a_supervisor_clears_the_slot_of_an_engine_that_has_ended(rig: Rig) -> None:
     rig.other()
     rig.while_asleep = lambda: rig.table.write(1, Claim())
@@ -341,12 +367,6 @@ def test_without_others_there_is_no_wait(rig: Rig) -> None:
     rig.share.end()
     assert rig.slept == 0 and rig.share.paused_seconds == 0
     assert rig.table.read(0).used == pytest.approx(7.5 * MS)
-
-
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_weight_that_is_none_is_refused(rig: Rig, weight: float) -> None:
-    with pytest.raises(ValueError, match=f"weight of an engine is {weight}; give a number above 0"):
-        CoreShare(rig.table, 0, weight, bool)
 
 
 class Done:

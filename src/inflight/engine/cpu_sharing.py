@@ -4,7 +4,8 @@ Each engine has a thread on every core, so two that compute at once slow each ot
 between two layers while another one goes first. An engine with foreground requests goes before one that has background
 requests only; equals share by weight. Each process writes one slot of shared memory and reads the others. There is no
 lock: two engines that decide at the same moment compute side by side for a layer, and the claim of a process that died
-expires. No wait is longer than MAX_WAIT_RATIO times the longest layer that the waiting engine computed before.
+expires. Each wait is bounded, whatever others do. nice cannot replace this: its shares are those of single threads, and
+a layer waits for all of its threads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, Ste
 from inflight.core.types.request import Request, RequestRefused
 
 BACKGROUND, FOREGROUND, OVERDUE = 0.0, 1.0, 2.0  # levels: a higher one goes first
-MAX_WAIT_RATIO = 99  # an engine that waited for so many times its longest layer computes one, whatever others do
+MAX_WAIT_RATIO, MAX_WAIT_SECONDS = 99, 30.0  # of waiting over its longest layer; then an engine computes one anyway
 SLICE_SECONDS = 0.005  # that an engine computes beyond its share before an equal goes first
 CREDIT_SECONDS = 0.02  # of its share that an engine may make up for after a rest
 RETURN_SECONDS = 0.002  # after a step, in which the next step of foreground requests is expected
@@ -36,23 +37,16 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.004  # between two looks while it
 
 
 class Claim(NamedTuple):
-    """What one engine wants of the cores, as it stands in its slot.
+    """An engine's claim to the cores."""
 
-    Attributes:
-        expires: When the claim becomes void, on the clock that all processes share; 0 for none.
-        level: BACKGROUND, FOREGROUND or OVERDUE.
-        computes: 1 while the engine computes, 0 while it waits.
-        used: Its virtual time: seconds computed over its weight.
-    """
-
-    expires: float = 0.0
+    expires: float = 0.0  # when it becomes void, on the clock that all processes share; 0: the engine has none
     level: float = BACKGROUND
-    computes: float = 0.0
-    used: float = 0.0
+    computes: float = 0.0  # 1 while the engine computes, 0 while it waits
+    used: float = 0.0  # virtual time of the engine: seconds computed over its weight
 
 
 class ClaimTable:
-    """The slots of all engines, in memory that a server's processes share through an inherited descriptor."""
+    """The claims of all engines, in memory that processes share through an inherited descriptor."""
 
     def __init__(self, descriptor: int):
         self.descriptor = descriptor
@@ -87,14 +81,8 @@ class ClaimTable:
 
 
 def goes_first(other: Claim, mine: Claim, slack: float, now: float) -> bool:
-    """Return whether an engine waits for another one.
-
-    Args:
-        other: The claim of the other engine.
-        mine: Its own claim.
-        slack: Virtual time that an engine which computes may be ahead of an equal that waits.
-        now: On the clock of the claims.
-    """
+    """Return whether an engine with one claim waits for an engine with the other claim. An engine that computes may be
+    ahead of an equal that waits by `slack` of virtual time."""
     if other.expires <= now or other.level < mine.level:
         return False
     if other.level > mine.level or other.computes > mine.computes:
@@ -114,18 +102,8 @@ class CoreShare:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Raise ValueError for a weight that is not above 0.
-
-        Args:
-            table: Shared with the other engines.
-            slot: This engine's own.
-            weight: Its part of the time in proportion to its equals' weights.
-            has_foreground: Return whether the engine has foreground requests; asked again while it waits.
-            clock: Seconds on a clock that all processes share.
-            sleep: Wait for so many seconds of that clock.
-        """
-        if not 0 < weight < math.inf:
-            raise ValueError(f"The weight of an engine is {weight}; give a number above 0.")
+        """weight: of the time, in proportion to its equals' weights. has_foreground: whether the engine has foreground
+        requests; asked again while it waits. clock, sleep: of a clock that all processes share, in seconds."""
         self._table, self._slot, self._weight = table, slot, weight
         self._has_foreground, self._clock, self._sleep = has_foreground, clock, sleep
         self._claim = Claim()
@@ -152,31 +130,28 @@ class CoreShare:
     def end(self) -> None:
         """End the step. If there are more foreground requests, others leave the cores to the next step for a moment."""
         now = self._clock()
-        self._charge(now)
+        if self._in_step:
+            self._charge(now)
         self._in_step = False
         self._join(now)
         self._publish(expires=now + RETURN_SECONDS if self._claim.level == FOREGROUND else 0.0, computes=0.0)
 
     def _wait(self, now: float) -> None:
         began = now
-        overdue = began + MAX_WAIT_RATIO * max(self._layer_seconds, LOOK_SECONDS)
-        while self._is_behind(now):
+        overdue = began + min(MAX_WAIT_RATIO * max(self._layer_seconds, LOOK_SECONDS), MAX_WAIT_SECONDS)
+        while any(goes_first(one, self._claim, SLICE_SECONDS / self._weight, now) for one in self._others()):
             if now >= overdue:
                 self._claim = self._claim._replace(level=OVERDUE)
                 break
             self._publish(expires=now + CLAIM_SECONDS, computes=0.0)
             self._sleep(min(max((now - began) / 8, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
-            now = self._clock()
+            now = self._looked = self._clock()
             self._join(now)
         if now > began:
             self.paused_seconds += now - began
             self._layer_seconds = 0.0
         self._looked = now
         self._publish(expires=now + CLAIM_SECONDS, computes=1.0)
-
-    def _is_behind(self, now: float) -> bool:
-        slack = SLICE_SECONDS / self._weight
-        return any(goes_first(other, self._claim, slack, now) for other in self._others())
 
     def _others(self) -> list[Claim]:
         return [self._table.read(slot) for slot in range(self._table.slots) if slot != self._slot]
