@@ -10,11 +10,12 @@ from pathlib import Path
 
 from benchmarks.gguf_shapes import write_gguf
 from benchmarks.results import write_section
-from benchmarks.several_models import equal_load, neighbours, switch
+from benchmarks.several_models import equal_load, equals, neighbours, switch
 
 TITLES = {
     "switch": "Several models: a switch beside a start",
     "equal-load": "Several models: two of equal load, room for one",
+    "equals": "Several models: two of equal load, room for both",
     "neighbours": "Several models: a chat beside an embedder",
 }
 
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     if asked.part == "neighbours":
         body = neighbours.report(asked.turns, asked.seconds)
+    elif asked.part == "equals":
+        body = equals.report(asked.turns, asked.seconds)
     else:
         with tempfile.TemporaryDirectory() as folder:
             file = write_gguf(Path(folder) / "qwen2.5-0.5b.gguf", "Q8_0")
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.several_models", description=__doc__)
     parser.add_argument("--part", choices=list(TITLES), default="switch")
-    parser.add_argument("--turns", type=int, default=10, help="of switch and neighbours (default 10)")
+    parser.add_argument("--turns", type=int, default=10, help="of switch, equals and neighbours (default 10)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a turn, of equal-load (default 10)")
     parser.add_argument("--rate", type=float, default=2.0, help="calls a second of equal-load (default 2)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")

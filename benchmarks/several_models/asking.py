@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +18,26 @@ from benchmarks.served import Server
 TEXT_TOKENS = 128
 
 
-def models_server(folder: Path, text: str) -> Server:
-    """text: the models file."""
+def models_server(folder: Path, text: str, *under: str) -> Server:
+    """Start a server of a models file, under a command such as `nice -n 19`.
+
+    Args:
+        folder: Where the file is written, one server in each.
+        text: The models file.
+        under: The command's words.
+    """
     path = folder / "models.toml"
     path.write_text(text, encoding="utf-8")
-    return Server("--models", str(path))
+    if not under:
+        return Server("--models", str(path))
+    program = (*under[1:], sys.executable, "-m", "inflight.cli")
+    return Server("--models", str(path), python=under[0], program=program)
+
+
+def model_table(name: str, folder: str, *options: str) -> str:
+    """Return the table of a pinned model with random weights in a models file. folder: with its config.json."""
+    lines = (f"[models.{name}]", f'model = "{folder}"', 'load-format = "dummy"', "pin = true", *options)
+    return "\n".join(lines) + "\n"
 
 
 def first_answer(port: int, model: str) -> float:
