@@ -44,6 +44,26 @@ constexpr bool has_int8_dot = false;
 INLINE vi dot4(vi sums, vu, vu) { return sums; }
 #endif
 
+// The same with four signed bytes that are one for all lanes, which NEON takes from a lane of a register.
+INLINE vi dot4_by_one(vi sums, vu bytes, std::uint32_t four) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  return (vi)vusdotq_lane_s32((int32x4_t)sums, (uint8x16_t)bytes, (int8x8_t)uint32x2_t{four, 0}, 0);
+#else
+  return dot4(sums, bytes, all(four));
+#endif
+}
+
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool has_signed_dot_alone = true;
+// The same of signed bytes on both sides.
+INLINE vi dot4_of_signed_by_one(vi sums, vu bytes, std::uint32_t four) {
+  return (vi)vdotq_lane_s32((int32x4_t)sums, (int8x16_t)bytes, (int8x8_t)uint32x2_t{four, 0}, 0);
+}
+#else
+constexpr bool has_signed_dot_alone = false;
+INLINE vi dot4_of_signed_by_one(vi sums, vu, std::uint32_t) { return sums; }
+#endif
+
 // Of sums that pass 32 bits on the way, as instructions for such sums do; what is taken off at the end brings them
 // back.
 INLINE vi wrapping_sum(vi a, vi b) { return (vi)((vu)a + (vu)b); }

@@ -38,7 +38,12 @@ constexpr int lanes = 4;
 constexpr int tile_tokens = 2, rows_of_two_panels = 0;  // 8 sums in 16 registers
 constexpr int query_tokens = 2, query_panels = 1;
 #endif
-constexpr int vectors = 16 / lanes;              // of a panel
+constexpr int vectors = 16 / lanes;  // of a panel
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int registers = 32;
+#else
+constexpr int registers = 16;
+#endif
 
 using vf = float __attribute__((vector_size(lanes * 4)));
 using vi = std::int32_t __attribute__((vector_size(lanes * 4)));

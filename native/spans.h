@@ -12,12 +12,17 @@ namespace inflight::INFLIGHT_ISA {
 // bits are unpacked once for all rows, four to a lane of each half of a byte. near() is called once for each line of
 // codes.
 
+// The dot products of a span. What they meet is bytes that have 128 added, as they are in memory, or signed ones.
+using SpanDot = Either<has_signed_dot_alone, SignedBytes, Bytes<>>::type;
+INLINE vu as_met(vu bytes) { return has_signed_dot_alone ? bytes ^ 0x80808080u : bytes; }
+INLINE std::int32_t from_added(std::int32_t sum) { return has_signed_dot_alone ? 0 : -128 * sum; }
+
 // What the sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, times Σ x.
 INLINE std::int32_t from_code_0(std::int32_t sum, const ByteTable& meanings) { return sum * (meanings.first - 128); }
 
 // Met by int8's dot products: linear codes as they are, others looked up, with 128 added as in int8.
 struct NibblesByBytes {
-  using Dot = Bytes<>;
+  using Dot = SpanDot;
   using X = Dot::X;
   using Sum = vf;
   static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4, inputs_per_line = 8;
@@ -27,11 +32,13 @@ struct NibblesByBytes {
     if (meanings.linear) {
       add_bytes<lines>(sums, codes, as_it_is, x, near);
     } else {
-      add_bytes<lines>(sums, codes, meanings, x, near);
+      ByteTable met = meanings;
+      met.table = as_met(met.table);
+      add_bytes<lines>(sums, codes, met, x, near);
     }
   }
   INLINE static std::int32_t first(std::int32_t sum, const ByteTable& meanings) {
-    return meanings.linear ? from_code_0(sum, meanings) : -128 * sum;
+    return meanings.linear ? from_code_0(sum, meanings) : from_added(sum);
   }
 
  private:
@@ -122,7 +129,7 @@ using Nibbles = Either<has_int8_dot || !has_byte_pairs, NibblesByBytes, NibblesB
 
 // Weights of 8 bits: their signed value + 128, which is taken off before a block's sums begin.
 struct Octets {
-  using Dot = Bytes<>;
+  using Dot = SpanDot;
   using X = Dot::X;
   using Sum = vf;
   static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4, inputs_per_line = 4;
@@ -132,12 +139,12 @@ struct Octets {
     for (int line = 0; line < lines; ++line, codes += group_lanes * 4) {
       vu w[N];
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) w[n] = load<vu>(codes + n * sizeof(vu));
+      for (int n = 0; n < N; ++n) w[n] = as_met(load<vu>(codes + n * sizeof(vu)));
       near(), Dot::template step<M, N>(sums, w, x, line);
     }
     x.advance(lines * x_per_step);
   }
-  INLINE static std::int32_t first(std::int32_t sum, const ByteTable&) { return -128 * sum; }
+  INLINE static std::int32_t first(std::int32_t sum, const ByteTable&) { return from_added(sum); }
 };
 
 // Whether weights are codes in spans.

@@ -106,10 +106,10 @@ struct BytesByBytes {  // with the machine's dot product
   INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vu four = all(static_cast<std::uint32_t>(x(m, i)));
+      const std::uint32_t four = x(m, i);
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n)
-        sums[m][n] = weights_signed ? dot4(sums[m][n], four, w[n]) : dot4(sums[m][n], w[n], four);
+        sums[m][n] = weights_signed ? dot4(sums[m][n], all(four), w[n]) : dot4_by_one(sums[m][n], w[n], four);
     }
   }
 };
@@ -154,6 +154,23 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
         sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
         in_register(sums[m][n]);
       }
+    }
+  }
+};
+
+// Weights and x both as signed bytes, where the machine's dot product takes no others: BytesByBytes adds there to each
+// sum what makes up for the sign.
+struct SignedBytes {
+  using X = x_lane;
+  using Sum = vi;
+  static constexpr int x_per_step = 1, values_per_step = 4;
+  template <int M, int N, class Rows>
+  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const std::uint32_t four = x(m, i);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) sums[m][n] = dot4_of_signed_by_one(sums[m][n], w[n], four);
     }
   }
 };

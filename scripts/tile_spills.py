@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUILDS = Path(__file__).parents[1] / "build"
+CROSS = "aarch64/native"  # what scripts/try_aarch64 compiles
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)[ \t]*(.*)$", re.MULTILINE)
 _TILE = re.compile(r"inflight::(\w+)::(tile\w*<.*>)\(")
 _BRANCH_TARGET = re.compile(r"\b(?:0x)?([0-9a-f]+) <")
@@ -52,14 +53,22 @@ class _Instruction:
     operands: str
 
 
-def disassembler() -> str | None:
-    """Return the path of objdump, GNU's or LLVM's, if there is one."""
-    return shutil.which("objdump") or shutil.which("llvm-objdump")
+def disassembler(prefix: str = "") -> str | None:
+    """Return the path of objdump, GNU's or LLVM's, if there is one.
+
+    Args:
+        prefix: That of GNU's for another architecture.
+    """
+    return shutil.which(f"{prefix}objdump") or shutil.which("llvm-objdump")
 
 
-def built_objects() -> list[Path]:
-    """Return the kernels' objects of this checkout's last build; none where there was none."""
-    builds = sorted(BUILDS.glob("*/_native.sources"), key=lambda file: file.stat().st_mtime)
+def built_objects(folder: str = "*") -> list[Path]:
+    """Return the kernels' objects of this checkout's last build; none where there was none.
+
+    Args:
+        folder: Where builds are, below the checkout's: those of this machine, or CROSS.
+    """
+    builds = sorted(BUILDS.glob(f"{folder}/_native.sources"), key=lambda file: file.stat().st_mtime)
     return sorted(builds[-1].parent.glob("CMakeFiles/*.dir/*.cpp.o")) if builds else []
 
 

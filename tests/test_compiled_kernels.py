@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inflight.execution.backends import native
-from scripts.tile_spills import built_objects, disassembler, tiles_in, tiles_of
+from scripts.tile_spills import CROSS, Tile, built_objects, disassembler, tiles_in, tiles_of
 
 NATIVE = Path(__file__).parents[1] / "native"
 # Vectors that a tile may store to the stack in a pass of its innermost loops, by GCC: four steps of plain products, or
@@ -18,6 +18,7 @@ NATIVE = Path(__file__).parents[1] / "native"
 # registers. A figure may only fall. The portable set looks codes up by way of the stack. Products by tile registers are
 # not counted: the compiler does not allocate those, and sums of a span are written to memory on purpose.
 BOUNDS = {"avx512_bf16": 0, "avx512_vnni": 0, "avx512": 18, "avx2_vnni": 39, "avx2": 64, "portable": 705}
+CROSS_BOUNDS = {"neon_bf16": 1, "neon_dotprod": 1, "portable": 1}  # of what scripts/try_aarch64 compiled, if it did
 
 # Of some features an instruction that no other one has.
 INSTRUCTIONS = {
@@ -70,11 +71,9 @@ ARM = """
 """
 
 
-@pytest.fixture
-def build() -> Path:
-    """The folder in which these sources were compiled by GCC, for all instruction sets or some."""
-    objects = built_objects()
-    if disassembler() is None:
+def current_build(objects: list[Path], objdump: str | None) -> Path:
+    """Return the folder in which these sources were compiled by GCC, for all instruction sets or some."""
+    if objdump is None:
         pytest.skip("neither objdump nor llvm-objdump is here to read the compiled kernels")
     if not objects:
         pytest.skip(
@@ -90,6 +89,11 @@ def build() -> Path:
     return folder
 
 
+@pytest.fixture
+def build() -> Path:
+    return current_build(built_objects(), disassembler())
+
+
 def test_vectors_that_are_stored_to_the_stack_in_loops_are_counted() -> None:
     framed, frameless = tiles_in(X86)
     assert (framed.isa, framed.name, framed.inner, framed.outer) == ("avx2", "tile<Floats, 6, 1, 0>", 1, 3)
@@ -99,11 +103,20 @@ def test_vectors_that_are_stored_to_the_stack_in_loops_are_counted() -> None:
     assert (arm.isa, arm.inner, arm.outer) == ("dotprod", 2, 0)
 
 
-def test_compiled_tiles_keep_their_sums_in_registers(build: Path) -> None:
-    tiles = tiles_of(built_objects(), str(disassembler()))
-    spilled = [one for one in tiles if one.inner > BOUNDS[one.isa]]
+def assert_within(tiles: list[Tile], bounds: dict[str, int]) -> None:
+    spilled = [one for one in tiles if one.inner > bounds[one.isa]]
     assert not spilled, "a tile has more sums than registers: python scripts/tile_spills.py lists them"
     assert len(tiles) >= 10 * len({one.isa for one in tiles}), "tiles are found by their name"
+
+
+def test_compiled_tiles_keep_their_sums_in_registers(build: Path) -> None:
+    assert_within(tiles_of(built_objects(), str(disassembler())), BOUNDS)
+
+
+def test_tiles_for_aarch64_keep_their_sums_in_registers() -> None:
+    objects, objdump = built_objects(CROSS), disassembler("aarch64-linux-gnu-")
+    current_build(objects, objdump)
+    assert_within(tiles_of(objects, str(objdump)), CROSS_BOUNDS)
 
 
 def test_a_kernel_has_no_instructions_of_features_that_its_set_does_not_ask_for(build: Path) -> None:
