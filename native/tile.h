@@ -60,6 +60,14 @@ struct Work {
   Ahead ahead;
 };
 
+template <int M, int N, class Sum>
+INLINE void store_sums(float* to, const Sum (&sums)[M][N]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(to + m * group_lanes + n * lanes, sums[m][n]);
+}
+
 template <class F, int M, int P, int fetched>
 __attribute__((noinline)) void tile(const Work<F>& work) {
   constexpr int N = P * vectors;
@@ -86,10 +94,7 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   int i = 0;
   for (; i + 4 <= steps; i += 4) one(i), one(i + 1), one(i + 2), one(i + 3);
   for (; i < steps; ++i) one(i);
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
+  store_sums(work.sums, sums);
 }
 
 // A span's sums in whole numbers, times the scales of x and of the weights, are added to those in float32; then what
@@ -152,14 +157,7 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * group_lanes + n * lanes);
-  float* const to = work.sums;
-  const auto put = [&]() __attribute__((always_inline)) {
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) store(to + m * group_lanes + n * lanes, sums[m][n]);
-  };
-  if (in_memory<M, N> && work.fresh) put();
+  if constexpr (in_memory<M, N>) store_sums(work.sums, sums);
 
   Rows<F, M> x(work.x, work.x_stride);
   constexpr std::int64_t lines = inputs / F::inputs_per_line;
@@ -167,9 +165,7 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
   const bool offsets = work.spans.offsets;
   const ByteTable meanings(work.spans.meanings);
   const char *at = reinterpret_cast<const char*>(work.w), *ahead = static_cast<const char*>(work.ahead.at);
-  const std::int64_t lane = work.lane;
-  const int steps = work.steps;
-  for (int step = 0; step < steps; ++step, at += step_bytes) {
+  for (int step = 0; step < work.steps; ++step, at += step_bytes) {
     vi dots[M][N];
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
@@ -183,17 +179,17 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     const auto near = [&]() __attribute__((always_inline)) {
       for (int i = 0; i < fetched; ++i, line_ahead += 64) prefetch_to_l2(line_ahead);
     };
-    F::template add<lines>(dots, at + (head + lane) * 4, meanings, x, near);
+    F::template add<lines>(dots, at + (head + work.lane) * 4, meanings, x, near);
     if (fetched) ahead += fetched == 2 ? step_bytes : step_bytes / 2;
-    const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + lane;
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + work.lane;
     if constexpr (in_memory<M, N>) {
-      offsets ? add_scaled<true>(to, dots, scales, x) : add_scaled<false>(to, dots, scales, x);
+      offsets ? add_scaled<true>(work.sums, dots, scales, x) : add_scaled<false>(work.sums, dots, scales, x);
     } else {
       add_scaled(sums, dots, scales, offsets, x);
     }
     x.advance(2);
   }
-  if (!in_memory<M, N>) put();
+  if constexpr (!in_memory<M, N>) store_sums(work.sums, sums);
 }
 
 // Whether F brings a tile of its own (amx.cpp): F::run for up to F::tile_rows rows by both panels, in whole
