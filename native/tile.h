@@ -97,30 +97,8 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   store_sums(work.sums, sums);
 }
 
-// A span's sums in whole numbers, times the scales of x and of the weights, are added to those in float32; then what
-// its offsets add. Each product is rounded before it is added: the same bits on every instruction set.
-template <int M, int N, class Rows>
-INLINE void add_scaled(vf (&sums)[M][N], const vi (&dots)[M][N], const std::uint16_t* scales, bool offsets,
-                       const Rows& x) {
-#pragma GCC unroll 16
-  for (int n = 0; n < N; ++n) {
-    const vf scale = load_f16(scales + n * lanes);
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const vf of_x = all(of_bits(static_cast<std::uint32_t>(x(m, 0))));
-      sums[m][n] += __builtin_convertvector(dots[m][n], vf) * of_x * scale;
-    }
-  }
-  if (!offsets) return;
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-    const vf together = all(of_bits(static_cast<std::uint32_t>(x(m, 1))));
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) sums[m][n] += together * load_f16(scales + group_lanes + n * lanes);
-  }
-}
-
-// The same to sums in memory. What is read of the scales is read before any of the sums is written.
+// A span's sums in whole numbers, times the scales of x and of the weights, are added to sums in memory; then what its
+// offsets add. What is read of the scales is read before any of the sums is written.
 template <bool offsets, int M, int N, class Rows>
 INLINE void add_scaled(float* sums, const vi (&dots)[M][N], const std::uint16_t* scales, const Rows& x) {
   vf scale[N], offset[N];
@@ -184,8 +162,26 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + work.lane;
     if constexpr (in_memory<M, N>) {
       offsets ? add_scaled<true>(work.sums, dots, scales, x) : add_scaled<false>(work.sums, dots, scales, x);
-    } else {
-      add_scaled(sums, dots, scales, offsets, x);
+      x.advance(2);
+      continue;
+    }
+    // Each product is rounded before it is added: the same bits on every instruction set.
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const vf scale = load_f16(scales + n * lanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const vf of_x = all(of_bits(static_cast<std::uint32_t>(x(m, 0))));
+        sums[m][n] += __builtin_convertvector(dots[m][n], vf) * of_x * scale;
+      }
+    }
+    if (offsets) {
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const vf together = all(of_bits(static_cast<std::uint32_t>(x(m, 1))));
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) sums[m][n] += together * load_f16(scales + group_lanes + n * lanes);
+      }
     }
     x.advance(2);
   }
