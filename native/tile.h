@@ -60,14 +60,6 @@ struct Work {
   Ahead ahead;
 };
 
-template <int M, int N, class Sum>
-INLINE void store_sums(float* to, const Sum (&sums)[M][N]) {
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) store(to + m * group_lanes + n * lanes, sums[m][n]);
-}
-
 template <class F, int M, int P, int fetched>
 __attribute__((noinline)) void tile(const Work<F>& work) {
   constexpr int N = P * vectors;
@@ -94,7 +86,18 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   int i = 0;
   for (; i + 4 <= steps; i += 4) one(i), one(i + 1), one(i + 2), one(i + 3);
   for (; i < steps; ++i) one(i);
-  store_sums(work.sums, sums);
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
+}
+
+template <int M, int N, class Sum>
+INLINE void store_sums(float* to, const Sum (&sums)[M][N]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(to + m * group_lanes + n * lanes, sums[m][n]);
 }
 
 // A span's sums in whole numbers, times the scales of x and of the weights, are added to sums in memory; then what its
@@ -185,7 +188,11 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
     }
     x.advance(2);
   }
-  if constexpr (!in_memory<M, N>) store_sums(work.sums, sums);
+  if constexpr (in_memory<M, N>) return;
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
 }
 
 // Whether F brings a tile of its own (amx.cpp): F::run for up to F::tile_rows rows by both panels, in whole
