@@ -85,7 +85,7 @@ def test_when_the_time_is_over_a_first_round_is_still_whole(
     printed = capsys.readouterr().out
     assert "Medians of 1 round;" in printed
     assert "| compared at | engine | layers | output projection | decode 1 |" in printed
-    assert "| int8 | inflight | int8 by channel | bf16 |" in printed
+    assert "| int8 | inflight | int8, groups of 32 | bf16 |" in printed
 
 
 @pytest.mark.wide
