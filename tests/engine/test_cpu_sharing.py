@@ -76,25 +76,25 @@ class Machine:
         self._idle.acquire()
 
     def sleep(self, seconds: float) -> None:
-        turn = threading.Semaphore(0)
-        heapq.heappush(self._wakes, (self.now + seconds, next(self._numbers), turn))
+        baton = threading.Semaphore(0)
+        heapq.heappush(self._wakes, (self.now + seconds, next(self._numbers), baton))
         self._idle.release()
-        turn.acquire()
+        baton.acquire()
         if self._is_over:
             raise Ended
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
         while self._wakes and self._wakes[0][0] <= end:
-            self.now, _, turn = heapq.heappop(self._wakes)
-            turn.release()
+            self.now, _, baton = heapq.heappop(self._wakes)
+            baton.release()
             self._idle.acquire()
         self.now = end
 
     def stop(self) -> None:
         self._is_over = True
-        for *_, turn in self._wakes:
-            turn.release()
+        for *_, baton in self._wakes:
+            baton.release()
             self._idle.acquire()
 
 
