@@ -1,7 +1,7 @@
 """A model's process under `inflight serve --models`: `python -m inflight.cli.model_worker CONTROL`, an open descriptor.
 
 Builds an engine as `inflight serve` does, and serves it to the process that has HTTP. Obeys what comes over CONTROL
-instead of signals, and ends when CONTROL does. Before it is told what to load, it loads modules.
+instead of signals, and ends when CONTROL does. Before it gets the message of what to load, it loads modules.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
-    import inflight.build  # noqa: F401  numpy and the kernels, while nobody waits for them
+    import inflight.build  # noqa: F401  numpy and the kernels, before a request waits for them
 
     try:
         setup = _decode(receive(control))
@@ -95,7 +95,7 @@ class _Worker:
         self._pages: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
-        """Until nobody wants it any more, or it works no more. Returns the exit code."""
+        """Serve until the server closes the control socket, or the engine stops. Return the exit code."""
         loop = asyncio.get_running_loop()
         self._later = loop.call_soon_threadsafe
         listening = loop.create_task(self._control.listen(self._heard))
@@ -110,7 +110,7 @@ class _Worker:
         return code
 
     async def _serve(self) -> int:
-        """Until the engine works no more."""
+        """Load the engine and serve it until it stops. Return the exit code."""
         try:
             engine = await in_own_thread(self._load, LOADER)
         except Exception as error:
@@ -167,7 +167,7 @@ class _Worker:
             try:
                 page = Page(question, *await self._engine.page())
             except Exception:  # a mistake in counting is no reason to stop
-                log.exception("the metrics could not be told")
+                log.exception("the metrics could not be written")
         self._control.tell(page)
 
     async def _tell_frames(self, asked: AskFrames) -> None:
@@ -180,8 +180,8 @@ class _Worker:
 
 
 def _resident_bytes() -> int:
-    """What this process has of the machine's memory, its share of what it has together with others; 0 where the system
-    does not tell."""
+    """Return this process's memory in bytes, with its part of what it shares with others; 0 where the system does not
+    report it."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from inflight.server.model_pool.pool_model import PoolModel
 
 WORKER = "inflight.cli.model_worker"
-MEMORY_SHARE = 0.8  # of what is free, where nobody says how much
-LEAST_KV_BYTES = 1 << 28
+MEMORY_SHARE = 0.8  # of what is free, where the models file gives no memory
+MIN_KV_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLogs:
-    """How models' processes tell what they do."""
+    """How models' processes log."""
 
     verbose: bool
     log_format: logs.Format
@@ -50,7 +50,7 @@ class WorkerLogs:
 def serve_models(
     settings: ServerSettings, file: ModelsFile, tenants: Tenants, worker_logs: WorkerLogs, *, started: float
 ) -> int:
-    """Runs until it is told to stop; returns the exit code."""
+    """Run until a signal stops the server. Return the exit code."""
     _check_zmq()
     share_one_heap()
     logs.configure(worker_logs.log_format, worker_logs.log_level)
@@ -150,11 +150,11 @@ def _sized(file: ModelsFile) -> tuple[int, Sequence[tuple[FileModel, int]]]:
             f"--models {file.path}: memory is {budget / GIB:g} GiB, and {free.limited_by} has {free.total / GIB:.1f}; "
             "lower it."
         )
-    most_kv = max(LEAST_KV_BYTES, budget // (2 * len(file.models)))
+    max_kv = max(MIN_KV_BYTES, budget // (2 * len(file.models)))
     sized = []
     for one in file.models:
         try:
-            needs = memory_needs(one.engine, one.scheduling, most_kv)
+            needs = memory_needs(one.engine, one.scheduling, max_kv)
         except (ModelError, SettingsError) as error:
             raise SettingsError(f"--models {file.path}, [models.{one.name}]: {error}") from None
         nbytes = needs.nbytes if one.size is None else int(one.size * GIB)
