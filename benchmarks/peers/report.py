@@ -84,6 +84,13 @@ def _answers_worse(contest: Contest) -> list[str]:
     return [name for name, value in kl.items() if value > max(SAME_KL, WORSE * kl[OURS])]
 
 
+def _left_out(contest: Contest) -> list[str]:
+    """Return the peers that ratios leave out: those whose answers are worse, unless that is all of them."""
+    worse = _answers_worse(contest)
+    others = [name for name in _took_part(contest) if name not in (OURS, *worse)]
+    return worse if others else []
+
+
 def _took_part(contest: Contest) -> list[str]:
     return [engine.name for engine in contest.engines if engine.name in contest.versions]
 
@@ -111,8 +118,8 @@ def _row(measure: Measure, contest: Contest, engines: Sequence[str], ceilings: C
     figures = [one for one in contest.figures if one.measure == measure.title and one.counts]
     row = [measure.title, *(_median(measure, contest, engine) for engine in engines)]
     if measure not in (KL, TOP_1):
-        worse = _answers_worse(contest)
-        figures = [one for one in figures if one.engine not in worse]
+        left_out = _left_out(contest)
+        figures = [one for one in figures if one.engine not in left_out]
     found = ratios(measure, figures)
     row.append(spread(found, 2, "×") if found else "-")
     asked = measure.asked.get(contest.precision)
@@ -128,10 +135,15 @@ def _sentences(contest: Contest, engines: Sequence[str]) -> Iterator[str]:
         yield f"{engine} {contest.versions[engine]}."
     yield from contest.absent.values()
     yield from contest.unjudged.values()
-    if worse := _answers_worse(contest):
+    if left_out := _left_out(contest):
         yield (
             f"Ratios are to peers whose KL is {WORSE:g} times inflight's or less, or below {SAME_KL:g} nats; so "
-            f"{', '.join(worse)} {'are' if len(worse) > 1 else 'is'} left out of them."
+            f"{', '.join(left_out)} {'are' if len(left_out) > 1 else 'is'} left out of them."
+        )
+    elif _answers_worse(contest):
+        yield (
+            f"No peer's KL is {WORSE:g} times inflight's or less: ratios are to all of them, though their answers are "
+            "further from float32."
         )
     missed = sorted({(one.measure, one.round) for one in contest.figures if not one.counts})
     if missed:

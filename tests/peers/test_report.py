@@ -122,6 +122,12 @@ def test_peers_whose_answers_nobody_could_tell_from_float32_are_compared() -> No
     assert cells(text, DECODE)[4] == "0.50×" and "left out" not in text
 
 
+def test_where_all_peers_answer_worse_they_are_all_compared() -> None:
+    text = report([judged({"inflight": 0.01, "one": 0.02, "two": 0.03})])
+    assert cells(text, DECODE)[4] == "0.50×" and "left out" not in text
+    assert "No peer's KL is 1.2 times inflight's or less" in text
+
+
 def test_an_engine_that_gives_no_answers_has_a_dash_and_the_reason() -> None:
     found = judged({"inflight": 0.01, "one": 0.01})
     found.unjudged["two"] = "two ended with status 1: no logits."
