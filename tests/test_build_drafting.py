@@ -14,13 +14,13 @@ from inflight.build import Engine, build_engine, drafting
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.observers import EngineObserver
 from inflight.models.errors import ModelError
+from inflight.testing.eager_speculation import EagerSpeculation
 from inflight.text import TokenizerError
 
 

@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 
 from inflight.build import drafting
 from inflight.config.setting import SettingsError
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.execution import computing
 from inflight.execution.computing import KernelModel
 from inflight.models.errors import ModelError
+from inflight.testing.eager_speculation import EagerSpeculation
 
 from test_build_drafting import eager, engine, run  # isort: skip
 

@@ -25,7 +25,6 @@ from inflight.config.threads import resolve_threads
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.drafter import ExecutorDrafter
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import Capacity
@@ -44,6 +43,7 @@ from inflight.execution.memory import kv_shape
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
+from inflight.testing.eager_speculation import EagerSpeculation
 
 SHAPE = PairShape(hidden_size=768, inner_size=2304, heads=12, kv_heads=4, layers=20, draft_layers=2)
 PROMPT, ANSWER = 32, 256  # tokens

@@ -37,9 +37,8 @@ from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation import drafter as drafting
+from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Proposal
-from inflight.core.speculation.eager import EagerSpeculation
-from inflight.core.speculation.measured import MeasuredSpeculation
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, Strategy
@@ -72,6 +71,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
+from inflight.testing.eager_speculation import EagerSpeculation
 
 from . import inspect_scheduler as inside
 from .peering import Elsewhere, identity
@@ -241,7 +241,7 @@ class Setup:
         if "executor" in self.drafting:
             drafter = ExecutorDrafter("executor", 6)
         if "measured" in self.drafting:
-            return MeasuredSpeculation(drafter, latency)
+            return SpeculationController(drafter, latency)
         return Fickle(drafter) if self.drafting == "fickle" else EagerSpeculation(drafter)
 
     def draft(self) -> Callable[[NewRow, int], tuple[int, ...]]:
@@ -333,11 +333,11 @@ class Fickle(EagerSpeculation):
     def waits(self, step: int) -> bool:
         return step % 5 == 0
 
-    def turns(self, step: int, running: int, ahead: bool) -> set[int] | None:  # type: ignore[override]
+    def due(self, step: int) -> set[int] | None:
         return None if step % 7 > 4 else {number for number in range(1000) if (number + step // 3) % 2}
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        return (view.number * 7 + step) % 3 > 0
+    def hold_back(self, step: int, views: Iterable[SequenceView], running: int) -> set[int]:
+        return {view.number for view in views if (view.number * 7 + step) % 3}
 
 
 def next_tokens(new: NewRow, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:

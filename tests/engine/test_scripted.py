@@ -12,7 +12,6 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Proposal
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.plan import Capacity
@@ -24,6 +23,7 @@ from inflight.engine.null import NullExecutor
 from inflight.engine.scripted import Script, ScriptedExecutor
 from inflight.frontend.offline import Offline
 from inflight.frontend.prompts import stop_text
+from inflight.testing.eager_speculation import EagerSpeculation
 from inflight.text import Tokenizer
 
 CAPACITY = Capacity(num_blocks=12, block_size=2, max_rows=4, max_model_len=40, vocab_size=1000)

@@ -14,7 +14,6 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Drafter, Proposal
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor
@@ -32,6 +31,7 @@ from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.pooler import with_pooling
 from inflight.models.registry import read_folder
+from inflight.testing.eager_speculation import EagerSpeculation
 
 from .driver import BLOCK, backends
 

@@ -20,8 +20,8 @@ from inflight.core.kv.peer_source import Identity, PeerSource
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Guarded
-from inflight.core.speculation.measured import MeasuredSpeculation
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import UNLIMITED, Strategy, StrategyContext
@@ -113,7 +113,7 @@ def make_speculation(
     """Drafts of this drafter, where they measurably bring tokens. One that fails is asked no more."""
     if not isinstance(drafter, ExecutorDrafter):
         drafter = Guarded(drafter, vocab_size, report_failure)
-    return MeasuredSpeculation(drafter, rules.latency, scheduling.most_drafts)
+    return SpeculationController(drafter, rules.latency, scheduling.most_drafts)
 
 
 def longest_chunk(scheduling: SchedulingSettings, token_budget: int) -> int:

@@ -28,24 +28,24 @@ class RecordedDrafts:
         }
         self._ahead = [_was_ahead(before, step) for before, step in pairwise(steps)]
         self._held = {step["step"]: set(step.get("held_back", ())) for step in steps}
-        self._turns = {step: set(held) for step, held in self._held.items()}
-        for step, sequence in self._drafts:  # of those nothing is in flight
-            self._turns[step].add(sequence)
+        self._due = {step: set(held) for step, held in self._held.items()}
+        for step, sequence in self._drafts:  # none of these has a token in flight
+            self._due[step].add(sequence)
 
     def __bool__(self) -> bool:
         return bool(self._drafts) or any(self._held.values())
 
     def began(self, view: SequenceView) -> None:
-        """Who was drafted for, the record says."""
+        """Do nothing: the record has the drafts."""
 
     def waits(self, step: int) -> bool:
         return not self._ahead[step - 1]
 
-    def turns(self, step: int, running: int, ahead: bool) -> set[int] | None:
-        return self._turns[step] if ahead else None
+    def due(self, step: int) -> set[int]:
+        return self._due[step]
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        return True
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> set[int]:
+        return {view.number for view in views}
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
@@ -54,11 +54,11 @@ class RecordedDrafts:
         drafted = [(number, *self._drafts.get((step, number), (0, ()))) for number in of]
         return [Allotment(number, count, token_ids) for number, count, token_ids in drafted if 0 < count <= of[number]]
 
-    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
-        """Nothing to learn."""
+    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
+        """Do nothing: there is nothing to learn."""
 
     def finished(self, view: SequenceView) -> None:
-        """Nothing to remember."""
+        """Do nothing: nothing is kept."""
 
     def stats(self) -> None:
         return None

@@ -9,8 +9,8 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
-from inflight.core.speculation.measured import MeasuredSpeculation
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
@@ -121,7 +121,7 @@ class Rig:
     ):
         latency = LatencyModel()
         if drafter is not None:
-            speculation = MeasuredSpeculation(drafter, latency, 8)
+            speculation = SpeculationController(drafter, latency, 8)
         self.scheduler = Scheduler(
             capacity, Chunked(512), Fcfs(), token_budget=512, latency=latency, speculation=speculation
         )

@@ -1,98 +1,281 @@
-"""How many drafts each has: against all the ways that there are to hand them out."""
+"""Drafts where they pay, and nothing lost where they do not: on a clock of their own, with answers that are known."""
 
 from __future__ import annotations
 
-import math
+import random
+from collections.abc import Callable
 from itertools import product
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from breadth import usual_of
 
-from inflight.core.speculation.controller import FAINT, NO_DRAFTS, Offer, choose
-from inflight.core.speculation.step_cost import ExtendedStep
+from inflight.core.speculation.controller import FIRST_TOKEN_SLACK
+from inflight.core.speculation.drafter import ExecutorDrafter
+from inflight.core.types.plan import BatchPlan
 
+from .rig import Device, Foreseeing, Rig, Right
 
-def linear(seconds: float, each: float, tokens: int = 4, pass_seconds: float = 0.0) -> ExtendedStep:
-    return ExtendedStep(seconds, each, tokens, [], pass_seconds)
-
-
-def gain(chances: tuple[float, ...], count: int) -> float:
-    return sum(math.prod(chances[:place]) for place in range(1, count + 1))
+Load = Callable[[Rig], float]
 
 
-def best_rate(offers: list[Offer], tokens: int, step: ExtendedStep, most: int) -> float:
-    """Tokens a second of the best step of all."""
-    ways = product(*(range(len(offer.chances) + 1) for offer in offers))
-    return max(
-        (tokens + sum(gain(offer.chances, count) for offer, count in zip(offers, counts, strict=True)))
-        / (step.seconds + step.extra(sum(counts)))
-        for counts in ways
-        if sum(counts) <= most
+def never(sequence: int, place: int) -> bool:
+    return False
+
+
+def often(share: float) -> Right:
+    return lambda sequence, place: random.Random(sequence * 100_003 + place).random() < share
+
+
+def memory_bound(tokens: int) -> float:
+    return 0.01 + 0.00002 * tokens
+
+
+def compute_bound(tokens: int) -> float:
+    return 0.001 + 0.004 * tokens
+
+
+def between(tokens: int) -> float:
+    return 0.01 + 0.0005 * tokens
+
+
+def answers(rows: int, output: int) -> Load:
+    def run(rig: Rig) -> float:
+        rig.add(rows, output)
+        return rig.until_done()
+
+    return run
+
+
+def swinging(rig: Rig) -> float:
+    """A row or two, and every few seconds 64 of them."""
+    rig.add(1, 3000)
+    while rig.now < 40:
+        if rig.scheduler.snapshot().running <= 1 and int(rig.now) % 5 == 4:
+            rig.add(63, 60)
+        if rig.scheduler.idle:
+            rig.add(1, 3000)
+        rig.step()
+    return rig.until_done()
+
+
+def drafts_of(plan: BatchPlan) -> int:
+    return sum(chunk.num_drafts for chunk in plan.chunks)
+
+
+def both(load: Load, device: Device, drafter: Foreseeing | ExecutorDrafter, depth: int = 1) -> tuple[float, Rig]:
+    """Seconds with drafts against those without, and the engine that had them."""
+    drafted = Rig(device, drafter, depth=depth, between=0.0005)
+    return load(drafted) / load(Rig(device, depth=depth, between=0.0005)), drafted
+
+
+# -- it pays ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_right_drafts_bring_answers_sooner(rows: int, depth: int) -> None:
+    share, rig = both(answers(rows, 300), Device(memory_bound), Foreseeing(often(0.8)), depth)
+    assert share < 0.45
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and stats.won_seconds > 10 * stats.lost_seconds
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_drafts_of_the_executor_bring_answers_sooner(depth: int) -> None:
+    device = Device(memory_bound, often(0.8), pass_seconds=0.001)
+    share, rig = both(answers(8, 300), device, ExecutorDrafter("model", 5), depth)
+    assert share < 0.65
+    assert all(not chunk.draft_token_ids for plan in rig.plans for chunk in plan.chunks)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_an_executor_that_is_to_catch_up_first_is_not_held_for_wrong(share: float) -> None:
+    """In a crowd drafts do not pay, and the executor does not follow; when it has gone, few are left, who lack much."""
+
+    def load(rig: Rig) -> float:
+        for number in range(40):
+            rig.add(1, 1500 if number < 4 else 400, 64)
+            rig.step()
+        while rig.ended < 36:
+            rig.step()
+        crowd = rig.now
+        return rig.until_done() - crowd
+
+    def crowded(tokens: int) -> float:
+        return 0.01 + 0.0005 * max(0, tokens - 12)
+
+    device = Device(crowded, often(share), pass_seconds=0.001, catches_up=160)
+    drafted = Rig(device, ExecutorDrafter("e", 5), between=0.0005)
+    seconds = load(drafted)
+    assert device.lacked and seconds < 0.85 * load(Rig(device, between=0.0005))
+
+
+def test_seldom_right_drafts_are_few_and_often_right_ones_are_many() -> None:
+    def mean(share: float) -> float:
+        _, rig = both(answers(4, 300), Device(between), Foreseeing(often(share), sure=share))
+        drafts = [count for count in rig.drafts() if count]
+        return sum(drafts) / len(drafts)
+
+    assert mean(0.3) < 2 < 3 < mean(0.9)
+
+
+def test_it_finds_out_who_is_worth_a_draft() -> None:
+    """Every second sequence's drafts are right."""
+    rig = Rig(Device(between), Foreseeing(lambda sequence, place: sequence % 2 == 0))
+    rig.add(4, 400)
+    rig.until_done()
+    drafted = [0, 0]
+    for plan in rig.plans:
+        for chunk in plan.chunks:
+            drafted[chunk.sequence_id % 2] += chunk.num_drafts
+    assert drafted[0] > 5 * drafted[1]
+
+
+def test_what_was_refused_for_long_is_tried_again() -> None:
+    """The first answers' drafts are wrong, and those that come later right."""
+    drafter = Foreseeing(lambda sequence, place: sequence >= 4)
+    rig = Rig(Device(memory_bound), drafter)
+    for _ in range(8):
+        rig.add(1, 300)
+        rig.until_done()
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and sum(stats.accepted) > 700
+
+
+# -- it costs nothing -------------------------------------------------------------------------------------------
+
+
+LOADS: dict[str, Load] = {"one": answers(1, 3000), "many": answers(16, 1500), "swinging": swinging}
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "depth"),
+    usual_of(
+        product(LOADS, (memory_bound, between, compute_bound), (1, 2)),
+        *[("one", memory_bound, 1), ("many", between, 2), ("swinging", compute_bound, 1), ("swinging", between, 2)],
+    ),
+)
+def test_drafts_that_are_never_right_cost_less_than_half_a_hundredth(
+    name: str, seconds: Callable[[int], float], depth: int
+) -> None:
+    load = LOADS[name]
+    share, _ = both(load, Device(seconds), Foreseeing(never, sure=0.9), depth)
+    assert share < 1.005
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_executor_that_is_never_right_costs_less_than_a_hundredth(depth: int) -> None:
+    device = Device(memory_bound, never, pass_seconds=0.004)
+    share, _ = both(answers(4, 3000), device, ExecutorDrafter("model", 5), depth)
+    assert share < 1.01
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_where_drafts_stop_to_be_right_little_is_lost(depth: int) -> None:
+    """They are, in the first tokens of every answer: that is what is won, and what comes behind costs little."""
+
+    def right(sequence: int, place: int) -> bool:
+        return place < 200
+
+    def load(output: int) -> Load:
+        def run(rig: Rig) -> float:
+            for _ in range(4):
+                rig.add(4, output)
+                rig.until_done()
+            return rig.now
+
+        return run
+
+    begins, _ = both(load(200), Device(between), Foreseeing(right), depth)
+    share, _ = both(load(800), Device(between), Foreseeing(right), depth)
+    assert share < (200 * begins + 600) / 800 + 0.02
+
+
+def test_where_even_right_drafts_would_not_pay_nobody_is_asked() -> None:
+    drafter = Foreseeing(often(1.0))
+    rig = Rig(Device(compute_bound), drafter)
+    rig.add(16, 300)
+    rig.until_done()
+    assert drafter.asked == 0 and not any(rig.drafts())
+
+
+@pytest.mark.parametrize("drafter", [Foreseeing(often(0.9)), ExecutorDrafter("model", 5)])
+def test_no_prompt_waits_for_drafts(drafter: Foreseeing | ExecutorDrafter) -> None:
+    """Those who decode have theirs in steps without prompts."""
+    rig = Rig(Device(between, often(0.9)), drafter)
+    rig.add(3, 1500)
+    for turn in range(20):
+        rig.add(1, 20, prompt=150 * (turn + 1))  # of which the prefix cache has all but 150
+        for _ in range(10):
+            rig.step()
+    prompts = [plan for plan in rig.plans if any(chunk.length > 1 + chunk.num_drafts for chunk in plan.chunks)]
+    assert len(prompts) >= 20 and sum(rig.drafts()) > 200
+    assert all(
+        between(plan.tokens) <= (1 + FIRST_TOKEN_SLACK) * between(plan.tokens - drafts_of(plan)) for plan in prompts
     )
 
 
-@given(
-    believed=st.lists(st.lists(st.floats(0.2, 0.99), min_size=1, max_size=3), min_size=1, max_size=4),
-    each=st.floats(1e-6, 0.01),
-    tokens=st.integers(4, 8),
-    most=st.integers(0, 12),
-)
-def test_the_step_with_the_most_tokens_a_second_is_chosen(
-    believed: list[list[float]], each: float, tokens: int, most: int
-) -> None:
-    offers = [Offer(number, tuple(chances)) for number, chances in enumerate(believed)]
-    step = linear(0.01, each, tokens)
-    choice = choose(offers, tokens, step, most)
-    counts = [choice.counts.get(offer.number, 0) for offer in offers]
-    expected = sum(gain(offer.chances, count) for offer, count in zip(offers, counts, strict=True))
-    rate = (tokens + expected) / (step.seconds + step.extra(sum(counts)))
-    assert sum(counts) <= most and choice.gain == pytest.approx(expected)
-    # What yields less than FAINT is not looked at.
-    assert rate >= best_rate(offers, tokens, step, most) * (1 - 12 * FAINT / tokens)
+def test_a_drafter_without_an_idea_is_asked_seldom() -> None:
+    """Of steps that take a millisecond: asking in vain takes a small share of the time."""
+    drafter = Foreseeing(never, most=0)
+    rig = Rig(Device(lambda tokens: 0.001), drafter)
+    rig.add(16, 1000)
+    rig.until_done()
+    assert 20 < drafter.asked < 1000
 
 
-def test_drafts_go_to_whoever_expects_most_of_the_next_one() -> None:
-    offers = [Offer(1, (0.9, 0.9, 0.9)), Offer(2, (0.5, 0.5, 0.5)), Offer(3, (0.05,))]
-    assert choose(offers, 3, linear(0.01, 0.0003), 4).counts == {1: 3, 2: 1}
+def test_nobody_waits_for_drafts_that_a_prompt_leaves_no_room_for() -> None:
+    rig = Rig(Device(memory_bound), Foreseeing(often(1.0)), depth=2)
+    rig.add(1, 600)
+    for _ in range(60):
+        rig.step()
+    assert any(rig.drafts())  # which pay, so that it is its turn in every step
+    before = len(rig.plans)
+    rig.add(4, 10, prompt=4000)
+    while len(rig.plans) < before + 30:
+        rig.step()
+    without = [plan for plan in rig.plans[before + 3 :] if all(chunk.sequence_id for chunk in plan.chunks)]
+    assert len(without) <= 1
 
 
-def test_what_costs_more_than_it_yields_is_not_drafted() -> None:
-    """At 100 tokens a second a token that takes 8 ms must yield 0.8."""
-    step = linear(0.04, 0.008)
-    assert choose([Offer(1, (0.75,))], 4, step, 8) == NO_DRAFTS
-    assert choose([Offer(1, (0.85,))], 4, step, 8).counts == {1: 1}
+def test_a_step_with_drafts_keeps_an_itl_target() -> None:
+    """Whosever it is."""
+
+    def longest(itl: float | None) -> float:
+        rig = Rig(Device(between), Foreseeing(often(0.95)))
+        rig.add(1, 400, itl=itl)
+        rig.add(3, 400)
+        rig.until_done()
+        mine = [plan for plan in rig.plans if any(chunk.sequence_id == 0 for chunk in plan.chunks)]
+        return max(between(plan.tokens) for plan in mine[40:])
+
+    assert longest(0.015) <= 0.015 < longest(None)
 
 
-def test_a_threshold_is_passed_where_what_is_behind_it_pays() -> None:
-    """The second token of a step costs 8 ms, and those behind it nothing."""
-    step = ExtendedStep(0.01, 0.0, 1, [1.0, 1.0, 1.8], 0.0)
-    assert choose([Offer(1, (0.7,))], 1, step, 8) == NO_DRAFTS
-    assert choose([Offer(1, (0.7,) * 6)], 1, step, 8).counts == {1: 6}
+# -- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_stays_within_the_time_that_it_may_take() -> None:
-    offers, step = [Offer(1, (0.95,) * 8)], linear(0.01, 0.001)
-    assert choose(offers, 1, step, 8).counts == {1: 8}
-    assert choose(offers, 1, step, 8, longest=0.0135).counts == {1: 3}
-    assert choose(offers, 1, step, 8, longest=0.009) == NO_DRAFTS
+def test_the_drafter_is_told_of_everybody_who_ends() -> None:
+    drafter = Foreseeing(often(0.8))
+    rig = Rig(Device(memory_bound), drafter)
+    rig.add(3, 200)
+    for _ in range(25):
+        rig.step()
+    rig.scheduler.abort("1", rig.now)
+    rig.until_done()
+    assert sorted(drafter.ended) == [0, 1, 2] and drafter.ended[0] == 1
 
 
-def test_a_pass_is_paid_once_for_all_that_are_drafted_for() -> None:
-    step = linear(0.01, 0.0, pass_seconds=0.0035)
-    one, eight = ([Offer(number, (0.6, 0.3)) for number in range(count)] for count in (1, 8))
-    assert choose(one, 8, step, 16, makes_passes=True) == NO_DRAFTS
-    assert choose(eight, 8, step, 16, makes_passes=True).counts == dict.fromkeys(range(8), 1)
-
-
-def test_a_margin_keeps_what_flips() -> None:
-    step = linear(0.04, 0.008)
-    assert choose([Offer(1, (0.82,))], 4, step, 8).counts == {1: 1}
-    assert choose([Offer(1, (0.82,))], 4, step, 8, margin=0.02) == NO_DRAFTS
-
-
-def test_a_step_that_is_planned_behind_the_result_pays_for_the_planning() -> None:
-    """2 of 10 ms that else run beside the step before it."""
-    step = linear(0.01, 0.0)
-    assert choose([Offer(1, (0.15,))], 1, step, 8, between=0.002) == NO_DRAFTS
-    assert choose([Offer(1, (0.15,))], 1, step, 8, between=0.002, between_ahead=0.002).counts == {1: 1}
+def test_counts_are_those_of_the_plans() -> None:
+    rig = Rig(Device(memory_bound), Foreseeing(often(0.6)))
+    rig.add(4, 200)
+    rig.until_done()
+    stats = rig.scheduler.snapshot().speculation
+    assert stats is not None and stats.drafter == "foreseeing"
+    drafts = [count for count in rig.drafts() if count]
+    assert sum(stats.drafted) == sum(drafts)
+    assert stats.chosen == tuple((count, drafts.count(count)) for count in sorted(set(drafts)))
+    assert list(stats.drafted) == [sum(count > place for count in drafts) for place in range(max(drafts))]
+    assert list(stats.accepted) == sorted(stats.accepted, reverse=True)
+    assert sum(stats.accepted) == 4 * 200 - sum(1 for plan in rig.plans for chunk in plan.chunks if chunk.sample)
+    assert stats.steps == sum(any(chunk.num_drafts for chunk in plan.chunks) for plan in rig.plans)

@@ -33,10 +33,10 @@ def allotted(forced: ForcedDrafts, *rooms: int, budget: int = 99) -> list[Allotm
 
 def test_whoever_was_told_of_has_as_many_as_there_is_room_and_budget_for() -> None:
     forced = ForcedDrafts(LatencyModel())
-    assert not forced.turns(0, 3, ahead=False)
-    forced.told(0, RUN)
-    forced.told(1, RUN[:2])
-    assert set(forced.turns(0, 3, ahead=False)) == {0, 1}
+    assert not forced.due(0)
+    forced.force(0, RUN)
+    forced.force(1, RUN[:2])
+    assert set(forced.due(0) or ()) == {0, 1}
     assert allotted(forced, 5, 5) == [(0, 5, RUN[:5]), (1, 2, RUN[:2])]
     assert allotted(forced, 5, 5, budget=6) == [(0, 5, RUN[:5]), (1, 1, RUN[:1])]
     assert allotted(forced, 0, 5) == [(1, 2, RUN[:2])]
@@ -45,22 +45,22 @@ def test_whoever_was_told_of_has_as_many_as_there_is_room_and_budget_for() -> No
 def test_what_was_told_holds_until_the_next_word_or_the_end() -> None:
     forced = ForcedDrafts(LatencyModel())
     for number in range(3):
-        forced.told(number, RUN)
-    forced.told(0, ())
+        forced.force(number, RUN)
+    forced.force(0, ())
     forced.finished(view(1))
-    assert set(forced.turns(0, 3, ahead=False)) == {2}
+    assert set(forced.due(0) or ()) == {2}
 
 
 def test_only_a_run_that_is_worth_a_step_without_a_token_is_held_back_for() -> None:
     forced = ForcedDrafts(LatencyModel())
-    forced.told(0, RUN[:2])
-    forced.told(1, RUN[:3])
-    assert [forced.holds(0, view(number)) for number in (0, 1)] == [False, True]
+    forced.force(0, RUN[:2])
+    forced.force(1, RUN[:3])
+    assert forced.hold_back(0, [view(0), view(1)], 2) == {1}
 
 
 def test_a_step_keeps_the_targets_of_all_that_run() -> None:
     forced = ForcedDrafts(learnt(0.01))
-    forced.told(0, RUN)
+    forced.force(0, RUN)
     assert allotted(forced, 9) == [(0, 8, RUN)]
     forced.began(view(2, slo=SLO(itl=0.075)))  # of which three decodes take 0.03
     ((_, count, _),) = allotted(forced, 9)
@@ -68,7 +68,7 @@ def test_a_step_keeps_the_targets_of_all_that_run() -> None:
     forced.finished(view(2))
     assert allotted(forced, 9) == [(0, 8, RUN)]
     unlearnt = ForcedDrafts(LatencyModel())
-    unlearnt.told(0, RUN)
+    unlearnt.force(0, RUN)
     unlearnt.began(view(2, slo=SLO(itl=0.075)))
     assert allotted(unlearnt, 9) == []
 
@@ -80,11 +80,11 @@ class Others:
         self.asked: list[int] = []
         self.budget = 0
 
-    def turns(self, step: int, running: int, ahead: bool) -> set[int]:
+    def due(self, step: int) -> set[int]:
         return {0, 1}
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        return True
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> set[int]:
+        return {view.number for view in views}
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
@@ -96,11 +96,11 @@ class Others:
 def test_who_has_no_forced_ones_is_drafted_for_by_others_in_turn_and_within_what_is_left() -> None:
     others = Others()
     forced = ForcedDrafts(LatencyModel(), cast(Speculation, others))
-    assert forced.turns(0, 3, ahead=False) == {0, 1}
-    forced.told(1, RUN[:2])
-    forced.told(2, RUN[:3])
-    assert forced.turns(1, 3, ahead=False) == {0, 1, 2}
-    assert [forced.holds(1, view(number)) for number in range(3)] == [True, False, True]
+    assert forced.due(0) == {0, 1}
+    forced.force(1, RUN[:2])
+    forced.force(2, RUN[:3])
+    assert forced.due(1) == {0, 1, 2}
+    assert forced.hold_back(1, [view(number) for number in range(3)], 3) == {0, 2}
     assert allotted(forced, 5, 5, 5, budget=9) == [(1, 2, RUN[:2]), (2, 3, RUN[:3]), (0, 2, (7, 7))]
     assert (others.asked, others.budget) == ([0], 4)
     assert allotted(forced, 5, 5, 5, budget=5) == [(1, 2, RUN[:2]), (2, 3, RUN[:3])]

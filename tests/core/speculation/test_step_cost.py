@@ -100,3 +100,14 @@ def test_one_by_one_they_are_those_of_each_number_and_never_fall() -> None:
     step = learnt(lambda tokens: 0.01 if tokens % 4 else 0.008, *range(2, 20), rows=2).extended(decodes(2))
     each = list(islice(step.extras(), 12))
     assert each == [max(step.extra(count) for count in range(1, most + 1)) for most in range(1, 13)]
+
+
+def test_scheduling_that_drafts_expose_is_what_rounds_behind_them_take_more() -> None:
+    cost = StepCost(LatencyModel())
+    cost.observe_gap(0.003, behind_drafts=True)
+    assert (cost.gap, cost.exposed) == (0.0, 0.0)  # no other is known to compare it with
+    for _ in range(200):
+        cost.observe_gap(0.001, behind_drafts=False)
+        cost.observe_gap(0.004, behind_drafts=True)
+    step = cost.extended(decodes(4))
+    assert (step.gap, step.exposed) == pytest.approx((0.001, 0.003), rel=0.01)

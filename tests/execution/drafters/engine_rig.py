@@ -11,7 +11,6 @@ from typing import Any
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.drafter import ExecutorDrafter
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.speculation.speculation import Allotment
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
@@ -32,6 +31,7 @@ from inflight.execution.memory import kv_shape
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
+from inflight.testing.eager_speculation import EagerSpeculation
 
 BLOCK, ROWS, LENGTH = 16, 8, 160
 Said = dict[tuple[str, int], list[Any]]  # by request and sample; how a request ended under sample -1

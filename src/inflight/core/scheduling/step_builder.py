@@ -82,7 +82,7 @@ class StepBuilder:
         self.running.sort(now)
         self._memory.begin_writes(step)
         self.begin_fetching(now)
-        held = () if drafts is None else drafts.held_back(step, ahead)
+        held = () if drafts is None else drafts.begin_step(step, ahead)
         self._find_uncomputed(draft, held)
         if self._has_windows:
             self._slide(draft, now)

@@ -97,7 +97,7 @@ class StepOutputs:
         )
         if sequence.finish is None:
             if self._drafts is not None:
-                self._drafts.told(sequence.number, sampled.forced_token_ids)
+                self._drafts.force(sequence.number, sampled.forced_token_ids)
             return [tokens]
         self._requests.end_sequence(sequence, now)
         return [tokens, *self._requests.finished(request)]

@@ -1,91 +1,295 @@
-"""The controller: how many drafts each sequence has in a step.
+"""The speculation controller: drafts where they bring tokens, and almost nothing elsewhere.
 
-A step of N decodes takes T seconds and yields N tokens. The j-th draft of a sequence yields another one if it and all
-before it are right: p₁·…·pⱼ, which falls with j. Drafts are taken in the order of what they yield, whosesoever they
-are, and of all the steps that this makes, the one with the most tokens a second, (N + Σ yields) / (T + what they cost),
-is the one that is run. (For costs that rise evenly that is the greedy rule: a draft is taken while its yield is more
-than the step's tokens per second times what it costs. The best of all the steps also passes a threshold, such as
-another kernel's.) Knows chances, tokens and seconds; compare: SmartSpec's goodput (arXiv 2406.14066).
+Each step it asks the drafter for those sequences that are due (`backoff`), weighs their drafts against what they cost
+(`acceptance`, `step_cost`, `goodput`), and learns from the result. No clock is read here: the same steps with the same
+durations have the same drafts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
-from inflight.core.speculation.step_cost import ExtendedStep
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.acceptance import Acceptance, SequenceAcceptance
+from inflight.core.speculation.backoff import MAX_PAUSE, NO_SEQUENCES, DraftBackoff
+from inflight.core.speculation.drafter import (
+    LEARNED_PER_QUESTION,
+    LONGEST_ANSWER,
+    MOST_UNLEARNED,
+    NOTHING,
+    Drafter,
+    ExecutorDrafter,
+    Proposal,
+)
+from inflight.core.speculation.goodput import Offer, choose
+from inflight.core.speculation.speculation import HEADROOM, MAX_DRAFTS, Allotment, Candidate
+from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
+from inflight.core.speculation.step_cost import ExtendedStep, StepCost
+from inflight.core.types.features import Features, features
+from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-FAINT = 0.02  # a draft that yields less is not looked at
-WORTHLESS = 0.25  # of what a draft must yield, at what those before it cost: no threshold makes up for less
-
-
-class Offer(NamedTuple):
-    """Drafts that a sequence could have: of each the chance that it is right if those before it are."""
-
-    number: int
-    chances: tuple[float, ...]
-
-
-class Choice(NamedTuple):
-    """counts: drafts by sequence, of those that have any. gain: tokens that they are expected to yield; seconds: that
-    they cost."""
-
-    counts: dict[int, int]
-    gain: float
-    seconds: float
-
-
-NO_DRAFTS = Choice({}, 0.0, 0.0)
-
-
-def choose(
-    offers: Sequence[Offer],
-    tokens: int,
-    step: ExtendedStep,
-    most: int,
-    longest: float = math.inf,
-    margin: float = 0.0,
-    makes_passes: bool = False,
-    between: float = 0.0,
-    between_ahead: float = 0.0,
-) -> Choice:
-    """tokens: that the step yields without drafts. most: drafts in all. longest: seconds that the step may take with
-    them. margin: share by which it must yield more tokens a second than without. makes_passes: the executor makes the
-    drafts, in a pass for each place. between: seconds between a step and the one that is planned behind its result, and
-    between steps that can be planned ahead."""
-    ranked = _ranked(offers)
-    each_pass = step.pass_seconds if makes_passes else 0.0
-    best, best_gain, best_seconds = 0, 0.0, 0.0
-    best_rate = (1.0 + margin) * tokens / (step.seconds + between_ahead)
-    gain, depth = 0.0, 0
-    for count, ((negative, place, _), extra) in enumerate(zip(ranked[:most], step.extras(), strict=False), 1):
-        gain -= negative
-        if place > depth:
-            depth = place
-        seconds = extra + depth * each_pass
-        if step.seconds + seconds > longest or -negative * count < WORTHLESS * best_rate * extra:
-            break
-        rate = (tokens + gain) / (step.seconds + between + seconds)
-        if rate > best_rate:
-            best, best_rate, best_gain, best_seconds = count, rate, gain, seconds
-    if not best:
-        return NO_DRAFTS
-    counts: dict[int, int] = {}
-    for _, place, number in ranked[:best]:
-        counts[number] = max(counts.get(number, 0), place)
-    return Choice(counts, best_gain, best_seconds)
+ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside them
+ASK_SECONDS = 10e-6  # of a question about one sequence
+READ_SECONDS = 0.25e-6  # for each token that the drafter has not seen
+ASK_SHARE = 0.001  # of the time, that asking may take where it brings nothing
+MAX_ASK_SHARE = 0.05  # of a step, after which a round asks about no further sequence that would be new to the drafter
+FIRST_TOKEN_SLACK = 0.005  # by which drafts may lengthen a step that computes prompts
+LOOKAHEAD = 4  # drafts that are looked at behind a token that is still being computed
+SAMPLED_STEPS = 16  # of steps without drafts, one in so many teaches what steps cost
+CERTAIN_DRAFTS = (1, 2, 4, 8)  # numbers of drafts that are tried for whether right ones would pay
+TRIAL_DRAFTS = 2
+MIN_REFUSALS, MAX_REFUSALS = 3, 24  # steps with drafts of which all were refused, before a trial
+OTHER_BATCH = 2.0  # times as many sequences, or as few: other drafts pay
 
 
-def _ranked(offers: Sequence[Offer]) -> list[tuple[float, int, int]]:
-    """(-yield, place from 1, sequence), most first."""
-    ranked: list[tuple[float, int, int]] = []
-    for number, chances in offers:
-        gain = 1.0
-        for place, chance in enumerate(chances, 1):
-            gain *= chance
-            if gain < FAINT:
-                break
-            ranked.append((-gain, place, number))
-    ranked.sort()
-    return ranked
+@dataclass(slots=True)
+class _Sequence:
+    """A running sequence. read: tokens of it that the drafter was shown."""
+
+    itl_target: float | None
+    acceptance: SequenceAcceptance
+    read: int = 0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Answers of a round, by sequence. chances: of those that may have drafts. prices: seconds that questions took."""
+
+    proposals: dict[int, Proposal] = field(default_factory=dict)
+    chances: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    prices: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.prices.values())
+
+
+@dataclass(slots=True)
+class _DraftedStep:
+    """A step with drafts, until its result is there. cost: durations. tokens: that it yields without drafts. beliefs:
+    of the drafter, by sequence."""
+
+    cost: ExtendedStep
+    tokens: int
+    beliefs: dict[int, tuple[float, ...]]
+
+
+class SpeculationController:
+    def __init__(self, drafter: Drafter | ExecutorDrafter, latency: LatencyModel, max_drafts: int = MAX_DRAFTS):
+        """Create a controller.
+
+        Args:
+            drafter: Makes drafts when a step is planned, or stands for the executor.
+            latency: The scheduler's model of step time, which learns by itself.
+            max_drafts: Drafts of a sequence in a step.
+        """
+        self._drafter = drafter
+        self._in_executor = isinstance(drafter, ExecutorDrafter)
+        self._max_drafts = min(max_drafts, drafter.most) if isinstance(drafter, ExecutorDrafter) else max_drafts
+        self._asking = (0.0, 0.0) if self._in_executor else (ROUND_SECONDS, ASK_SECONDS)
+        self._cost = StepCost(latency)
+        self._acceptance = Acceptance()
+        self._backoff = DraftBackoff()
+        self._sequences: dict[int, _Sequence] = {}
+        self._drafted: dict[int, _DraftedStep] = {}
+        self._step = self._drafted_step = -1  # the last whose result is there; the last of these that had drafts
+        self._asked: dict[int, float] = {}  # seconds that questions took, by step
+        self._unlearned = 0  # tokens of answers that the drafter has not learned
+        self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until the next trial
+        self._judged = 1  # sequences that ran when the pauses were ended last
+        self._tally = SpeculationTally(drafter.name)
+
+    # -- before a step ------------------------------------------------------------------------------------------
+
+    def began(self, view: SequenceView) -> None:
+        self._sequences[view.number] = _Sequence(view.itl_target, SequenceAcceptance())
+        self._backoff.begin(view.number, self._step)
+        self._compare_batch()
+
+    def waits(self, step: int) -> bool:
+        return step - 1 in self._drafted
+
+    def due(self, step: int) -> Collection[int]:
+        return self._backoff.due(step) if self._cost.ready else NO_SEQUENCES
+
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
+        """Ask for drafts behind the token that is being computed. A sequence that is left out has no token meanwhile;
+        where all are, only the scheduling is exposed."""
+        context = sum([view.prompt_tokens + view.output_tokens for view in views]) * running // len(views)
+        cost = self._cost.extended(Features(running, running, running, context, 0.0))
+        asked = self._ask(step, [Candidate(view, 1 + LOOKAHEAD) for view in views], cost)
+        lost = min(1.0, cost.exposed / cost.seconds) if len(asked.chances) == running and cost.seconds else 1.0
+        first = 0 if self._in_executor else 1  # an executor says nothing of the tokens to come
+        behind = [Offer(number, chances[first:]) for number, chances in asked.chances.items()]
+        worth = [offer for offer in behind if sum(accumulate(offer.chances, mul)) > lost]
+        held = choose(worth, running, cost, MAX_DRAFTS * running, self._max_seconds(), self._in_executor, *self._asking)
+        self._refuse(step, asked, held, cost)
+        return held
+
+    def allot(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        work, tokens = features(BatchPlan(step, tuple(chunks))), sum([chunk.sample > 0 for chunk in chunks])
+        cost, max_seconds = self._cost.extended(work), self._max_seconds()
+        if work.tokens != work.samples:  # it computes prompts, whose first tokens are not to wait for drafts
+            asking = self._asking[0] + self._asking[1] * len(candidates)
+            max_seconds = min(max_seconds, (1 + FIRST_TOKEN_SLACK) * cost.seconds - asking)
+            if cost.seconds + cost.extra(1) > max_seconds:
+                return []
+        if not self._may_pay(cost, tokens):
+            self._backoff.pause([view.number for view, _ in candidates], step)
+            return []
+        asked = self._ask(step, [Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates], cost)
+        offers = [Offer(number, chances) for number, chances in asked.chances.items()]
+        counts = choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *self._asking)
+        counts = counts or self._trial(offers, cost, budget, max_seconds)
+        self._refuse(step, asked, counts, cost)
+        if not counts:
+            return []
+        self._tally.steps += 1
+        self._drafted[step] = _DraftedStep(cost, tokens, {number: asked.proposals[number].chances for number in counts})
+        return [Allotment(one, count, asked.proposals[one].token_ids[:count]) for one, count in counts.items()]
+
+    def _trial(self, offers: Sequence[Offer], cost: ExtendedStep, budget: int, max_seconds: float) -> dict[int, int]:
+        """Try the likeliest drafts after some steps that refused all: chances and costs may be better than believed."""
+        if not offers:
+            return {}
+        self._refusals += 1
+        number, chances = max(offers, key=lambda offer: offer.chances[0])
+        drafts = min(TRIAL_DRAFTS, len(chances), budget)
+        passes = drafts * cost.pass_seconds if self._in_executor else 0.0
+        if self._refusals < self._trial_refusals or cost.seconds + cost.extra(drafts) + passes > max_seconds:
+            return {}
+        self._refusals, self._trial_refusals = 0, min(2 * self._trial_refusals, MAX_REFUSALS)
+        return {number: drafts}
+
+    def _max_seconds(self) -> float:
+        """Return what the ITL targets of the running sequences leave for a step."""
+        targets = [one.itl_target for one in self._sequences.values() if one.itl_target is not None]
+        return HEADROOM * min(targets) if targets else math.inf
+
+    def _may_pay(self, cost: ExtendedStep, tokens: int) -> bool:
+        """Return whether drafts that are surely right would pay."""
+        each_token = (cost.seconds + cost.gap) / max(1, tokens)
+        asking = cost.pass_seconds if self._in_executor else ASK_SECONDS
+        return any(count * each_token > cost.extra(count) + asking for count in CERTAIN_DRAFTS)
+
+    def _ask(self, step: int, candidates: Sequence[Candidate], cost: ExtendedStep) -> _Asked:
+        """Ask for the drafts of these sequences. New ones, which the drafter would have to read, wait for later steps
+        where that took much of this one."""
+        asked, is_new = _Asked(), self._backoff.is_new
+        for view, room in candidates:
+            number, proposal = view.number, NOTHING
+            sequence = self._sequences[number]
+            if room > 0 and not isinstance(self._drafter, ExecutorDrafter):
+                if is_new(number) and asked.seconds > MAX_ASK_SHARE * cost.seconds:
+                    continue
+                asked.prices[number] = self._price(view, sequence)
+                proposal = self._drafter.propose(view, room)
+                room = len(proposal.token_ids)
+            asked.proposals[number] = proposal
+            if room > 0:
+                asked.chances[number] = self._acceptance.chances(sequence.acceptance, proposal.chances, room)
+        self._tally.asked += len(asked.prices)
+        return asked
+
+    def _price(self, view: SequenceView, sequence: _Sequence) -> float:
+        """Return the seconds that a question takes, and count what the drafter reads for it."""
+        known = view.prompt_tokens + view.output_tokens
+        learned = min(self._unlearned, LEARNED_PER_QUESTION)
+        unread, sequence.read = known - sequence.read, known
+        self._unlearned -= learned
+        return ASK_SECONDS + READ_SECONDS * (unread + learned)
+
+    def _refuse(self, step: int, asked: _Asked, counts: Collection[int], cost: ExtendedStep) -> None:
+        """Have the sequences that were asked about, and have no drafts, pause."""
+        refused = [number for number in asked.proposals if number not in counts]
+        for number in refused:
+            if number in asked.chances:
+                self._sequences[number].acceptance.fade()
+        self._backoff.pause(refused, step, self._max_pause(cost.seconds))
+        vain = sum([asked.prices.get(number, 0.0) for number in refused])
+        new = sum([asked.prices.get(number, 0.0) for number in refused if self._backoff.is_new(number)])
+        self._asked[step] = self._asked.get(step, 0.0) + asked.seconds + ROUND_SECONDS
+        self._backoff.asked(asked.proposals, step, new / (ASK_SHARE * cost.seconds) if cost.seconds else 0.0)
+        self._tally.settle(-vain)
+
+    def _max_pause(self, seconds: float) -> int:
+        """Return the pause with which asking about all sequences takes a small share of the time. seconds: of a step."""
+        asking = ROUND_SECONDS + ASK_SECONDS * len(self._sequences)
+        steps = asking / (ASK_SHARE * seconds) if seconds > 0 else MAX_PAUSE
+        return MAX_PAUSE if steps > MAX_PAUSE / 2 else 1 << math.ceil(math.log2(max(1.0, steps)))
+
+    # -- behind it ----------------------------------------------------------------------------------------------
+
+    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
+        step = self._step = plan.step
+        recent = step <= self._drafted_step + SAMPLED_STEPS
+        if step % SAMPLED_STEPS and not recent and not self._drafted and not self._asked:
+            return  # short steps are not to wait for what others teach as well
+        drafted = self._drafted.get(step)
+        self._drafted = {one: kept for one, kept in self._drafted.items() if one > step}
+        if round_seconds and work.tokens == work.samples:
+            gap = min(result.seconds, round_seconds - result.seconds - self._asked.get(step, 0.0))
+            self._cost.observe_gap(max(0.0, gap), behind_drafts=step - 1 == self._drafted_step)
+        self._asked = {one: seconds for one, seconds in self._asked.items() if one > step}
+        if result.error is not None:
+            return
+        self._cost.observe(work, result.seconds - result.draft_seconds)
+        if drafted is not None:
+            self._drafted_step = step
+            self._learn(drafted, plan, result)
+
+    def _learn(self, drafted: _DraftedStep, plan: BatchPlan, result: StepResult) -> None:
+        """Learn which drafts were right, and what that was worth. The planner may have had less room than was allotted,
+        and the executor may have lacked what it drafts from."""
+        counts = {one.sequence_id: one.num_drafts for one in plan.chunks if one.sequence_id in drafted.beliefs}
+        made = {number: count for number, count in counts.items() if count and number not in result.undrafted}
+        accepted: dict[int, int] = {}
+        for sampled in result.sampled:
+            number, more = sampled.sequence_id, len(sampled.token_ids) - 1
+            if number not in made or number not in self._sequences or more < 0:
+                continue
+            self._tally.add(made[number], more)
+            self._acceptance.learn(self._sequences[number].acceptance, drafted.beliefs[number], made[number], more)
+            if more:
+                accepted[number] = more
+        self._backoff.right(accepted)
+        wrong = [number for number in made if number in self._sequences and number not in accepted]
+        self._backoff.pause(wrong, plan.step, self._max_pause(drafted.cost.seconds))
+        self._backoff.retry(result.undrafted, plan.step)
+        drafting = 0.0
+        if result.draft_seconds > 0:  # without any made, the executor was catching up
+            passes = max(made.values(), default=0)
+            seconds = min(result.draft_seconds, self._cost.pass_seconds)
+            drafting = self._cost.observe_passes(passes, result.draft_seconds) if passes else seconds
+        cost = drafted.cost
+        each_token = (cost.seconds + cost.gap) / max(1, drafted.tokens)
+        spent = cost.extra(sum(made.values())) + drafting + cost.exposed
+        won = sum(accepted.values()) * each_token - spent
+        if won > 0:
+            self._trial_refusals = MIN_REFUSALS
+        self._tally.settle(won)
+
+    def finished(self, view: SequenceView) -> None:
+        self._sequences.pop(view.number, None)
+        self._backoff.end(view.number)
+        self._compare_batch()
+        if not isinstance(self._drafter, ExecutorDrafter):
+            self._unlearned = min(MOST_UNLEARNED, self._unlearned + min(view.output_tokens, LONGEST_ANSWER))
+            self._drafter.finished(view)
+
+    def _compare_batch(self) -> None:
+        """End all pauses where so many more or fewer sequences run that other drafts pay."""
+        running = len(self._sequences)
+        if not self._judged / OTHER_BATCH <= running <= self._judged * OTHER_BATCH:
+            self._judged = max(1, running)
+            self._backoff.wake(self._step)
+
+    def stats(self) -> SpeculationStats:
+        return self._tally.stats()

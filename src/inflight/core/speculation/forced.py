@@ -1,8 +1,7 @@
-"""Drafts that are surely right: what a grammar lets follow alone, as the executor told it with a step's result.
+"""Forced drafts: tokens that a grammar alone lets follow, as the executor reported them with a step's result.
 
-Knows numbers of sequences and tokens; no grammar. They take what nobody else wants (`draft_planner`), and each would
-have to be computed anyway: nothing is weighed, and nothing is lost. They come before drafts that may be wrong: who has
-forced ones is not asked about for others, and where nobody has any, those others' speculation is all there is.
+Each would have to be computed anyway, so nothing is weighed: they take what is left of the step, within the ITL targets
+of all that run. They come before drafts that may be wrong, which are another speculation's.
 """
 
 from __future__ import annotations
@@ -11,27 +10,25 @@ from collections.abc import Collection, Sequence
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import HEADROOM, MOST, Allotment, Candidate, Speculation
+from inflight.core.speculation.speculation import HEADROOM, MAX_DRAFTS, Allotment, Candidate, Speculation
 from inflight.core.speculation.stats import SpeculationStats
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-_WORTH_WAITING = 3  # tokens to come, of which the step in flight brings one, and another none for this sequence
+_MIN_HELD_TOKENS = 3  # forced ones: the step in flight brings one, and the next none for a sequence that is left out
 
 
 class ForcedDrafts:
-    """Speculation for those that it was told of, and another for the rest. A step with drafts keeps the ITL targets of
-    all that run."""
+    """Speculation for sequences with forced tokens, and another for the rest."""
 
     def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
-        """others: for whom nothing is forced; None: those have no drafts."""
+        """others: drafts for sequences without forced tokens; None: these have no drafts."""
         self._latency, self._others = latency, others
-        self._forced: dict[int, tuple[int, ...]] = {}  # number of a sequence → what follows its last token
-        self._others_turn: Collection[int] | None = ()  # of this step; None: everybody's
+        self._forced: dict[int, tuple[int, ...]] = {}  # what follows the last token, by sequence
         self._targets: dict[int, float] = {}  # ITL targets of those that run, in seconds
 
-    def told(self, number: int, token_ids: tuple[int, ...]) -> None:
-        """This alone may follow now; nothing is known where it is empty."""
+    def force(self, number: int, token_ids: tuple[int, ...]) -> None:
+        """Set the tokens that alone may follow a sequence's last one; none: any may."""
         if token_ids:
             self._forced[number] = token_ids
         elif self._forced:
@@ -46,17 +43,15 @@ class ForcedDrafts:
     def waits(self, step: int) -> bool:
         return self._others is not None and self._others.waits(step)
 
-    def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
-        if self._others is None:
-            return self._forced.keys()
-        self._others_turn = turns = self._others.turns(step, running, ahead)
-        return turns if turns is None or not self._forced else {*turns, *self._forced}
+    def due(self, step: int) -> Collection[int] | None:
+        due = () if self._others is None else self._others.due(step)
+        return due if due is None or not self._forced else {*due, *self._forced}
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        forced = self._forced.get(view.number)
-        if forced is None:
-            return self._others is not None and self._others.holds(step, view)
-        return len(forced) >= _WORTH_WAITING
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
+        forced = self._forced
+        held = {one.number for one in views if len(forced.get(one.number, ())) >= _MIN_HELD_TOKENS}
+        rest = [one for one in views if one.number not in forced]
+        return held if self._others is None or not rest else held.union(self._others.hold_back(step, rest, running))
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
@@ -65,30 +60,29 @@ class ForcedDrafts:
         left = budget - sum(one.num_drafts for one in found)
         if self._others is None or left <= 0:
             return found
-        turns = self._others_turn
-        rest = [one for one in candidates if turns is None or one.view.number in turns]
-        if self._forced:
-            rest = [one for one in rest if one.view.number not in self._forced]
+        due = self._others.due(step)
+        rest = [one for one in candidates if due is None or one.view.number in due]
+        rest = [one for one in rest if one.view.number not in self._forced]
         return found + self._others.allot(step, chunks, rest, left) if rest else found
 
     def _allot_forced(self, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int) -> list[Allotment]:
         found: list[Allotment] = []
         if self._targets:
-            held, target = features(BatchPlan(0, tuple(chunks))), HEADROOM * min(self._targets.values())
-            budget = min(budget, self._latency.most_tokens(held, target)) if self._latency.ready else 0
+            work, target = features(BatchPlan(0, tuple(chunks))), HEADROOM * min(self._targets.values())
+            budget = min(budget, self._latency.most_tokens(work, target)) if self._latency.ready else 0
         for view, room in candidates:
-            token_ids = self._forced.get(view.number, ())[: max(0, min(room, budget, MOST))]
+            token_ids = self._forced.get(view.number, ())[: max(0, min(room, budget, MAX_DRAFTS))]
             if token_ids:
                 found.append(Allotment(view.number, len(token_ids), token_ids))
                 budget -= len(token_ids)
         return found
 
-    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
+    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
         if self._others is not None:
-            self._others.observe(plan, held, result, round_seconds)
+            self._others.observe(plan, work, result, round_seconds)
 
     def finished(self, view: SequenceView) -> None:
-        self.told(view.number, ())
+        self.force(view.number, ())
         if self._targets:
             self._targets.pop(view.number, None)
         if self._others is not None:

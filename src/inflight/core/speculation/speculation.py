@@ -1,8 +1,4 @@
-"""Speculation, as the mechanism asks it: who has how many drafts in a step, and what came of them.
-
-Knows sequences by what policies may see of them; which blocks and how much of a step's budget there is for drafts, the
-draft planner knows.
-"""
+"""Speculation as the scheduler asks for it: which sequences have how many drafts in a step."""
 
 from __future__ import annotations
 
@@ -15,18 +11,18 @@ from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 HEADROOM = 0.9  # of an ITL target that steps with drafts keep: predictions err
-MOST = 32  # drafts of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
+MAX_DRAFTS = 32  # of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
 
 
 class Candidate(NamedTuple):
-    """A decode of the step whose turn it is. room: drafts that it may have at most; it may be none."""
+    """A decode that may be drafted for. room: drafts that it may have at most; it may be none."""
 
     view: SequenceView
     room: int
 
 
 class Allotment(NamedTuple):
-    """Drafts of one candidate: so many, at least 1. token_ids: these; none where the executor makes them itself."""
+    """Drafts of one sequence, at least 1. token_ids: empty where the executor makes them."""
 
     number: int
     num_drafts: int
@@ -34,31 +30,50 @@ class Allotment(NamedTuple):
 
 
 class Speculation(Protocol):
+    """Decide on drafts. `waits`, `due` and `stats` have no effect."""
+
     def began(self, view: SequenceView) -> None:
-        """A sequence has its first token: from now on it may be drafted for."""
+        """Take in a sequence that has its first token; from now on it may be drafted for."""
 
     def waits(self, step: int) -> bool:
-        """Whether this step is not to be planned while the one before it is being computed, since that has drafts."""
+        """Return whether a step is planned behind the result of the one before it, since that has drafts."""
 
-    def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
-        """Numbers of the sequences that are to be candidates of this step. running: sequences that run. ahead: the step
-        before it is still being computed. None: all."""
+    def due(self, step: int) -> Collection[int] | None:
+        """Return the numbers of the sequences that are candidates of this step; None for all."""
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        """Whether a sequence whose turn it is, and whose next token is being computed, is not planned ahead, so that it
-        can be drafted for in the step after this one."""
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
+        """Choose sequences to leave out of a step that is planned ahead, so that the next one can draft for them.
+
+        Args:
+            step: The step that is planned while the one before it is computed.
+            views: Those due whose next token is being computed.
+            running: Number of sequences that run.
+        """
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
-        """Drafts for a step's candidates, `budget` in all at most. chunks: of the step, without drafts."""
+        """Choose the drafts of a step.
 
-    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
-        """A step was computed. held: its features. round_seconds: from the commit before it, or its own plan, to its
-        commit; 0 where nobody knows."""
+        Args:
+            step: The step that is planned.
+            chunks: Its chunks, without drafts.
+            candidates: Decodes that are due.
+            budget: Drafts in all at most.
+        """
+
+    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
+        """Learn from a step.
+
+        Args:
+            plan: What was computed.
+            work: Its features.
+            result: What came of it; it may have failed.
+            round_seconds: Time from the commit before it, or its own plan, to its commit; 0 where that is unknown.
+        """
 
     def finished(self, view: SequenceView) -> None:
-        """A sequence has ended, however it did."""
+        """Forget a sequence that has ended."""
 
     def stats(self) -> SpeculationStats | None:
-        """None: nothing is counted."""
+        """Return what was counted, if anything was."""

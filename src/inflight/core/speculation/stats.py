@@ -26,6 +26,7 @@ class SpeculationStats:
 class SpeculationTally:
     def __init__(self, drafter: str):
         self.asked = self.steps = 0
+        self._won = self._lost = 0.0
         self._drafter = drafter
         self._outcomes: Counter[tuple[int, int]] = Counter()  # (drafts, right ones) → chunks
 
@@ -33,7 +34,14 @@ class SpeculationTally:
         """Of a chunk."""
         self._outcomes[drafts, right] += 1
 
-    def stats(self, won_seconds: float, lost_seconds: float) -> SpeculationStats:
+    def settle(self, seconds: float) -> None:
+        """Add what drafts of a step saved, less what they cost."""
+        if seconds > 0:
+            self._won += seconds
+        else:
+            self._lost -= seconds
+
+    def stats(self) -> SpeculationStats:
         chosen: Counter[int] = Counter()
         longest = max((drafts for drafts, _ in self._outcomes), default=0)
         drafted, accepted = [0] * longest, [0] * longest
@@ -49,6 +57,6 @@ class SpeculationTally:
             tuple(drafted),
             tuple(accepted),
             tuple(sorted(chosen.items())),
-            won_seconds,
-            lost_seconds,
+            self._won,
+            self._lost,
         )

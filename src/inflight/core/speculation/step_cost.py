@@ -1,10 +1,11 @@
 """Step cost: what drafts add to a step's time.
 
 The model of step time is linear in tokens, and steps are not: beside weights that are read anyway the first tokens are
-cheap, or another kernel takes over at the second. So steps of decodes alone are compared with the model, and what they
-took against what it said is kept by their number of tokens, decaying. Where no step had so many, the correction is that
-of the next smaller number that is known, and beside a prompt there is none. Drafts of the executor's own take a pass
-for each place, whoever is drafted for; a pass is timed as it comes. Knows features and seconds.
+cheap, another kernel takes over at the second, a GPU replays graphs of certain sizes. So steps of decodes alone are
+compared with the model, and the decaying ratio is kept by number of tokens. Where no step had so many, the ratio is
+that of the next smaller number, and beside a prompt there is none. Drafts of the executor's own take a pass for each
+position, timed as it comes. A step with drafts is followed by one that is planned behind its result: the scheduling
+time that this exposes is among its cost.
 """
 
 from __future__ import annotations
@@ -16,109 +17,130 @@ from functools import cache
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.types.features import Features
 
-EXACT = 16  # numbers of tokens that have a correction of their own; above, eight share an octave
-FORGETTING = 0.95  # for each step of so many tokens
-DOUBT = 2.0  # steps that count for the smaller number's correction
-FIRST_PASSES = 4  # times that an executor has drafted, until the least that a pass took is what one takes
-OUTLIER = 3.0  # a step that took so many times what was expected tells of the machine, not of its tokens
+EXACT_TOKENS = 16  # numbers of tokens that have a ratio of their own; above, eight share an octave
+DECAY = 0.95  # of a ratio's evidence, for each step
+SMALLER_STEPS = 2.0  # steps that the next smaller number's ratio counts for
+GAP_WEIGHT = 0.05  # of the newest time between two steps
+FIRST_PASSES = 4  # times that an executor drafts before its passes count: a device may compile meanwhile
+PASS_WEIGHT = 0.1  # of the newest pass
+OUTLIER = 3.0  # times what was expected: a step counts for no more
 
 
 class StepCost:
     def __init__(self, latency: LatencyModel):
         """latency: learns from every step by itself."""
         self._latency = latency
-        self._ratios: list[float] = []  # Σ of measured against modelled seconds, decaying, by place
+        self._ratios: list[float] = []  # Σ of measured over modelled seconds, decaying, by size
         self._weights: list[float] = []
-        self._corrections: list[float] = []  # by place
-        self.pass_seconds = 0.0  # of the executor's drafting, for one place of all rows; until it is known, 0
-        self._first_passes, self._least_pass = FIRST_PASSES, math.inf
+        self._corrections: list[float] = []  # by size
+        self._gaps: dict[bool, float] = {}  # seconds between steps, by whether the step before had drafts
+        self._first_passes, self._min_pass = FIRST_PASSES, math.inf
+        self.pass_seconds = 0.0  # of the executor's drafting, for one position of all sequences; 0 until it is known
 
     @property
     def ready(self) -> bool:
         return self._latency.ready
 
+    @property
+    def gap(self) -> float:
+        """Seconds between two steps without drafts."""
+        return self._gaps.get(False, 0.0)
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of scheduling that a step with drafts exposes."""
+        return max(0.0, self._gaps.get(True, 0.0) - self.gap) if False in self._gaps else 0.0
+
+    def observe_gap(self, seconds: float, behind_drafts: bool) -> None:
+        """Learn the time between a step and the one before it, which may have had drafts."""
+        before = self._gaps.get(behind_drafts, seconds)
+        self._gaps[behind_drafts] = before + GAP_WEIGHT * (seconds - before)
+
     def observe(self, held: Features, seconds: float) -> None:
-        """A step of these features took so long, without what making drafts took."""
+        """Learn what a step of decodes took, without making drafts."""
         modelled = self._latency.seconds(held)
         if held.tokens != held.samples or held.moved_blocks or modelled <= 0 or seconds <= 0 or not self.ready:
             return
-        place = _place(held.tokens)
-        while len(self._ratios) <= place:
+        size = _size(held.tokens)
+        while len(self._ratios) <= size:
             self._ratios.append(0.0)
             self._weights.append(0.0)
-        self._ratios[place] = FORGETTING * self._ratios[place] + min(OUTLIER, seconds / modelled)
-        self._weights[place] = FORGETTING * self._weights[place] + 1.0
-        self._correct(place)
+        self._ratios[size] = DECAY * self._ratios[size] + min(OUTLIER, seconds / modelled)
+        self._weights[size] = DECAY * self._weights[size] + 1.0
+        corrections = self._corrections[:size]  # another list: extended steps keep theirs
+        correction = corrections[-1] if corrections else 1.0
+        for ratio, weight in zip(self._ratios[size:], self._weights[size:], strict=True):
+            correction = (ratio + SMALLER_STEPS * correction) / (weight + SMALLER_STEPS)
+            corrections.append(correction)
+        self._corrections = corrections
 
     def observe_passes(self, passes: int, seconds: float) -> float:
-        """The executor drafted for so many places of a step, in so many seconds; returns those that drafts are
-        answerable for. The first ones tell of what a device compiles, and so do outliers."""
+        """Learn what the executor took to draft so many positions; return the seconds that count as drafting's."""
         each = seconds / passes
         if self._first_passes:
             self._first_passes -= 1
-            self._least_pass = min(self._least_pass, each)
-            self.pass_seconds = 0.0 if self._first_passes else self._least_pass
+            self._min_pass = min(self._min_pass, each)
+            self.pass_seconds = 0.0 if self._first_passes else self._min_pass
             return 0.0
         each = min(each, OUTLIER * self.pass_seconds)
-        self.pass_seconds += 0.1 * (each - self.pass_seconds)
+        self.pass_seconds += PASS_WEIGHT * (each - self.pass_seconds)
         return passes * each
 
     def extended(self, held: Features) -> ExtendedStep:
-        """A step of these features, as drafts extend it."""
+        """Return the durations of a step with these features and any number of drafts."""
         context = held.prefill_context + held.decode_context / max(1, held.rows)
-        grown = Features(held.tokens + 1, held.rows, held.samples + 1, held.decode_context, context, held.moved_blocks)
+        longer = Features(held.tokens + 1, held.rows, held.samples + 1, held.decode_context, context, held.moved_blocks)
         alone = self._latency.seconds(held)
-        each = max(0.0, self._latency.seconds(grown) - alone)
-        decodes_alone = held.tokens == held.samples
-        return ExtendedStep(alone, each, held.tokens, self._corrections if decodes_alone else [], self.pass_seconds)
-
-    def _correct(self, place: int) -> None:
-        """This place's correction has changed, and those of the places above it."""
-        corrections = self._corrections[:place]  # another list: extended steps that are there keep theirs
-        before = corrections[-1] if corrections else 1.0
-        for ratio, weight in zip(self._ratios[place:], self._weights[place:], strict=True):
-            before = (ratio + DOUBT * before) / (weight + DOUBT)
-            corrections.append(before)
-        self._corrections = corrections
+        each = max(0.0, self._latency.seconds(longer) - alone)
+        corrections = self._corrections if held.tokens == held.samples else []
+        return ExtendedStep(alone, each, held.tokens, corrections, self.pass_seconds, self.gap, self.exposed)
 
 
 class ExtendedStep:
-    """Seconds of a step with so many drafts. seconds: without any. pass_seconds: of an executor's pass."""
+    """Durations of a step, by number of drafts.
 
-    __slots__ = ("_alone", "_corrections", "_each", "_tokens", "pass_seconds", "seconds")
+    Attributes:
+        seconds: Duration without drafts.
+        pass_seconds: Duration of an executor's pass.
+        gap: Seconds from this step to the next one, without drafts.
+        exposed: Seconds that drafts add to the gap.
+    """
 
-    def __init__(self, alone: float, each: float, tokens: int, corrections: list[float], pass_seconds: float):
+    __slots__ = ("_alone", "_corrections", "_each", "_tokens", "exposed", "gap", "pass_seconds", "seconds")
+
+    def __init__(
+        self,
+        alone: float,
+        each: float,
+        tokens: int,
+        corrections: list[float],
+        pass_seconds: float = 0.0,
+        gap: float = 0.0,
+        exposed: float = 0.0,
+    ):
         self._alone, self._each, self._tokens, self._corrections = alone, each, tokens, corrections
-        self.pass_seconds = pass_seconds
-        self.seconds = alone * self._correction(tokens)
+        self.pass_seconds, self.gap, self.exposed = pass_seconds, gap, exposed
+        self.seconds = self._seconds(0)
 
     def extra(self, drafts: int) -> float:
-        """Seconds that so many drafts add, without making them; at least 0."""
-        longer = (self._alone + drafts * self._each) * self._correction(self._tokens + drafts)
-        return max(0.0, longer - self.seconds)
+        """Return the seconds that verifying so many drafts adds; at least 0."""
+        return max(0.0, self._seconds(drafts) - self.seconds)
 
     def extras(self) -> Iterator[float]:
-        """`extra` of 1 draft, 2, …; no further one makes the step shorter."""
-        alone, each, tokens, corrections = self._alone, self._each, self._tokens, self._corrections
-        last, longest, drafts = len(corrections) - 1, 0.0, 0
+        """Yield `extra` of 1 draft, 2, …; no further one makes the step shorter."""
+        longest, drafts = 0.0, 0
         while True:
             drafts += 1
-            seconds = alone + drafts * each
-            if last >= 0:
-                place = _place(tokens + drafts)
-                seconds *= corrections[place if place < last else last]
-            if seconds - self.seconds > longest:
-                longest = seconds - self.seconds
+            longest = max(longest, self._seconds(drafts) - self.seconds)
             yield longest
 
-    def _correction(self, tokens: int) -> float:
-        corrections = self._corrections
+    def _seconds(self, drafts: int) -> float:
+        seconds, corrections = self._alone + drafts * self._each, self._corrections
         if not corrections:
-            return 1.0
-        place = _place(tokens)
-        return corrections[place] if place < len(corrections) else corrections[-1]
+            return seconds
+        return seconds * corrections[min(_size(self._tokens + drafts), len(corrections) - 1)]
 
 
 @cache
-def _place(tokens: int) -> int:
-    return tokens if tokens <= EXACT else EXACT + round(8 * math.log2(tokens / EXACT))
+def _size(tokens: int) -> int:
+    return tokens if tokens <= EXACT_TOKENS else EXACT_TOKENS + round(8 * math.log2(tokens / EXACT_TOKENS))

@@ -18,11 +18,11 @@ from models import write_model
 from inflight.build import Engine, build_engine, drafting
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.speculation.eager import EagerSpeculation
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.reference import ReferenceBackend
+from inflight.testing.eager_speculation import EagerSpeculation
 
 from ...adapters.test_adapted_engine import NAMES, answers, requests_of, settings
 from ...test_depth import SHAPES, Said, requests, run

@@ -1,4 +1,4 @@
-"""Eager speculation: every draft that a drafter has is computed. For tests and measurements; it learns nothing."""
+"""Eager speculation: every draft that a drafter has is computed, and nothing is learned."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Collection, Sequence
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
-from inflight.core.speculation.speculation import MOST, Allotment, Candidate
+from inflight.core.speculation.speculation import MAX_DRAFTS, Allotment, Candidate
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 
 class EagerSpeculation:
-    def __init__(self, drafter: Drafter | ExecutorDrafter, most: int = MOST, holds: bool = False):
-        """most: drafts of a sequence in a step. holds: whether all are left out of steps that are planned ahead, to be
-        drafted for behind them."""
+    def __init__(self, drafter: Drafter | ExecutorDrafter, most: int = MAX_DRAFTS, holds: bool = False):
+        """most: drafts of a sequence in a step. holds: whether sequences are left out of steps that are planned ahead."""
         self._drafter = drafter
         self._most, self._holds = most, holds
         self._running: set[int] = set()
@@ -25,27 +24,27 @@ class EagerSpeculation:
     def waits(self, step: int) -> bool:
         return False
 
-    def turns(self, step: int, running: int, ahead: bool) -> Collection[int]:
+    def due(self, step: int) -> Collection[int] | None:
         return self._running
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        return self._holds
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
+        return {view.number for view in views} if self._holds else ()
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
-        """The budget is shared out evenly between those that have any."""
+        """Share the budget evenly among the candidates with drafts."""
         found: list[Allotment] = []
         candidates = [one for one in candidates if one.room > 0]
-        for place, (view, room) in enumerate(candidates):
-            most = min(-(-budget // (len(candidates) - place)), room, self._most)
+        for index, (view, room) in enumerate(candidates):
+            most = min(-(-budget // (len(candidates) - index)), room, self._most)
             if most > 0 and (one := self._drafts(view, most)).num_drafts:
                 found.append(one)
                 budget -= one.num_drafts
         return found
 
-    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
-        """Nothing to learn."""
+    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
+        """Do nothing: there is nothing to learn."""
 
     def finished(self, view: SequenceView) -> None:
         self._running.discard(view.number)

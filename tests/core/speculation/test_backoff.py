@@ -1,0 +1,106 @@
+"""Which sequences are due, after which pauses."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from inflight.core.speculation.backoff import MAX_PAUSE, MAX_SHORT_PAUSES, RETRY_STEPS, SHORT_PAUSE, DraftBackoff
+
+
+def asked_in_vain(backoff: DraftBackoff, steps: range, max_pause: int = MAX_PAUSE) -> list[int]:
+    """Return the steps in which any sequence is due, where drafting for it never brings anything."""
+    found = []
+    for step in steps:
+        if due := backoff.due(step):
+            found.append(step)
+            backoff.asked(due, step, 0.0)
+            backoff.pause(due, step, max_pause)
+    return found
+
+
+def lengths(steps: list[int]) -> list[int]:
+    return [later - earlier for earlier, later in pairwise(steps)]
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    backoff = DraftBackoff()
+    backoff.begin(1, -1)
+    assert lengths(asked_in_vain(backoff, range(1200))) == [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256]
+    backoff = DraftBackoff()
+    backoff.begin(1, -1)
+    assert lengths(asked_in_vain(backoff, range(40), max_pause=4))[-6:] == [4] * 6
+
+
+def test_pauses_end_together_whenever_they_began() -> None:
+    backoff = DraftBackoff()
+    for number in range(16):
+        backoff.begin(number, 0)
+        asked_in_vain(backoff, range(1 + 3 * number, 4 + 3 * number), 32)
+    asked_in_vain(backoff, range(60, 200), 32)
+    for step in range(200, 300):
+        due = backoff.due(step)
+        assert len(due) == (16 if step % 32 == 0 else 0)
+        backoff.pause(due, step, 32)
+
+
+def test_right_drafts_end_the_pauses_and_earn_short_ones() -> None:
+    """Each right draft earns one pause of 8 steps, in which text that goes on repeating is found."""
+    backoff = DraftBackoff()
+    backoff.begin(1, -1)
+    asked_in_vain(backoff, range(200))
+    backoff.right({1: 2})
+    backoff.wake(200)
+    assert backoff.due(201) == {1} == backoff.due(202)
+    found = lengths(asked_in_vain(backoff, range(208, 400)))
+    assert found.count(SHORT_PAUSE) == 1 + 2 and found[-1] > 2 * SHORT_PAUSE
+    backoff.right({1: 100})
+    backoff.wake(400)
+    assert lengths(asked_in_vain(backoff, range(416, 600))).count(SHORT_PAUSE) == 1 + MAX_SHORT_PAUSES
+
+
+def test_a_newcomer_begins_with_half_the_last_pause_until_drafts_are_right() -> None:
+    backoff = DraftBackoff()
+    backoff.begin(1, -1)
+    asked_in_vain(backoff, range(100))  # 128 was the last one
+    backoff.begin(2, 99)
+    assert not any(2 in backoff.due(step) for step in range(100, 164)) and 2 in backoff.due(164)
+    backoff.right({1: 1})
+    backoff.begin(3, 170)
+    assert 3 in backoff.due(171)
+
+
+def test_new_sequences_rest_after_a_first_question_in_vain() -> None:
+    backoff = DraftBackoff()
+    backoff.begin(1, -1)
+    asked_in_vain(backoff, range(300))
+    backoff.begin(2, 300)
+    backoff.begin(3, 300)
+    assert backoff.due(429) == {2, 3}
+    backoff.pause([2], 429)
+    backoff.asked([2], 429, 50.0)
+    assert not backoff.is_new(2) and backoff.is_new(3)
+    assert 3 not in backoff.due(478) and 3 in backoff.due(479)
+    backoff.asked([], 429, 50.0)
+    backoff.right({2: 1})
+    assert backoff.due(430) == {3}
+
+
+def test_an_executor_that_lacked_something_is_asked_again_soon_and_pauses_as_before() -> None:
+    backoff = DraftBackoff()
+    backoff.begin(1, -1)
+    asked_in_vain(backoff, range(256))
+    backoff.retry([1, 9], 256)
+    assert not backoff.due(255 + RETRY_STEPS) and backoff.due(256 + RETRY_STEPS) == {1}
+    backoff.pause([1], 256 + RETRY_STEPS)
+    assert not backoff.due(511) and backoff.due(512) == {1}
+
+
+def test_who_has_ended_is_not_due() -> None:
+    backoff = DraftBackoff()
+    for number in range(3):
+        backoff.begin(number, 0)
+    backoff.end(1)
+    backoff.end(1)
+    assert backoff.due(5) == {0, 2}
+    backoff.wake(5)
+    assert backoff.due(6) == {0, 2}
