@@ -46,19 +46,19 @@ class TimedSpeculation:
     def waits(self, step: int) -> bool:
         return self._timed(lambda: self._speculation.waits(step))
 
-    def turns(self, step: int, running: int, ahead: bool) -> Collection[int] | None:
-        return self._timed(lambda: self._speculation.turns(step, running, ahead))
+    def due(self, step: int) -> Collection[int] | None:
+        return self._timed(lambda: self._speculation.due(step))
 
-    def holds(self, step: int, view: SequenceView) -> bool:
-        return self._timed(lambda: self._speculation.holds(step, view))
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
+        return self._timed(lambda: self._speculation.hold_back(step, views, running))
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
         return self._timed(lambda: self._speculation.allot(step, chunks, candidates, budget))
 
-    def observe(self, plan: BatchPlan, held: Features, result: StepResult, round_seconds: float) -> None:
-        self._timed(lambda: self._speculation.observe(plan, held, result, round_seconds))
+    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
+        self._timed(lambda: self._speculation.observe(plan, work, result, round_seconds))
         now = self._clock.now()
         if not any(chunk.num_drafts for chunk in plan.chunks):
             self.steps += 1

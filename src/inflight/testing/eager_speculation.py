@@ -13,7 +13,7 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 class EagerSpeculation:
     def __init__(self, drafter: Drafter | ExecutorDrafter, most: int = MAX_DRAFTS, holds: bool = False):
-        """most: drafts of a sequence in a step. holds: whether sequences are left out of steps that are planned ahead."""
+        """most: drafts of a sequence in a step. holds: whether steps that are planned ahead leave sequences out."""
         self._drafter = drafter
         self._most, self._holds = most, holds
         self._running: set[int] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from inflight.core.speculation.backoff import MAX_PAUSE, MAX_SHORT_PAUSES, RETRY_STEPS, SHORT_PAUSE, DraftBackoff
+from inflight.core.speculation.backoff import MAX_FIRST_PAUSE, MAX_PAUSE, MAX_SHORT_PAUSES, SHORT_PAUSE, DraftBackoff
 
 
 def asked_in_vain(backoff: DraftBackoff, steps: range, max_pause: int = MAX_PAUSE) -> list[int]:
@@ -49,13 +49,11 @@ def test_right_drafts_end_the_pauses_and_earn_short_ones() -> None:
     backoff.begin(1, -1)
     asked_in_vain(backoff, range(200))
     backoff.right({1: 2})
-    backoff.wake(200)
-    assert backoff.due(201) == {1} == backoff.due(202)
-    found = lengths(asked_in_vain(backoff, range(208, 400)))
+    assert not backoff.due(255) and backoff.due(256) == {1} == backoff.due(257)
+    found = lengths(asked_in_vain(backoff, range(272, 400)))
     assert found.count(SHORT_PAUSE) == 1 + 2 and found[-1] > 2 * SHORT_PAUSE
     backoff.right({1: 100})
-    backoff.wake(400)
-    assert lengths(asked_in_vain(backoff, range(416, 600))).count(SHORT_PAUSE) == 1 + MAX_SHORT_PAUSES
+    assert lengths(asked_in_vain(backoff, range(528, 700))).count(SHORT_PAUSE) == 1 + MAX_SHORT_PAUSES
 
 
 def test_a_newcomer_begins_with_half_the_last_pause_until_drafts_are_right() -> None:
@@ -63,7 +61,10 @@ def test_a_newcomer_begins_with_half_the_last_pause_until_drafts_are_right() -> 
     backoff.begin(1, -1)
     asked_in_vain(backoff, range(100))  # 128 was the last one
     backoff.begin(2, 99)
-    assert not any(2 in backoff.due(step) for step in range(100, 164)) and 2 in backoff.due(164)
+    first = 99 + 1 + MAX_FIRST_PAUSE  # at most
+    assert not any(2 in backoff.due(step) for step in range(100, first)) and 2 in backoff.due(first)
+    backoff.pause([2], first)
+    assert not backoff.due(127) and backoff.due(128) == {1, 2}  # twice 64
     backoff.right({1: 1})
     backoff.begin(3, 170)
     assert 3 in backoff.due(171)
@@ -85,16 +86,6 @@ def test_new_sequences_rest_after_a_first_question_in_vain() -> None:
     assert backoff.due(430) == {3}
 
 
-def test_an_executor_that_lacked_something_is_asked_again_soon_and_pauses_as_before() -> None:
-    backoff = DraftBackoff()
-    backoff.begin(1, -1)
-    asked_in_vain(backoff, range(256))
-    backoff.retry([1, 9], 256)
-    assert not backoff.due(255 + RETRY_STEPS) and backoff.due(256 + RETRY_STEPS) == {1}
-    backoff.pause([1], 256 + RETRY_STEPS)
-    assert not backoff.due(511) and backoff.due(512) == {1}
-
-
 def test_who_has_ended_is_not_due() -> None:
     backoff = DraftBackoff()
     for number in range(3):
@@ -102,5 +93,3 @@ def test_who_has_ended_is_not_due() -> None:
     backoff.end(1)
     backoff.end(1)
     assert backoff.due(5) == {0, 2}
-    backoff.wake(5)
-    assert backoff.due(6) == {0, 2}

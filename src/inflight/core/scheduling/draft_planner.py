@@ -1,8 +1,8 @@
 """The draft planner: room for drafts in a step, behind what everything else takes of its budget and of the blocks.
 
-Which decodes have drafts, `speculation` decides. Drafts take blocks that are free, with the watermark left, and of those
-with content of the cache the one that the sequence would take with its next tokens anyway: in a pool that has been used
-for a while none is free. No sequence is preempted for them.
+Which decodes have drafts, `speculation` decides. Drafts take blocks that are free, with the watermark left, and of
+those with content of the cache the one that the sequence would take with its next tokens anyway: in a pool that has
+been used for a while none is free. No sequence is preempted for them.
 """
 
 from __future__ import annotations

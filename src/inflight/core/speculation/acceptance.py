@@ -2,8 +2,7 @@
 
 Beliefs of a drafter are calibrated for the whole engine, in buckets: 0.7 comes to mean that seven of ten are right. For
 a drafter without beliefs the position of the draft counts instead. A sequence differs by a factor of its own: right
-drafts over expected ones, beside a small prior. Evidence decays, and fades towards the prior when drafts are refused, so
-that a refusal does not last for ever.
+drafts over expected ones, decaying, beside a small prior.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ PRIOR_DRAFTS = 8.0  # drafts that count for the belief, before there is evidence
 PRIOR_ACCEPT_RATE = 0.6  # of a draft whose drafter states no belief
 BUCKETS = 16  # of beliefs
 ENGINE_DECAY = 0.995  # of a bucket's evidence, for each draft judged
-SEQUENCE_PRIOR_DRAFTS = 1.0  # right drafts of which all were expected, that a sequence begins with
+SEQUENCE_PRIOR_DRAFTS = 1.0  # right drafts, of as many expected, that a sequence begins with
 SEQUENCE_DECAY = 0.9  # of a sequence's evidence, for each step that verified drafts of it
-REFUSAL_DECAY = 0.9  # of both, for each refusal
+REFUSAL_DECAY = 0.97  # of a sequence's evidence, for each time that it is refused drafts
 MAX_ACCEPT_RATE = 0.99
 
 
@@ -56,7 +55,7 @@ class SequenceAcceptance:
         self._right = SEQUENCE_DECAY * self._right + right
 
     def fade(self) -> None:
-        """Move towards the engine's rate."""
+        """Move towards the engine's rate, after a refusal."""
         self._expected *= REFUSAL_DECAY
         self._right *= REFUSAL_DECAY
 
@@ -73,6 +72,7 @@ class Acceptance:
         """Return the chance of each draft, given that those before it are right.
 
         Args:
+            sequence: The sequence that is drafted for.
             beliefs: The drafter's own chances; empty for a drafter that states none.
             drafts: Number of drafts.
         """
@@ -80,7 +80,7 @@ class Acceptance:
         return tuple([min(MAX_ACCEPT_RATE, factor * rate.value) for rate in self._rates(beliefs, drafts)])
 
     def learn(self, sequence: SequenceAcceptance, beliefs: Sequence[float], drafts: int, right: int) -> None:
-        """Learn that the first `right` of so many drafts were right; those behind the first wrong one are not judged."""
+        """Learn how many of so many drafts were right; those behind the first wrong one are not judged."""
         rates = self._rates(beliefs, min(drafts, right + 1))
         sequence.add(sum([rate.value for rate in rates]), right)
         for position, rate in enumerate(rates):
@@ -90,7 +90,6 @@ class Acceptance:
         if beliefs:
             return [self._by_belief[int(belief * BUCKETS)] for belief in beliefs[:drafts]]
         while len(self._by_position) < drafts:
-            self._by_position.append(
-                AcceptRate(self._by_position[-1].value if self._by_position else PRIOR_ACCEPT_RATE)
-            )
+            prior = self._by_position[-1].value if self._by_position else PRIOR_ACCEPT_RATE
+            self._by_position.append(AcceptRate(prior))
         return self._by_position[:drafts]

@@ -17,7 +17,6 @@ MAX_PAUSE = 256  # steps
 SHORT_PAUSE = 8  # steps; a right draft earns a sequence one more pause that is no longer
 MAX_SHORT_PAUSES = 8  # that a sequence may have earned: text that repeats goes on repeating after a gap
 MAX_FIRST_PAUSE = 16  # steps before the first question about a newcomer
-RETRY_STEPS = 4  # until an executor that lacked what it drafts from is asked again
 NO_SEQUENCES: frozenset[int] = frozenset()
 
 
@@ -93,19 +92,6 @@ class DraftBackoff:
                 steps = SHORT_PAUSE
             self._last_pause = one.steps = min(steps, max_pause)
             one.until = (step // one.steps + 1) * one.steps
-        self._update()
-
-    def retry(self, numbers: Iterable[int], step: int) -> None:
-        """Have these due again soon, with the pause that they had."""
-        for number in numbers:
-            if number in self._pauses:
-                self._pauses[number].until = step + RETRY_STEPS
-        self._update()
-
-    def wake(self, step: int) -> None:
-        """End all pauses after this step; the next ones are as long as they would have been."""
-        for one in self._pauses.values():
-            one.until = min(one.until, step + 1)
         self._update()
 
     def _update(self) -> None:

@@ -17,15 +17,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.acceptance import Acceptance, SequenceAcceptance
 from inflight.core.speculation.backoff import MAX_PAUSE, NO_SEQUENCES, DraftBackoff
-from inflight.core.speculation.drafter import (
-    LEARNED_PER_QUESTION,
-    LONGEST_ANSWER,
-    MOST_UNLEARNED,
-    NOTHING,
-    Drafter,
-    ExecutorDrafter,
-    Proposal,
-)
+from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
 from inflight.core.speculation.goodput import Offer, choose
 from inflight.core.speculation.speculation import HEADROOM, MAX_DRAFTS, Allotment, Candidate
 from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
@@ -35,7 +27,7 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside them
 ASK_SECONDS = 10e-6  # of a question about one sequence
-READ_SECONDS = 0.25e-6  # for each token that the drafter has not seen
+READ_SECONDS = 0.4e-6  # for each token that the drafter has not seen, of the sequence and of answers that ended
 ASK_SHARE = 0.001  # of the time, that asking may take where it brings nothing
 MAX_ASK_SHARE = 0.05  # of a step, after which a round asks about no further sequence that would be new to the drafter
 FIRST_TOKEN_SLACK = 0.005  # by which drafts may lengthen a step that computes prompts
@@ -44,7 +36,6 @@ SAMPLED_STEPS = 16  # of steps without drafts, one in so many teaches what steps
 CERTAIN_DRAFTS = (1, 2, 4, 8)  # numbers of drafts that are tried for whether right ones would pay
 TRIAL_DRAFTS = 2
 MIN_REFUSALS, MAX_REFUSALS = 3, 24  # steps with drafts of which all were refused, before a trial
-OTHER_BATCH = 2.0  # times as many sequences, or as few: other drafts pay
 
 
 @dataclass(slots=True)
@@ -99,9 +90,7 @@ class SpeculationController:
         self._drafted: dict[int, _DraftedStep] = {}
         self._step = self._drafted_step = -1  # the last whose result is there; the last of these that had drafts
         self._asked: dict[int, float] = {}  # seconds that questions took, by step
-        self._unlearned = 0  # tokens of answers that the drafter has not learned
         self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until the next trial
-        self._judged = 1  # sequences that ran when the pauses were ended last
         self._tally = SpeculationTally(drafter.name)
 
     # -- before a step ------------------------------------------------------------------------------------------
@@ -109,7 +98,6 @@ class SpeculationController:
     def began(self, view: SequenceView) -> None:
         self._sequences[view.number] = _Sequence(view.itl_target, SequenceAcceptance())
         self._backoff.begin(view.number, self._step)
-        self._compare_batch()
 
     def waits(self, step: int) -> bool:
         return step - 1 in self._drafted
@@ -144,7 +132,9 @@ class SpeculationController:
         if not self._may_pay(cost, tokens):
             self._backoff.pause([view.number for view, _ in candidates], step)
             return []
-        asked = self._ask(step, [Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates], cost)
+        asked = self._ask(
+            step, [Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates], cost
+        )
         offers = [Offer(number, chances) for number, chances in asked.chances.items()]
         counts = choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *self._asking)
         counts = counts or self._trial(offers, cost, budget, max_seconds)
@@ -201,10 +191,8 @@ class SpeculationController:
     def _price(self, view: SequenceView, sequence: _Sequence) -> float:
         """Return the seconds that a question takes, and count what the drafter reads for it."""
         known = view.prompt_tokens + view.output_tokens
-        learned = min(self._unlearned, LEARNED_PER_QUESTION)
         unread, sequence.read = known - sequence.read, known
-        self._unlearned -= learned
-        return ASK_SECONDS + READ_SECONDS * (unread + learned)
+        return ASK_SECONDS + READ_SECONDS * unread
 
     def _refuse(self, step: int, asked: _Asked, counts: Collection[int], cost: ExtendedStep) -> None:
         """Have the sequences that were asked about, and have no drafts, pause."""
@@ -220,7 +208,7 @@ class SpeculationController:
         self._tally.settle(-vain)
 
     def _max_pause(self, seconds: float) -> int:
-        """Return the pause with which asking about all sequences takes a small share of the time. seconds: of a step."""
+        """Return the pause with which asking about all sequences takes a small share of steps of this duration."""
         asking = ROUND_SECONDS + ASK_SECONDS * len(self._sequences)
         steps = asking / (ASK_SHARE * seconds) if seconds > 0 else MAX_PAUSE
         return MAX_PAUSE if steps > MAX_PAUSE / 2 else 1 << math.ceil(math.log2(max(1.0, steps)))
@@ -262,7 +250,6 @@ class SpeculationController:
         self._backoff.right(accepted)
         wrong = [number for number in made if number in self._sequences and number not in accepted]
         self._backoff.pause(wrong, plan.step, self._max_pause(drafted.cost.seconds))
-        self._backoff.retry(result.undrafted, plan.step)
         drafting = 0.0
         if result.draft_seconds > 0:  # without any made, the executor was catching up
             passes = max(made.values(), default=0)
@@ -279,17 +266,8 @@ class SpeculationController:
     def finished(self, view: SequenceView) -> None:
         self._sequences.pop(view.number, None)
         self._backoff.end(view.number)
-        self._compare_batch()
         if not isinstance(self._drafter, ExecutorDrafter):
-            self._unlearned = min(MOST_UNLEARNED, self._unlearned + min(view.output_tokens, LONGEST_ANSWER))
             self._drafter.finished(view)
-
-    def _compare_batch(self) -> None:
-        """End all pauses where so many more or fewer sequences run that other drafts pay."""
-        running = len(self._sequences)
-        if not self._judged / OTHER_BATCH <= running <= self._judged * OTHER_BATCH:
-            self._judged = max(1, running)
-            self._backoff.wake(self._step)
 
     def stats(self) -> SpeculationStats:
         return self._tally.stats()

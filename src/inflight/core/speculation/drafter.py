@@ -14,11 +14,6 @@ from msgspec import Struct
 from inflight.core.plugin import Plugin, check_finite_number, check_whole_number
 from inflight.core.sequence import SequenceView
 
-# A drafter may learn answers that have ended when it is asked for drafts, the oldest first:
-LEARNED_PER_QUESTION = 1_024  # so many of their tokens for one question, about
-MOST_UNLEARNED = 16_384  # tokens of those that wait to be learned; of more, the oldest are dropped
-LONGEST_ANSWER = 4_096  # leading tokens of an answer that are learned
-
 
 class Proposal(NamedTuple):
     """Tokens that may follow those that there are, and of each the chance that it is right if those before it are, as

@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections import deque
 
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import LEARNED_PER_QUESTION, LONGEST_ANSWER, MOST_UNLEARNED, NOTHING, Proposal
+from inflight.core.speculation.drafter import NOTHING, Proposal
 from inflight.execution.drafters.answers import Answers
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import LEVELS
 
 MOST_BYTES = 64 << 20  # a million tokens and more; the keys and values of so many take hundreds of times as much
 MOST_READ = 16_384  # tokens of a sequence that a call reads, a few milliseconds: a long prompt takes several calls
+LEARNED_PER_QUESTION = 1_024  # tokens of answers that a call learns, about, the oldest answers first
+MOST_UNLEARNED = 16_384  # tokens of answers that wait to be learned; of more, the oldest are dropped
+LONGEST_ANSWER = 4_096  # leading tokens of an answer that are learned
 PROMPT_END = LEVELS[-1]  # tokens before it that are kept, too: the same question finds how the answer began
 
 
