@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MAX_PAUSE = 256  # steps
 SHORT_PAUSE = 8  # steps; a right draft earns a sequence one more pause that is no longer
@@ -20,8 +21,7 @@ MAX_FIRST_PAUSE = 16  # steps before the first question about a newcomer
 NO_SEQUENCES: frozenset[int] = frozenset()
 
 
-@dataclass(slots=True)
-class _Pause:
+class _Pause(Struct):
     """Pauses of one sequence.
 
     Attributes:

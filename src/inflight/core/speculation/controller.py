@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
+
+from msgspec import Struct, field
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
@@ -38,8 +39,7 @@ TRIAL_DRAFTS = 2
 MIN_REFUSALS, MAX_REFUSALS = 3, 24  # steps with drafts of which all were refused, before a trial
 
 
-@dataclass(slots=True)
-class _Sequence:
+class _Sequence(Struct):
     """A running sequence. read: tokens of it that the drafter was shown."""
 
     itl_target: float | None
@@ -47,8 +47,7 @@ class _Sequence:
     read: int = 0
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """Answers of a round, by sequence. chances: of those that may have drafts. prices: seconds that questions took."""
 
     proposals: dict[int, Proposal] = field(default_factory=dict)
@@ -60,8 +59,7 @@ class _Asked:
         return sum(self.prices.values())
 
 
-@dataclass(slots=True)
-class _DraftedStep:
+class _DraftedStep(Struct):
     """A step with drafts, until its result is there. cost: durations. tokens: that it yields without drafts. beliefs:
     of the drafter, by sequence."""
 
