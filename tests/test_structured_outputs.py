@@ -166,8 +166,8 @@ def recorded(model: Path, path: Path, speculation: str) -> tuple[dict[str, Any],
         pass
     engine.loop.close()
     outputs = [one.output() for one in collectors]
-    told = {one.request_id: (one.outputs[0].token_ids, one.outputs[0].logprobs) for one in outputs}
-    return told, list(read_records(path))
+    said = {one.request_id: (one.outputs[0].token_ids, one.outputs[0].logprobs) for one in outputs}
+    return said, list(read_records(path))
 
 
 @pytest.mark.parametrize("speculation", ["off", "suffix"])
@@ -179,7 +179,7 @@ def test_what_a_grammar_forces_is_drafted_and_changes_nothing_but_the_steps(
     reference = Threaded(ReferenceBackend("float32")) if depth == 2 else ReferenceBackend("float32")
     monkeypatch.setattr(computing, "open_backend", lambda *given, **named: reference)
     drafted, records = recorded(model, tmp_path / "drafted.jsonl", speculation)
-    monkeypatch.setattr(ForcedDrafts, "told", lambda *given: None)
+    monkeypatch.setattr(ForcedDrafts, "force", lambda *given: None)
     plain, before = recorded(model, tmp_path / "plain.jsonl", "off")
     assert drafted == plain
     monkeypatch.undo()
