@@ -26,11 +26,11 @@ from inflight.core.speculation.step_cost import ExtendedStep, StepCost
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside them
+ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside the questions
 ASK_SECONDS = 10e-6  # of a question about one sequence
 READ_SECONDS = 0.4e-6  # for each token that the drafter has not seen, of the sequence and of answers that ended
-ASK_SHARE = 0.001  # of the time, that asking may take where it brings nothing
-MAX_ASK_SHARE = 0.05  # of a step, after which a round asks about no further sequence that would be new to the drafter
+ASK_SHARE = 0.001  # of the time, that asking in vain may take
+MAX_ASK_SHARE = 0.05  # of a step; where questions took more, those about new sequences wait for another one
 FIRST_TOKEN_SLACK = 0.005  # by which drafts may lengthen a step that computes prompts
 LOOKAHEAD = 4  # drafts that are looked at behind a token that is still being computed
 SAMPLED_STEPS = 16  # of steps without drafts, one in so many teaches what steps cost
@@ -47,21 +47,20 @@ class _Sequence(Struct):
     read: int = 0
 
 
-class _Asked(Struct):
-    """Answers of a round, by sequence. chances: of those that may have drafts. prices: seconds that questions took."""
+class _Answers(Struct):
+    """Answers of the drafter in one step, by sequence. chances: of those that may have drafts."""
 
     proposals: dict[int, Proposal] = field(default_factory=dict)
     chances: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    prices: dict[int, float] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def seconds(self) -> float:
-        return sum(self.prices.values())
+    def offers(self, first: int = 0) -> list[Offer]:
+        """Return the drafts from this position on."""
+        return [Offer(number, chances[first:]) for number, chances in self.chances.items()]
 
 
 class _DraftedStep(Struct):
-    """A step with drafts, until its result is there. cost: durations. tokens: that it yields without drafts. beliefs:
-    of the drafter, by sequence."""
+    """A step with drafts, until its result is there. tokens: that it yields without drafts. beliefs: by sequence."""
 
     cost: ExtendedStep
     tokens: int
@@ -85,10 +84,10 @@ class SpeculationController:
         self._acceptance = Acceptance()
         self._backoff = DraftBackoff()
         self._sequences: dict[int, _Sequence] = {}
-        self._drafted: dict[int, _DraftedStep] = {}
-        self._step = self._drafted_step = -1  # the last whose result is there; the last of these that had drafts
+        self._drafted: dict[int, _DraftedStep] = {}  # by step
         self._asked: dict[int, float] = {}  # seconds that questions took, by step
-        self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until the next trial
+        self._step = self._drafted_step = -1  # the last whose result is there; the last of these that had drafts
+        self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until a trial
         self._tally = SpeculationTally(drafter.name)
 
     # -- before a step ------------------------------------------------------------------------------------------
@@ -108,13 +107,16 @@ class SpeculationController:
         where all are, only the scheduling is exposed."""
         context = sum([view.prompt_tokens + view.output_tokens for view in views]) * running // len(views)
         cost = self._cost.extended(Features(running, running, running, context, 0.0))
-        asked = self._ask(step, [Candidate(view, 1 + LOOKAHEAD) for view in views], cost)
-        lost = min(1.0, cost.exposed / cost.seconds) if len(asked.chances) == running and cost.seconds else 1.0
-        first = 0 if self._in_executor else 1  # an executor says nothing of the tokens to come
-        behind = [Offer(number, chances[first:]) for number, chances in asked.chances.items()]
-        worth = [offer for offer in behind if sum(accumulate(offer.chances, mul)) > lost]
+        if not self._may_pay(cost, running):
+            self._backoff.pause([view.number for view in views], step)
+            return NO_SEQUENCES
+        rooms = [min(1 + LOOKAHEAD, view.max_output_tokens - view.output_tokens - 1) for view in views]
+        answers = self._ask(list(map(Candidate, views, rooms)), cost)
+        offers = answers.offers(0 if self._in_executor else 1)  # an executor knows nothing of the tokens to come
+        lost = min(1.0, cost.exposed / cost.seconds) if len(offers) == running and cost.seconds else 1.0
+        worth = [offer for offer in offers if sum(accumulate(offer.chances, mul)) > lost]
         held = choose(worth, running, cost, MAX_DRAFTS * running, self._max_seconds(), self._in_executor, *self._asking)
-        self._refuse(step, asked, held, cost)
+        self._take(step, answers, held, cost)
         return held
 
     def allot(
@@ -130,31 +132,18 @@ class SpeculationController:
         if not self._may_pay(cost, tokens):
             self._backoff.pause([view.number for view, _ in candidates], step)
             return []
-        asked = self._ask(
-            step, [Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates], cost
-        )
-        offers = [Offer(number, chances) for number, chances in asked.chances.items()]
+        answers = self._ask([Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates], cost)
+        offers = answers.offers()
         counts = choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *self._asking)
-        counts = counts or self._trial(offers, cost, budget, max_seconds)
-        self._refuse(step, asked, counts, cost)
+        if offers and not counts:
+            counts = self._trial(offers, cost, budget, max_seconds)
+        self._take(step, answers, counts, cost)
         if not counts:
             return []
         self._tally.steps += 1
-        self._drafted[step] = _DraftedStep(cost, tokens, {number: asked.proposals[number].chances for number in counts})
-        return [Allotment(one, count, asked.proposals[one].token_ids[:count]) for one, count in counts.items()]
-
-    def _trial(self, offers: Sequence[Offer], cost: ExtendedStep, budget: int, max_seconds: float) -> dict[int, int]:
-        """Try the likeliest drafts after some steps that refused all: chances and costs may be better than believed."""
-        if not offers:
-            return {}
-        self._refusals += 1
-        number, chances = max(offers, key=lambda offer: offer.chances[0])
-        drafts = min(TRIAL_DRAFTS, len(chances), budget)
-        passes = drafts * cost.pass_seconds if self._in_executor else 0.0
-        if self._refusals < self._trial_refusals or cost.seconds + cost.extra(drafts) + passes > max_seconds:
-            return {}
-        self._refusals, self._trial_refusals = 0, min(2 * self._trial_refusals, MAX_REFUSALS)
-        return {number: drafts}
+        proposals = answers.proposals
+        self._drafted[step] = _DraftedStep(cost, tokens, {number: proposals[number].chances for number in counts})
+        return [Allotment(number, count, proposals[number].token_ids[:count]) for number, count in counts.items()]
 
     def _max_seconds(self) -> float:
         """Return what the ITL targets of the running sequences leave for a step."""
@@ -167,43 +156,49 @@ class SpeculationController:
         asking = cost.pass_seconds if self._in_executor else ASK_SECONDS
         return any(count * each_token > cost.extra(count) + asking for count in CERTAIN_DRAFTS)
 
-    def _ask(self, step: int, candidates: Sequence[Candidate], cost: ExtendedStep) -> _Asked:
-        """Ask for the drafts of these sequences. New ones, which the drafter would have to read, wait for later steps
-        where that took much of this one."""
-        asked, is_new = _Asked(), self._backoff.is_new
+    def _ask(self, candidates: Sequence[Candidate], cost: ExtendedStep) -> _Answers:
+        """Ask for the drafts of these sequences. New ones, which the drafter has to read, may wait for another step."""
+        answers, spent = _Answers(), 0.0
         for view, room in candidates:
-            number, proposal = view.number, NOTHING
-            sequence = self._sequences[number]
+            number, sequence, proposal = view.number, self._sequences[view.number], NOTHING
             if room > 0 and not isinstance(self._drafter, ExecutorDrafter):
-                if is_new(number) and asked.seconds > MAX_ASK_SHARE * cost.seconds:
+                if self._backoff.is_new(number) and spent > MAX_ASK_SHARE * cost.seconds:
                     continue
-                asked.prices[number] = self._price(view, sequence)
+                known = view.prompt_tokens + view.output_tokens
+                answers.seconds[number] = ASK_SECONDS + READ_SECONDS * (known - sequence.read)
+                spent, sequence.read = spent + answers.seconds[number], known
                 proposal = self._drafter.propose(view, room)
                 room = len(proposal.token_ids)
-            asked.proposals[number] = proposal
+            answers.proposals[number] = proposal
             if room > 0:
-                asked.chances[number] = self._acceptance.chances(sequence.acceptance, proposal.chances, room)
-        self._tally.asked += len(asked.prices)
-        return asked
+                answers.chances[number] = self._acceptance.chances(sequence.acceptance, proposal.chances, room)
+        self._tally.asked += len(answers.seconds)
+        return answers
 
-    def _price(self, view: SequenceView, sequence: _Sequence) -> float:
-        """Return the seconds that a question takes, and count what the drafter reads for it."""
-        known = view.prompt_tokens + view.output_tokens
-        unread, sequence.read = known - sequence.read, known
-        return ASK_SECONDS + READ_SECONDS * unread
+    def _trial(self, offers: list[Offer], cost: ExtendedStep, max_drafts: int, max_seconds: float) -> dict[int, int]:
+        """Return the likeliest drafts after some steps that refused all: chances and costs may be better than they are
+        believed to be."""
+        self._refusals += 1
+        number, chances = max(offers, key=lambda offer: offer.chances[0])
+        drafts = min(TRIAL_DRAFTS, len(chances), max_drafts)
+        seconds = cost.extra(drafts) + (drafts * cost.pass_seconds if self._in_executor else 0.0)
+        if self._refusals < self._trial_refusals or cost.seconds + seconds > max_seconds:
+            return {}
+        self._refusals, self._trial_refusals = 0, min(2 * self._trial_refusals, MAX_REFUSALS)
+        return {number: drafts}
 
-    def _refuse(self, step: int, asked: _Asked, counts: Collection[int], cost: ExtendedStep) -> None:
+    def _take(self, step: int, answers: _Answers, counts: Collection[int], cost: ExtendedStep) -> None:
         """Have the sequences that were asked about, and have no drafts, pause."""
-        refused = [number for number in asked.proposals if number not in counts]
+        refused = [number for number in answers.proposals if number not in counts]
         for number in refused:
-            if number in asked.chances:
+            if number in answers.chances:
                 self._sequences[number].acceptance.fade()
         self._backoff.pause(refused, step, self._max_pause(cost.seconds))
-        vain = sum([asked.prices.get(number, 0.0) for number in refused])
-        new = sum([asked.prices.get(number, 0.0) for number in refused if self._backoff.is_new(number)])
-        self._asked[step] = self._asked.get(step, 0.0) + asked.seconds + ROUND_SECONDS
-        self._backoff.asked(asked.proposals, step, new / (ASK_SHARE * cost.seconds) if cost.seconds else 0.0)
-        self._tally.settle(-vain)
+        vain = {number: answers.seconds[number] for number in refused if number in answers.seconds}
+        new = sum([seconds for number, seconds in vain.items() if self._backoff.is_new(number)])
+        self._backoff.asked(answers.proposals, step, new / (ASK_SHARE * cost.seconds) if cost.seconds else 0.0)
+        self._asked[step] = self._asked.get(step, 0.0) + sum(answers.seconds.values()) + self._asking[0]
+        self._tally.settle(-sum(vain.values()))
 
     def _max_pause(self, seconds: float) -> int:
         """Return the pause with which asking about all sequences takes a small share of steps of this duration."""
@@ -215,15 +210,14 @@ class SpeculationController:
 
     def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
         step = self._step = plan.step
-        recent = step <= self._drafted_step + SAMPLED_STEPS
-        if step % SAMPLED_STEPS and not recent and not self._drafted and not self._asked:
+        if step % SAMPLED_STEPS and step > self._drafted_step + SAMPLED_STEPS and not (self._drafted or self._asked):
             return  # short steps are not to wait for what others teach as well
         drafted = self._drafted.get(step)
-        self._drafted = {one: kept for one, kept in self._drafted.items() if one > step}
         if round_seconds and work.tokens == work.samples:
             gap = min(result.seconds, round_seconds - result.seconds - self._asked.get(step, 0.0))
             self._cost.observe_gap(max(0.0, gap), behind_drafts=step - 1 == self._drafted_step)
-        self._asked = {one: seconds for one, seconds in self._asked.items() if one > step}
+        self._drafted = {later: one for later, one in self._drafted.items() if later > step}
+        self._asked = {later: seconds for later, seconds in self._asked.items() if later > step}
         if result.error is not None:
             return
         self._cost.observe(work, result.seconds - result.draft_seconds)
@@ -234,31 +228,29 @@ class SpeculationController:
     def _learn(self, drafted: _DraftedStep, plan: BatchPlan, result: StepResult) -> None:
         """Learn which drafts were right, and what that was worth. The planner may have had less room than was allotted,
         and the executor may have lacked what it drafts from."""
-        counts = {one.sequence_id: one.num_drafts for one in plan.chunks if one.sequence_id in drafted.beliefs}
-        made = {number: count for number, count in counts.items() if count and number not in result.undrafted}
-        accepted: dict[int, int] = {}
+        beliefs, cost = drafted.beliefs, drafted.cost
+        made = {one.sequence_id: one.num_drafts for one in plan.chunks if one.num_drafts and one.sequence_id in beliefs}
+        made = {number: count for number, count in made.items() if number not in result.undrafted}
+        right: dict[int, int] = {}
+        wrong: list[int] = []
         for sampled in result.sampled:
-            number, more = sampled.sequence_id, len(sampled.token_ids) - 1
-            if number not in made or number not in self._sequences or more < 0:
+            number, count = sampled.sequence_id, len(sampled.token_ids) - 1
+            if number not in made or number not in self._sequences or count < 0:
                 continue
-            self._tally.add(made[number], more)
-            self._acceptance.learn(self._sequences[number].acceptance, drafted.beliefs[number], made[number], more)
-            if more:
-                accepted[number] = more
-        self._backoff.right(accepted)
-        wrong = [number for number in made if number in self._sequences and number not in accepted]
-        self._backoff.pause(wrong, plan.step, self._max_pause(drafted.cost.seconds))
-        drafting = 0.0
-        if result.draft_seconds > 0:  # without any made, the executor was catching up
-            passes = max(made.values(), default=0)
-            seconds = min(result.draft_seconds, self._cost.pass_seconds)
-            drafting = self._cost.observe_passes(passes, result.draft_seconds) if passes else seconds
-        cost = drafted.cost
-        each_token = (cost.seconds + cost.gap) / max(1, drafted.tokens)
-        spent = cost.extra(sum(made.values())) + drafting + cost.exposed
-        won = sum(accepted.values()) * each_token - spent
-        if won > 0:
-            self._trial_refusals = MIN_REFUSALS
+            self._tally.add(made[number], count)
+            self._acceptance.learn(self._sequences[number].acceptance, beliefs[number], made[number], count)
+            if count:
+                right[number] = count
+            else:
+                wrong.append(number)
+        self._backoff.right(right)
+        self._backoff.pause(wrong, plan.step, self._max_pause(cost.seconds))
+        drafting = min(result.draft_seconds, self._cost.pass_seconds)  # the executor was catching up, unless it drafted
+        if made and result.draft_seconds > 0:
+            drafting = self._cost.observe_passes(max(made.values()), result.draft_seconds)
+        won = sum(right.values()) * (cost.seconds + cost.gap) / max(1, drafted.tokens)
+        won -= cost.extra(sum(made.values())) + drafting + cost.exposed
+        self._trial_refusals = MIN_REFUSALS if won > 0 else self._trial_refusals
         self._tally.settle(won)
 
     def finished(self, view: SequenceView) -> None:

@@ -2,9 +2,8 @@
 
 A step of N decodes takes T seconds and yields N tokens. The j-th draft of a sequence yields one more if it and all
 before it are right: p₁·…·pⱼ, which falls with j. Drafts are taken in the order of their yields, over all sequences, and
-of all the steps that this makes the one with the highest (N + Σ yields) / (T + cost of the drafts) is chosen. Where
-costs rise evenly this takes a draft while its yield exceeds the step's tokens per second times its cost; the highest of
-all steps also passes a threshold, such as another kernel's. Compare SmartSpec's goodput (arXiv 2406.14066).
+of all the steps that this makes the one with the highest (N + Σ yields) / (T + cost of the drafts) is chosen, also where
+a threshold of the cost, such as another kernel's, lies before it. Compare SmartSpec (arXiv 2406.14066).
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ def choose(
     """Return the number of drafts for each sequence that has any.
 
     Args:
-        offers: Sequences, and the drafts that they could have.
+        offers: Drafts that sequences could have.
         tokens: Tokens that the step yields without drafts.
-        step: Seconds that the step takes with and without drafts.
-        max_drafts: Drafts in all.
-        max_seconds: Duration of the step with drafts.
+        step: Durations of the step.
+        max_drafts: Limit of drafts in all.
+        max_seconds: Limit of the step's duration.
         makes_passes: Whether the executor makes the drafts, in a pass for each position.
         round_seconds: Time that asking for drafts takes.
         ask_seconds: The same, for each sequence with drafts.

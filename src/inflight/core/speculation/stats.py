@@ -1,4 +1,4 @@
-"""What speculation did since the engine began, for those who watch it. Counts; decides nothing."""
+"""Counts of speculation since the engine began."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """drafter: its name. asked: times that it was asked for drafts of a sequence. steps: with any draft. drafted: by
-    place from the first, how many drafts there were; accepted: how many of these were right, and all before them.
-    chosen: of the chunks with drafts, how many had so many, by number of drafts, rising. won_seconds, lost_seconds:
-    estimated, of the steps in which drafts brought more than they cost, and of the others."""
+    """Counts of drafts.
+
+    Attributes:
+        drafter: Its name.
+        asked: Questions to the drafter, each about one sequence.
+        steps: Steps with any draft.
+        drafted: Drafts by position from the first.
+        accepted: Of these, those that were right, with all before them.
+        chosen: (drafts, chunks that had so many), rising.
+        won_seconds: Estimated, of steps in which drafts brought more than they cost.
+        lost_seconds: Of the other steps, and of questions in vain.
+    """
 
     drafter: str
     asked: int = 0
@@ -28,14 +36,14 @@ class SpeculationTally:
         self.asked = self.steps = 0
         self._won = self._lost = 0.0
         self._drafter = drafter
-        self._outcomes: Counter[tuple[int, int]] = Counter()  # (drafts, right ones) → chunks
+        self._chunks: Counter[tuple[int, int]] = Counter()  # (drafts, right ones) → chunks
 
     def add(self, drafts: int, right: int) -> None:
-        """Of a chunk."""
-        self._outcomes[drafts, right] += 1
+        """Count a chunk."""
+        self._chunks[drafts, right] += 1
 
     def settle(self, seconds: float) -> None:
-        """Add what drafts of a step saved, less what they cost."""
+        """Add what drafts saved, less what they cost."""
         if seconds > 0:
             self._won += seconds
         else:
@@ -43,20 +51,12 @@ class SpeculationTally:
 
     def stats(self) -> SpeculationStats:
         chosen: Counter[int] = Counter()
-        longest = max((drafts for drafts, _ in self._outcomes), default=0)
-        drafted, accepted = [0] * longest, [0] * longest
-        for (drafts, right), chunks in self._outcomes.items():
+        for (drafts, _), chunks in self._chunks.items():
             chosen[drafts] += chunks
-            for place in range(drafts):
-                drafted[place] += chunks
-                accepted[place] += chunks * (place < right)
+        positions, counts = range(max(chosen, default=0)), self._chunks.items()
+        drafted = tuple(sum(chunks for (drafts, _), chunks in counts if drafts > position) for position in positions)
+        accepted = tuple(sum(chunks for (_, right), chunks in counts if right > position) for position in positions)
+        by_number = tuple(sorted(chosen.items()))
         return SpeculationStats(
-            self._drafter,
-            self.asked,
-            self.steps,
-            tuple(drafted),
-            tuple(accepted),
-            tuple(sorted(chosen.items())),
-            self._won,
-            self._lost,
+            self._drafter, self.asked, self.steps, drafted, accepted, by_number, self._won, self._lost
         )

@@ -2,10 +2,9 @@
 
 The model of step time is linear in tokens, and steps are not: beside weights that are read anyway the first tokens are
 cheap, another kernel takes over at the second, a GPU replays graphs of certain sizes. So steps of decodes alone are
-compared with the model, and the decaying ratio is kept by number of tokens. Where no step had so many, the ratio is
-that of the next smaller number, and beside a prompt there is none. Drafts of the executor's own take a pass for each
-position, timed as it comes. A step with drafts is followed by one that is planned behind its result: the scheduling
-time that this exposes is among its cost.
+compared with the model, and the decaying ratio is kept by number of tokens; where no step had so many, it is that of
+the next smaller number. Drafts of the executor take a pass for each position. A step with drafts is followed by one
+that is planned behind its result, which exposes the time of scheduling.
 """
 
 from __future__ import annotations
@@ -97,14 +96,8 @@ class StepCost:
 
 
 class ExtendedStep:
-    """Durations of a step, by number of drafts.
-
-    Attributes:
-        seconds: Duration without drafts.
-        pass_seconds: Duration of an executor's pass.
-        gap: Seconds from this step to the next one, without drafts.
-        exposed: Seconds that drafts add to the gap.
-    """
+    """Durations of a step, by number of drafts. seconds: without drafts. gap: from this step to the next one, without
+    drafts. exposed: what drafts add to the gap. pass_seconds: of an executor's pass."""
 
     __slots__ = ("_alone", "_corrections", "_each", "_tokens", "exposed", "gap", "pass_seconds", "seconds")
 
