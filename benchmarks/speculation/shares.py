@@ -30,7 +30,7 @@ MOST = 0.005  # of a step without drafts
 Answer = TypeVar("Answer")
 
 
-class TimedSpeculation:
+class TimedSpeculation(Speculation):
     """deciding: seconds of calls in steps without drafts, of this thread's processor time. seconds: of those steps,
     from one to the next."""
 

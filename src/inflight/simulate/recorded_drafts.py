@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import Allotment, Candidate
-from inflight.core.types.features import Features
-from inflight.core.types.plan import BatchPlan, Chunk, StepResult
+from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
+from inflight.core.types.plan import Chunk
 from inflight.records.drafts import num_drafts
 from inflight.records.schema import StepRecord
 
 
-class RecordedDrafts:
+class RecordedDrafts(Speculation):
     """Speculation with the drafts of a record: those that its steps had."""
 
     def __init__(self, steps: Sequence[StepRecord]):
@@ -35,9 +34,6 @@ class RecordedDrafts:
     def __bool__(self) -> bool:
         return bool(self._drafts) or any(self._held.values())
 
-    def began(self, view: SequenceView) -> None:
-        """Do nothing: the record has the drafts."""
-
     def waits(self, step: int) -> bool:
         return not self._ahead[step - 1]
 
@@ -53,15 +49,6 @@ class RecordedDrafts:
         of = {view.number: min(room, budget) for view, room in candidates}
         drafted = [(number, *self._drafts.get((step, number), (0, ()))) for number in of]
         return [Allotment(number, count, token_ids) for number, count, token_ids in drafted if 0 < count <= of[number]]
-
-    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
-        """Do nothing: there is nothing to learn."""
-
-    def finished(self, view: SequenceView) -> None:
-        """Do nothing: nothing is kept."""
-
-    def stats(self) -> None:
-        return None
 
 
 def _was_ahead(before: StepRecord, step: StepRecord) -> bool:

@@ -6,12 +6,11 @@ from collections.abc import Collection, Sequence
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
-from inflight.core.speculation.speculation import MAX_DRAFTS, Allotment, Candidate
-from inflight.core.types.features import Features
-from inflight.core.types.plan import BatchPlan, Chunk, StepResult
+from inflight.core.speculation.speculation import MAX_DRAFTS, Allotment, Candidate, Speculation
+from inflight.core.types.plan import Chunk
 
 
-class EagerSpeculation:
+class EagerSpeculation(Speculation):
     def __init__(self, drafter: Drafter | ExecutorDrafter, most: int = MAX_DRAFTS, holds: bool = False):
         """most: drafts of a sequence in a step. holds: whether steps that are planned ahead leave sequences out."""
         self._drafter = drafter
@@ -20,9 +19,6 @@ class EagerSpeculation:
 
     def began(self, view: SequenceView) -> None:
         self._running.add(view.number)
-
-    def waits(self, step: int) -> bool:
-        return False
 
     def due(self, step: int) -> Collection[int] | None:
         return self._running
@@ -43,16 +39,10 @@ class EagerSpeculation:
                 budget -= one.num_drafts
         return found
 
-    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
-        """Do nothing: there is nothing to learn."""
-
     def finished(self, view: SequenceView) -> None:
         self._running.discard(view.number)
         if not isinstance(self._drafter, ExecutorDrafter):
             self._drafter.finished(view)
-
-    def stats(self) -> None:
-        return None
 
     def _drafts(self, view: SequenceView, most: int) -> Allotment:
         if isinstance(self._drafter, ExecutorDrafter):

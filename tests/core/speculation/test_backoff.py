@@ -70,23 +70,23 @@ def test_a_newcomer_begins_with_half_the_last_pause_until_drafts_are_right() -> 
     assert 3 in backoff.due(171)
 
 
-def test_new_sequences_rest_after_a_first_question_in_vain() -> None:
-    backoff = DraftBackoff()
-    backoff.begin(1, -1)
-    asked_in_vain(backoff, range(300))
-    backoff.begin(2, 300)
-    backoff.begin(3, 300)
-    assert backoff.due(429) == {2, 3}
-    backoff.pause([2], 429)
-    backoff.asked([2], 429, 50.0)
-    assert not backoff.is_new(2) and backoff.is_new(3)
-    assert 3 not in backoff.due(478) and 3 in backoff.due(479)
-    backoff.asked([], 429, 50.0)
-    backoff.right({2: 1})
-    assert backoff.due(430) == {3}
+def test_first_questions_in_vain_pause_new_sequences_up_to_their_cost() -> None:
+    backoff, step = DraftBackoff(), 0
+    for number in range(20):
+        backoff.begin(number, -1)
+    found = []
+    for step in range(200):
+        if due := {one for one in backoff.due(step) if backoff.is_new(one)}:
+            found.append(step)
+            backoff.pause([min(due)], step)
+            backoff.asked([min(due)], step, 20.5)
+    assert lengths(found) == [1, 2, 4, 8, 16, *[21] * 7]
+    assert not any(backoff.is_new(number) for number in range(len(found))) and backoff.is_new(len(found))
+    backoff.right({0: 1})
+    assert set(range(len(found), 20)) <= backoff.due(200)
 
 
-def test_who_has_ended_is_not_due() -> None:
+def test_a_sequence_that_has_ended_is_not_due() -> None:
     backoff = DraftBackoff()
     for number in range(3):
         backoff.begin(number, 0)

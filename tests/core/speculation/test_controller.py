@@ -89,8 +89,8 @@ def test_drafts_of_the_executor_bring_answers_sooner(depth: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.6, 0.9])
-def test_an_executor_that_is_to_catch_up_first_is_not_held_for_wrong(share: float) -> None:
-    """In a crowd drafts do not pay, and the executor does not follow; when it has gone, few are left, who lack much."""
+def test_an_executor_that_has_to_catch_up_first_does_not_count_as_wrong(share: float) -> None:
+    """In a crowd drafts do not pay, and the executor falls behind; later few sequences are left, and lack much."""
 
     def load(rig: Rig) -> float:
         for number in range(40):
@@ -119,7 +119,7 @@ def test_seldom_right_drafts_are_few_and_often_right_ones_are_many() -> None:
     assert mean(0.3) < 2 < 3 < mean(0.9)
 
 
-def test_it_finds_out_who_is_worth_a_draft() -> None:
+def test_sequences_with_right_drafts_have_most_of_them() -> None:
     """Every second sequence's drafts are right."""
     rig = Rig(Device(between), Foreseeing(lambda sequence, place: sequence % 2 == 0))
     rig.add(4, 400)
@@ -171,8 +171,8 @@ def test_an_executor_that_is_never_right_costs_less_than_a_hundredth(depth: int)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_where_drafts_stop_to_be_right_little_is_lost(depth: int) -> None:
-    """They are, in the first tokens of every answer: that is what is won, and what comes behind costs little."""
+def test_little_is_lost_where_drafts_stop_being_right(depth: int) -> None:
+    """They are right in the first 200 tokens of every answer."""
 
     def right(sequence: int, place: int) -> bool:
         return place < 200
@@ -191,7 +191,7 @@ def test_where_drafts_stop_to_be_right_little_is_lost(depth: int) -> None:
     assert share < (200 * begins + 600) / 800 + 0.035
 
 
-def test_where_even_right_drafts_would_not_pay_nobody_is_asked() -> None:
+def test_where_even_right_drafts_would_not_pay_the_drafter_is_not_asked() -> None:
     drafter = Foreseeing(often(1.0))
     rig = Rig(Device(compute_bound), drafter)
     rig.add(16, 300)
@@ -201,7 +201,7 @@ def test_where_even_right_drafts_would_not_pay_nobody_is_asked() -> None:
 
 @pytest.mark.parametrize("drafter", [Foreseeing(often(0.9)), ExecutorDrafter("model", 5)])
 def test_no_prompt_waits_for_drafts(drafter: Foreseeing | ExecutorDrafter) -> None:
-    """Those who decode have theirs in steps without prompts."""
+    """Decodes have drafts in steps without prompts."""
     rig = Rig(Device(between, often(0.9)), drafter)
     rig.add(3, 1500)
     for turn in range(20):
@@ -216,7 +216,7 @@ def test_no_prompt_waits_for_drafts(drafter: Foreseeing | ExecutorDrafter) -> No
 
 
 def test_a_drafter_without_an_idea_is_asked_seldom() -> None:
-    """Of steps that take a millisecond: asking in vain takes a small share of the time."""
+    """Steps take a millisecond: asking in vain takes a small share of the time."""
     drafter = Foreseeing(never, most=0)
     rig = Rig(Device(lambda tokens: 0.001), drafter)
     rig.add(16, 1000)
@@ -224,12 +224,12 @@ def test_a_drafter_without_an_idea_is_asked_seldom() -> None:
     assert 20 < drafter.asked < 1000
 
 
-def test_nobody_waits_for_drafts_that_a_prompt_leaves_no_room_for() -> None:
+def test_no_sequence_is_left_out_for_drafts_that_a_prompt_leaves_no_room_for() -> None:
     rig = Rig(Device(memory_bound), Foreseeing(often(1.0)), depth=2)
     rig.add(1, 600)
     for _ in range(60):
         rig.step()
-    assert any(rig.drafts())  # which pay, so that it is its turn in every step
+    assert any(rig.drafts())  # which pay, so that it is due in every step
     before = len(rig.plans)
     rig.add(4, 10, prompt=4000)
     while len(rig.plans) < before + 30:
@@ -239,7 +239,7 @@ def test_nobody_waits_for_drafts_that_a_prompt_leaves_no_room_for() -> None:
 
 
 def test_a_step_with_drafts_keeps_an_itl_target() -> None:
-    """Whosever it is."""
+    """Also where it is the target of another request."""
 
     def longest(itl: float | None) -> float:
         rig = Rig(Device(between), Foreseeing(often(0.95)))
@@ -255,7 +255,7 @@ def test_a_step_with_drafts_keeps_an_itl_target() -> None:
 # -- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_the_drafter_is_told_of_everybody_who_ends() -> None:
+def test_the_drafter_is_notified_of_every_end() -> None:
     drafter = Foreseeing(often(0.8))
     rig = Rig(Device(memory_bound), drafter)
     rig.add(3, 200)

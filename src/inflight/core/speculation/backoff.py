@@ -3,7 +3,7 @@
 A sequence whose drafts are right may be drafted for in every step. One for which drafting brought nothing pauses for 1,
 2, 4, … steps, until asking about it takes a small share of the time. A newcomer begins with half the pause that was
 given last, so that a load for which drafting does not pay costs nearly nothing; and since a drafter reads a sequence
-when it is first asked about, first questions rest after one in vain. Pauses end at multiples of their length, so that
+when it is first asked about, first questions pause in the same way. Pauses end at multiples of their length, so that
 few steps have any work with drafts.
 """
 
@@ -41,7 +41,7 @@ class DraftBackoff:
     def __init__(self) -> None:
         self._pauses: dict[int, _Pause] = {}  # by sequence
         self._last_pause = 0  # steps that any sequence was given last
-        self._new_until = 0  # first step in which new sequences may be due
+        self._new_pause = self._new_until = 0  # steps; first step in which new sequences may be due
         self._first_due: float = math.inf  # no sequence is due before
 
     def begin(self, number: int, step: int) -> None:
@@ -67,11 +67,18 @@ class DraftBackoff:
         return self._pauses[number].is_new
 
     def asked(self, numbers: Iterable[int], step: int, vain_steps: float) -> None:
-        """Note that these are not new any more. vain_steps: for which new ones rest, if there are such left."""
+        """Note that these are not new any more.
+
+        Args:
+            numbers: Sequences that were asked about.
+            step: The step that is planned.
+            vain_steps: Steps of which asking in vain about new ones is a small share.
+        """
         for number in numbers:
             self._pauses[number].is_new = False
         if vain_steps:
-            self._new_until = step + min(math.ceil(vain_steps), self._last_pause)
+            self._new_pause = min(2 * self._new_pause or 1, math.ceil(vain_steps))
+            self._new_until = step + self._new_pause
         self._update()
 
     def right(self, drafts: Mapping[int, int]) -> None:
@@ -79,7 +86,7 @@ class DraftBackoff:
         for number, count in drafts.items():
             one = self._pauses[number]
             one.steps, one.earned = 0, min(MAX_SHORT_PAUSES, one.earned + count)
-            self._last_pause = self._new_until = 0
+            self._last_pause = self._new_pause = self._new_until = 0
         self._update()
 
     def pause(self, numbers: Iterable[int], step: int, max_pause: int = MAX_PAUSE) -> None:

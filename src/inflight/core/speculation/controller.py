@@ -20,7 +20,7 @@ from inflight.core.speculation.acceptance import Acceptance, SequenceAcceptance
 from inflight.core.speculation.backoff import MAX_PAUSE, NO_SEQUENCES, DraftBackoff
 from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
 from inflight.core.speculation.goodput import Offer, choose
-from inflight.core.speculation.speculation import HEADROOM, MAX_DRAFTS, Allotment, Candidate
+from inflight.core.speculation.speculation import HEADROOM, MAX_DRAFTS, Allotment, Candidate, Speculation
 from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
 from inflight.core.speculation.step_cost import ExtendedStep, StepCost
 from inflight.core.types.features import Features, features
@@ -28,9 +28,9 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
 ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside the questions
 ASK_SECONDS = 10e-6  # of a question about one sequence
-READ_SECONDS = 0.4e-6  # for each token that the drafter has not seen, of the sequence and of answers that ended
-ASK_SHARE = 0.001  # of the time, that asking in vain may take
-MAX_ASK_SHARE = 0.05  # of a step; where questions took more, those about new sequences wait for another one
+READ_SECONDS = 0.25e-6  # for each token that the drafter has not seen, of the sequence and of answers that ended
+ASK_SHARE = 0.0005  # of the time, that asking in vain may take
+MAX_ASK_SHARE = 0.25  # of a step; where questions took more, those about new sequences wait for another one
 FIRST_TOKEN_SLACK = 0.005  # by which drafts may lengthen a step that computes prompts
 LOOKAHEAD = 4  # drafts that are looked at behind a token that is still being computed
 SAMPLED_STEPS = 16  # of steps without drafts, one in so many teaches what steps cost
@@ -67,7 +67,7 @@ class _DraftedStep(Struct):
     beliefs: dict[int, tuple[float, ...]]
 
 
-class SpeculationController:
+class SpeculationController(Speculation):
     def __init__(self, drafter: Drafter | ExecutorDrafter, latency: LatencyModel, max_drafts: int = MAX_DRAFTS):
         """Create a controller.
 

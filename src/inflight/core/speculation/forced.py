@@ -18,12 +18,12 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 _MIN_HELD_TOKENS = 3  # forced ones: the step in flight brings one, and the next none for a sequence that is left out
 
 
-class ForcedDrafts:
+class ForcedDrafts(Speculation):
     """Speculation for sequences with forced tokens, and another for the rest."""
 
     def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
         """others: drafts for sequences without forced tokens; None: these have no drafts."""
-        self._latency, self._others = latency, others
+        self._latency, self._others = latency, others or Speculation()
         self._forced: dict[int, tuple[int, ...]] = {}  # what follows the last token, by sequence
         self._targets: dict[int, float] = {}  # ITL targets of those that run, in seconds
 
@@ -37,33 +37,29 @@ class ForcedDrafts:
     def began(self, view: SequenceView) -> None:
         if view.itl_target is not None:
             self._targets[view.number] = view.itl_target
-        if self._others is not None:
-            self._others.began(view)
+        self._others.began(view)
 
     def waits(self, step: int) -> bool:
-        return self._others is not None and self._others.waits(step)
+        return self._others.waits(step)
 
     def due(self, step: int) -> Collection[int] | None:
-        due = () if self._others is None else self._others.due(step)
+        due = self._others.due(step)
         return due if due is None or not self._forced else {*due, *self._forced}
 
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
         forced = self._forced
         held = {one.number for one in views if len(forced.get(one.number, ())) >= _MIN_HELD_TOKENS}
         rest = [one for one in views if one.number not in forced]
-        return held if self._others is None or not rest else held.union(self._others.hold_back(step, rest, running))
+        return held.union(self._others.hold_back(step, rest, running)) if rest else held
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
         found = self._allot_forced(chunks, candidates, budget) if self._forced else []
-        left = budget - sum(one.num_drafts for one in found)
-        if self._others is None or left <= 0:
-            return found
-        due = self._others.due(step)
-        rest = [one for one in candidates if due is None or one.view.number in due]
-        rest = [one for one in rest if one.view.number not in self._forced]
-        return found + self._others.allot(step, chunks, rest, left) if rest else found
+        left, due = budget - sum(one.num_drafts for one in found), self._others.due(step)
+        rest = [one for one in candidates if one.view.number not in self._forced]
+        rest = [one for one in rest if due is None or one.view.number in due]
+        return found + self._others.allot(step, chunks, rest, left) if rest and left > 0 else found
 
     def _allot_forced(self, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int) -> list[Allotment]:
         found: list[Allotment] = []
@@ -78,15 +74,12 @@ class ForcedDrafts:
         return found
 
     def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
-        if self._others is not None:
-            self._others.observe(plan, work, result, round_seconds)
+        self._others.observe(plan, work, result, round_seconds)
 
     def finished(self, view: SequenceView) -> None:
         self.force(view.number, ())
-        if self._targets:
-            self._targets.pop(view.number, None)
-        if self._others is not None:
-            self._others.finished(view)
+        self._targets.pop(view.number, None)
+        self._others.finished(view)
 
     def stats(self) -> SpeculationStats | None:
-        return None if self._others is None else self._others.stats()
+        return self._others.stats()

@@ -2,8 +2,8 @@
 
 A step of N decodes takes T seconds and yields N tokens. The j-th draft of a sequence yields one more if it and all
 before it are right: p₁·…·pⱼ, which falls with j. Drafts are taken in the order of their yields, over all sequences, and
-of all the steps that this makes the one with the highest (N + Σ yields) / (T + cost of the drafts) is chosen, also where
-a threshold of the cost, such as another kernel's, lies before it. Compare SmartSpec (arXiv 2406.14066).
+of all the steps that this makes the one with the highest (N + Σ yields) / (T + cost of the drafts) is chosen, also
+where a threshold of the cost, such as another kernel's, lies before it. Compare SmartSpec (arXiv 2406.14066).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.stats import SpeculationStats
@@ -29,17 +29,19 @@ class Allotment(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-class Speculation(Protocol):
-    """Decide on drafts. `waits`, `due` and `stats` have no effect."""
+class Speculation:
+    """Decide on drafts; this one drafts nothing. `waits`, `due` and `stats` have no effect."""
 
     def began(self, view: SequenceView) -> None:
         """Take in a sequence that has its first token; from now on it may be drafted for."""
 
     def waits(self, step: int) -> bool:
         """Return whether a step is planned behind the result of the one before it, since that has drafts."""
+        return False
 
     def due(self, step: int) -> Collection[int] | None:
         """Return the numbers of the sequences that are candidates of this step; None for all."""
+        return ()
 
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
         """Choose sequences to leave out of a step that is planned ahead, so that the next one can draft for them.
@@ -49,18 +51,13 @@ class Speculation(Protocol):
             views: Those due whose next token is being computed.
             running: Number of sequences that run.
         """
+        return ()
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
-        """Choose the drafts of a step.
-
-        Args:
-            step: The step that is planned.
-            chunks: Its chunks, without drafts.
-            candidates: Decodes that are due.
-            budget: Drafts in all at most.
-        """
+        """Choose drafts of these decodes, `budget` in all at most. chunks: of the step, without drafts."""
+        return []
 
     def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
         """Learn from a step.
@@ -77,3 +74,4 @@ class Speculation(Protocol):
 
     def stats(self) -> SpeculationStats | None:
         """Return what was counted, if anything was."""
+        return None
