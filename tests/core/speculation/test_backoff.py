@@ -80,7 +80,7 @@ def test_first_questions_in_vain_pause_new_sequences_up_to_their_cost() -> None:
             found.append(step)
             backoff.pause([min(due)], step)
             backoff.asked([min(due)], step, 20.5)
-    assert lengths(found) == [1, 2, 4, 8, 16, *[21] * 7]
+    assert lengths(found) == [1, 2, 4, 8, 16, *[21] * 8]
     assert not any(backoff.is_new(number) for number in range(len(found))) and backoff.is_new(len(found))
     backoff.right({0: 1})
     assert set(range(len(found), 20)) <= backoff.due(200)
