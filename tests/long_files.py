@@ -23,7 +23,7 @@ LONG = (
     "frontend/parsers/test_forced_calls.py",
     "server/test_batches.py",
     "execution/backends/torch/test_kernels_products.py",
-    "core/speculation/test_measured.py",
+    "core/speculation/test_controller.py",
     "cli/test_plan.py",
     "planning/test_plan.py",
     "server/test_life.py",

@@ -9,7 +9,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.controller import SpeculationController
+from inflight.core.speculation.controller import ASK_SECONDS, READ_SECONDS, ROUND_SECONDS, SpeculationController
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.strategies.chunked import Chunked
@@ -31,17 +31,23 @@ def token_at(sequence: int, place: int) -> int:
 
 @dataclass
 class Foreseeing:
-    """A drafter that is right where it is said to be, and says that it is so sure of it."""
+    """A drafter that is right where it is said to be, and believes in it so much. seconds: that it took for answers,
+    as the controller estimates them; read: tokens of each sequence that it was shown."""
 
     right: Right
     sure: float = 0.7
     most: int = 8
     name: str = "foreseeing"
     asked: int = 0
+    seconds: float = 0.0
+    read: dict[int, int] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
 
     def propose(self, view: SequenceView, most: int) -> Proposal:
         self.asked += 1
+        known = view.prompt_tokens + view.output_tokens
+        self.seconds += ASK_SECONDS + READ_SECONDS * (known - self.read.get(view.number, 0))
+        self.read[view.number] = known
         places = range(view.output_tokens, view.output_tokens + min(most, self.most))
         token_ids = tuple(token_at(view.number, one) ^ (not self.right(view.number, one)) for one in places)
         return Proposal(token_ids, (self.sure,) * len(token_ids))
@@ -108,7 +114,8 @@ class Device:
 
 
 class Rig:
-    """depth, between: as the engine's loop; seconds that pass between the commit of a step and the next plan."""
+    """depth, between: as the engine's loop; seconds that pass between the commit of a step and the next plan. Questions
+    to the drafter take time where no step runs meanwhile."""
 
     def __init__(
         self,
@@ -128,7 +135,7 @@ class Rig:
         self.now = 0.0
         self.plans: list[BatchPlan] = []
         self.ended = 0
-        self._device, self._depth, self._between = device, depth, between
+        self._device, self._drafter, self._depth, self._between = device, drafter, depth, between
         self._output: dict[int, int] = {}
         self._flights: list[tuple[BatchPlan, StepResult]] = []
         self._count = 0
@@ -149,7 +156,7 @@ class Rig:
     def step(self) -> None:
         """One round of the loop: steps run one after the other, and plans are made while one runs."""
         while len(self._flights) < self._depth:
-            plan = self.scheduler.plan(self.now)
+            plan = self._plan()
             if not isinstance(plan, BatchPlan):
                 break
             self.plans.append(plan)
@@ -164,6 +171,13 @@ class Rig:
         events = self.scheduler.commit(plan, result, self.now)
         self.ended += sum(isinstance(event, FinishedEvent) for event in events)
         self.tokens_of(events)
+
+    def _plan(self) -> object:
+        asked = self._drafter.seconds if isinstance(self._drafter, Foreseeing) else 0.0
+        plan = self.scheduler.plan(self.now)
+        if isinstance(self._drafter, Foreseeing) and self._drafter.seconds > asked and not self._flights:
+            self.now += self._drafter.seconds - asked + ROUND_SECONDS
+        return plan
 
     def tokens_of(self, events: object) -> None:
         """What comes is what was to come."""

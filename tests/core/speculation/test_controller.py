@@ -163,6 +163,25 @@ def test_drafts_that_are_never_right_cost_less_than_half_a_hundredth(
     assert share < 1.005
 
 
+@pytest.mark.parametrize(("seconds", "most"), [(0.0004, 1.004), (0.005, 1.003), (0.02, 1.003)])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_text_that_cannot_be_guessed_costs_next_to_nothing(rows: int, seconds: float, most: float) -> None:
+    """Answers come one after the other, each with a prompt that the drafter reads when it is first asked about."""
+
+    def load(rig: Rig) -> float:
+        for number in range(rows * 8):
+            rig.add(1, 150 + number % 200, prompt=300)
+            while number + 1 - rig.ended >= rows:
+                rig.step()
+        return rig.until_done()
+
+    def step(tokens: int) -> float:
+        return seconds * (0.7 + 0.3 * tokens / rows)
+
+    share, rig = both(load, Device(step), Foreseeing(never, sure=0.3, most=0))
+    assert share < most and rig.now > 0
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_an_executor_that_is_never_right_costs_less_than_a_hundredth(depth: int) -> None:
     device = Device(memory_bound, never, pass_seconds=0.004)
