@@ -72,7 +72,7 @@ def both(load: Load, device: Device, drafter: Foreseeing | ExecutorDrafter, dept
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("rows", [1, 32])
 def test_right_drafts_bring_answers_sooner(rows: int, depth: int) -> None:
     share, rig = both(answers(rows, 300), Device(memory_bound), Foreseeing(often(0.8)), depth)
     assert share < 0.45
