@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -26,8 +27,8 @@ def keeps(block: int) -> bool:
 class Kept:
     """A pool whose blocks sessions have left."""
 
-    def __init__(self, blocks: int = 8):
-        self.table = SessionTable()
+    def __init__(self, blocks: int = 8, block_seconds: Callable[[int], float] = lambda tokens: 1.0):
+        self.table = SessionTable(block_seconds)
         self.order = SessionEviction(self.table)
         self.evicted: list[int] = []
         self.pool = BlockPool(blocks, self.evicted.append, self.order)
@@ -116,6 +117,20 @@ def test_what_comes_next_is_what_goes_and_few_sessions_are_valued_at_each_look_u
         assert kept.evicted[-3:] == coming
         kept.table.now += 0.001
     assert len(asked) <= REFRESHED, "they were looked at within 0.05 s"
+
+
+def test_a_turn_that_leaves_no_blocks_ends_the_high_value_of_those_from_before() -> None:
+    kept = Kept(4, block_seconds=lambda tokens: 1 / tokens)
+    back = kept.turn("back", 2, at=100.0)
+    resting = kept.turn("resting", 2, at=101.0)
+    session = kept.table.named("back", "")
+    kept.table.begin_turn(session)
+    assert list(kept.order.coming()) == [*reversed(resting), *reversed(back)], "it is computing"
+    kept.table.end_turn(session, 10_000)
+    coming = kept.pool.next_evicted(4, ())
+    assert coming == [*reversed(back), *reversed(resting)]
+    kept.pool.allocate(4)
+    assert kept.evicted == coming
 
 
 def test_what_two_sessions_have_had_goes_last() -> None:

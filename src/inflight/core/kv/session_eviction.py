@@ -4,8 +4,9 @@ A block that two sessions have had is shared (a system prompt): it is evicted af
 first, and so is a block that no session has had yet. A tenant that has more than its share of the idle blocks has the
 value of its sessions' blocks reduced by as much, so that it does not push out other tenants' sessions.
 
-Values change with time. Sessions are ranked by the value that was computed last; every REFRESH_S seconds the
-REFRESHED that were valued longest ago are valued again, so that a look-up costs the same however many there are.
+Values change with time. Sessions are ranked by the value that was computed last: when they began or ended a turn, and
+every REFRESH_S seconds for the REFRESHED that were valued longest ago, so that a look-up costs the same however many
+there are.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ REFRESH_S, REFRESHED = 0.1, 32
 
 
 class _Rank(NamedTuple):
-    """seq: unique, so that sessions are never compared. rests_since: of the session, when it was valued."""
+    """seq: unique, so that sessions are never compared."""
 
     value: float
     seq: int
     session: Session
-    rests_since: float | None
 
 
 class SessionEviction:
@@ -35,6 +35,7 @@ class SessionEviction:
 
     def __init__(self, table: SessionTable):
         self._table = table
+        table.watchers.append(self._turn_changed)
         self._owners: dict[int, Session | None] = {}  # of each block's content, held or not; None: shared
         self._idle: dict[Session, OrderedDict[int, None]] = {}  # blocks that no sequence holds
         self._shared: OrderedDict[int, None] = OrderedDict()
@@ -70,8 +71,7 @@ class SessionEviction:
         self._idle.setdefault(session, OrderedDict())[block] = None
         self._num_by_tenant[session.tenant] += 1
         session.num_idle_blocks += 1
-        rank = self._rank_of.get(session)
-        if rank is None or rank.rests_since != session.rests_since:
+        if session not in self._rank_of:
             self._rank(session)
 
     def discard(self, block: int) -> None:
@@ -85,14 +85,13 @@ class SessionEviction:
 
     def coming(self) -> Iterator[int]:
         self._refresh()
-        for session in self._least_valuable_first():
-            yield from self._idle[session]
+        for rank in self._ranked:
+            yield from self._idle[rank.session]
         yield from self._shared
 
     def pop(self) -> int:
         self._refresh()
-        session = next(self._least_valuable_first(), None)
-        block = next(iter(self._shared if session is None else self._idle[session]))
+        block = next(iter(self._idle[self._ranked[0].session] if self._ranked else self._shared))
         self._take(block)
         return block
 
@@ -127,18 +126,9 @@ class SessionEviction:
             del self._idle[owner]
             self._unrank(owner)
 
-    def _least_valuable_first(self) -> Iterator[Session]:
-        """Yield the ranked sessions; one that began or ended a turn since it was valued is valued again first."""
-        index, yielded = 0, set[Session]()
-        while index < len(self._ranked):
-            rank = self._ranked[index]
-            if rank.rests_since != rank.session.rests_since:
-                self._rank(rank.session)
-                continue
-            index += 1
-            if rank.session not in yielded:
-                yielded.add(rank.session)
-                yield rank.session
+    def _turn_changed(self, session: Session) -> None:
+        if session in self._rank_of:
+            self._rank(session)
 
     def _refresh(self) -> None:
         """Value the next sessions again, if the last time was long enough ago."""
@@ -151,7 +141,7 @@ class SessionEviction:
     def _rank(self, session: Session) -> None:
         self._unrank(session)
         self._seq += 1
-        rank = self._rank_of[session] = _Rank(self._value(session), self._seq, session, session.rests_since)
+        rank = self._rank_of[session] = _Rank(self._value(session), self._seq, session)
         insort(self._ranked, rank)
 
     def _unrank(self, session: Session) -> None:

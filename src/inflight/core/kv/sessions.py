@@ -62,6 +62,7 @@ class SessionTable:
     def __init__(self, block_seconds: Callable[[int], float] = lambda tokens: 1.0):
         """block_seconds(tokens): seconds to compute one block again of a text with so many tokens."""
         self.now = 0.0  # set before each plan and commit
+        self.watchers: list[Callable[[Session], None]] = []  # called once a session runs, and once it rests
         self._block_seconds = block_seconds
         self._named: OrderedDict[object, Session] = OrderedDict()
         self._gaps: defaultdict[tuple[Awaits, int], ReuseGaps] = defaultdict(ReuseGaps)
@@ -84,6 +85,7 @@ class SessionTable:
         if session.rests_since is not None:
             self._watch.stop(session, self.now)
             session.rests_since = None
+            self._notify(session)
         if not session.running:
             session.turns += 1
         session.running += 1
@@ -98,6 +100,7 @@ class SessionTable:
             session.running, session.rests_since = 0, self.now
             session.block_cost = max(self._block_seconds(session.num_tokens), 1e-9)
             self._watch.start(session, self.now)
+            self._notify(session)
 
     def block_value(self, session: Session) -> float:
         """Return the seconds of computing that a cached block of the session saves, per second that it is kept."""
@@ -105,6 +108,10 @@ class SessionTable:
         if session.rests_since is None:
             return session.block_cost / COMPUTING_S
         return session.block_cost * self._gaps_of(session).hit_rate(max(0.0, self.now - session.rests_since))
+
+    def _notify(self, session: Session) -> None:
+        for watcher in self.watchers:
+            watcher(session)
 
     def _gaps_of(self, session: Session) -> ReuseGaps:
         return self._gaps[session.awaits, min(TURN_CLASSES - 1, session.turns.bit_length() - 1)]
