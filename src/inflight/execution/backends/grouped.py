@@ -15,7 +15,8 @@ than 16, 32, 64 or 128 inputs, has scales of 1 and that scale as the factor, whi
 
 Plain numbers that become int8 are mixed before they are rounded, each whole span of 32 inputs with itself, as keys are
 (`channel_mixing.py`), and x that meets them is mixed as queries are: products stay as they are, and an outlier among
-a token's activations is spread over its span. What a file holds in 4 or 8 bits stays as it is, and so does its x.
+a token's activations is spread over its span. What a file holds in 4 or 8 bits stays as it is, and so does its x; so
+does what comes as int8 beside int4 (`Packer`: the projections to values).
 """
 
 from __future__ import annotations
