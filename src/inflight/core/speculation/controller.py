@@ -232,7 +232,6 @@ class SpeculationController(Speculation):
         made = {one.sequence_id: one.num_drafts for one in plan.chunks if one.num_drafts and one.sequence_id in beliefs}
         made = {number: count for number, count in made.items() if number not in result.undrafted}
         right: dict[int, int] = {}
-        wrong: list[int] = []
         for sampled in result.sampled:
             number, count = sampled.sequence_id, len(sampled.token_ids) - 1
             if number not in made or number not in self._sequences or count < 0:
@@ -241,10 +240,7 @@ class SpeculationController(Speculation):
             self._acceptance.learn(self._sequences[number].acceptance, beliefs[number], made[number], count)
             if count:
                 right[number] = count
-            else:
-                wrong.append(number)
         self._backoff.right(right)
-        self._backoff.pause(wrong, plan.step, self._max_pause(cost.seconds))
         drafting = min(result.draft_seconds, self._cost.pass_seconds)  # the executor was catching up, unless it drafted
         if made and result.draft_seconds > 0:
             drafting = self._cost.observe_passes(max(made.values()), result.draft_seconds)
