@@ -1,5 +1,5 @@
-"""Try an installed inflight as the first page describes it: `inflight serve`, a chat request is answered, and a
-report of that is a page.
+"""Try an installed inflight as the first page describes it: `inflight serve`, a chat request is answered, a report of
+that is a page, and a GPU is simulated by its data sheet.
 
 Run by an interpreter that has the wheel, from anywhere but a checkout. Needs the standard library and what is tried.
 Fails when inflight comes from a checkout, has no kernels of its own, or has not answered 20 seconds after its start.
@@ -59,6 +59,20 @@ def tried(folder: Path) -> None:
     assert "batch" in answer, answer
     subprocess.run([PROGRAM, "report", record, "--html", page], stdout=subprocess.DEVNULL, timeout=SECONDS, check=True)
     assert "<html" in page.read_text(encoding="utf-8"), "a report is no page"
+    simulation = [
+        str(PROGRAM),
+        "simulate",
+        "--model",
+        "llama-3-8b",
+        "--hardware",
+        "l4",
+        "--rate",
+        "2",
+        "--duration",
+        "2",
+    ]
+    said = subprocess.run(simulation, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    assert "l4, data sheet" in said, said
     print(f"answered {seconds:.1f} s after `inflight serve`: {answer!r}")
 
 

@@ -12,7 +12,7 @@ from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import Spent, Trial, try_out
 from inflight.planning.sizing import Candidate, Question, candidate_for, traffic_of
-from inflight.simulate.hardware import GPUS
+from inflight.simulate.hardware import find_gpu
 
 from .builders import Linear, drawn, machine
 
@@ -34,7 +34,7 @@ def relief(on: Machine, bound: str) -> str:
 
 
 def small(gpu: str, weights: str = "bf16") -> Machine:
-    return Hardware(model=known_model("llama-3-8b"), gpu=GPUS[gpu], weights=weights).machine(1, 200)  # type: ignore[arg-type]
+    return Hardware(model=known_model("llama-3-8b"), gpu=find_gpu(gpu), weights=weights).machine(1, 200)  # type: ignore[arg-type]
 
 
 def test_what_a_gpu_cannot_compute_is_not_advised() -> None:

@@ -14,3 +14,4 @@ def test_planning_loads_no_model_code() -> None:
     assert loaded.isdisjoint({"torch", "transformers", "click", "rich", "fastapi", "tokenizers", "inflight.build"})
     assert not any(name.startswith(("inflight.execution", "inflight.server", "inflight.text")) for name in loaded)
     assert "inflight.core.scheduling.scheduler" in loaded
+    assert "tomllib" not in loaded, "data sheets are read when a GPU is asked for"

@@ -15,7 +15,7 @@ from inflight.models.sequence_memory import kv_bytes_per_token, state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
 from inflight.planning.machine import Hardware
-from inflight.simulate.hardware import GPUS, HardwareError, find_gpu, packing
+from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, packing
 from inflight.simulate.split import SplitError
 
 PUBLISHED = Path(__file__).parents[1] / "models/published"
@@ -49,7 +49,7 @@ def test_longer_context_never_takes_less(model: str, tokens: int, more: int, seq
     assert estimate_kv_cache(model, tokens + more, sequences).bytes >= estimate_kv_cache(model, tokens, sequences).bytes
 
 
-@given(model=MODELS, gpu=st.sampled_from(sorted(GPUS)), degree=st.sampled_from([1, 2, 4, 8]))
+@given(model=MODELS, gpu=st.sampled_from(sorted(data_sheets().gpus)), degree=st.sampled_from([1, 2, 4, 8]))
 def test_more_gpus_never_hold_fewer_tokens(model: str, gpu: str, degree: int) -> None:
     fewer = max_concurrent_sequences(model, gpu, 1000, tensor_parallel=degree)
     more = max_concurrent_sequences(model, gpu, 1000, tensor_parallel=2 * degree)
@@ -155,7 +155,7 @@ def test_activations_of_a_mixture_are_those_of_the_experts_that_a_token_picks() 
 
 def test_objects_and_names_mean_the_same() -> None:
     by_name = max_concurrent_sequences("llama-3-8b", "h100", 100)
-    assert by_name == max_concurrent_sequences(known_model("llama-3-8b"), GPUS["h100"], 100)
+    assert by_name == max_concurrent_sequences(known_model("llama-3-8b"), find_gpu("h100"), 100)
 
 
 def test_what_cannot_be_meant_is_told() -> None:

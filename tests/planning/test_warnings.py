@@ -14,7 +14,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question, candidate_for, traffic_of
 from inflight.planning.warnings import warnings
-from inflight.simulate.hardware import GPUS
+from inflight.simulate.hardware import find_gpu
 
 from .builders import drawn, machine, workload
 
@@ -60,16 +60,16 @@ def test_each_is_told_with_its_number(part: str, question: dict[str, Any]) -> No
 
 
 def test_steps_wider_than_memory_was_reckoned_with() -> None:
-    small = Hardware(model=known_model("llama-3-8b"), gpu=GPUS["l4"]).machine(1, 200)
+    small = Hardware(model=known_model("llama-3-8b"), gpu=find_gpu("l4")).machine(1, 200)
     sentence = told(on=small, max_num_batched_tokens=16384)
     assert "--max-num-batched-tokens 16,384 takes 1.6 GB more per GPU than the 4,096" in sentence
     assert "was reckoned with" not in told(on=small, max_num_batched_tokens=4096)
 
 
 def test_small_steps_and_copied_heads_on_a_gpu() -> None:
-    qwen = Hardware(model=known_model("qwen2.5-0.5b"), gpu=GPUS["h100"])
+    qwen = Hardware(model=known_model("qwen2.5-0.5b"), gpu=find_gpu("h100"))
     assert "below the 295 tokens" in told(on=qwen.machine(1, 100), max_num_batched_tokens=128)
-    few_heads = Hardware(model=known_model("qwen3-8b"), gpu=GPUS["h100"])
+    few_heads = Hardware(model=known_model("qwen3-8b"), gpu=find_gpu("h100"))
     assert "KV heads" not in told(on=few_heads.machine(8, 100))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.simulate.hardware import GPUS, HardwareError, find_gpu, read_hardware_file
+from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, read_hardware_file
 
 # tokens at which weights in bf16 are reused often enough, from the data sheets' peaks and bandwidths
 RIDGES = {"a100-80": 153, "h100": 295, "h200": 206, "l40s": 419, "l4": 403}
@@ -14,11 +14,11 @@ RIDGES = {"a100-80": 153, "h100": 295, "h200": 206, "l40s": 419, "l4": 403}
 
 @pytest.mark.parametrize(("name", "tokens"), RIDGES.items())
 def test_ridges_follow_from_the_data_sheets(name: str, tokens: int) -> None:
-    assert GPUS[name].ridge_tokens() == pytest.approx(tokens, abs=1)
+    assert find_gpu(name).ridge_tokens() == pytest.approx(tokens, abs=1)
 
 
 def test_every_figure_has_its_provenance_and_rates_are_dense() -> None:
-    for gpu in GPUS.values():
+    for gpu in data_sheets().gpus.values():
         assert gpu.provenance
         assert gpu.fp8_tflops is None or gpu.fp8_tflops < 2.2 * gpu.bf16_tflops, "sparse figures are twice as large"
         assert gpu.price_per_hour is None or "example" in gpu.provenance
@@ -26,19 +26,19 @@ def test_every_figure_has_its_provenance_and_rates_are_dense() -> None:
 
 @pytest.mark.parametrize("name", ["A100-80", "NVIDIA A100 80GB".replace(" 80GB", ""), "a100_80", "a100-80gb"])
 def test_names_are_taken_as_people_write_them(name: str) -> None:
-    assert find_gpu(name) is GPUS["a100-80"]
+    assert find_gpu(name) is data_sheets().gpus["a100-80"]
 
 
 def test_an_unknown_gpu_lists_the_known_and_says_how_to_add_one() -> None:
     with pytest.raises(HardwareError) as caught:
         find_gpu("h1000")
-    told = str(caught.value)
-    assert "known are a10g, l4, " in told and "Did you mean h100?" in told
-    assert "--hardware-file" in told and "[gpus.NAME]" in told
+    sentence = str(caught.value)
+    assert "known are a10g, l4, " in sentence and "Did you mean h100?" in sentence
+    assert "--hardware-file" in sentence and "[gpus.NAME]" in sentence
 
 
 def test_what_has_no_units_is_computed_in_bf16() -> None:
-    a100, h100 = GPUS["a100-80"], GPUS["h100"]
+    a100, h100 = find_gpu("a100-80"), find_gpu("h100")
     assert not a100.computes("fp8") and a100.flops_per_s("fp8") == a100.flops_per_s("bf16")
     assert h100.computes("fp8") and h100.flops_per_s("fp8") == pytest.approx(2 * h100.flops_per_s("bf16"), rel=0.01)
 
@@ -62,7 +62,7 @@ def test_a_file_adds_gpus_and_wins_over_the_built_in(tmp_path: Path) -> None:
         ("[gpus.x", "cannot be read"),
         ("gpus = 3\n", "holds"),
         ("[gpus]\nx = 1\n", "GPU 'x' is no table"),
-        ("[gpus.x]\nmemory-gb = 1\n", "lacks bandwidth-gb-per-s, without which no step time can be told."),
+        ("[gpus.x]\nmemory-gb = 1\n", "lacks bandwidth-gb-per-s, without which no step time can be computed."),
         ("[gpus.x]\nmemory = 1\n", "has the key 'memory'; known are bandwidth-gb-per-s, "),
         ("[gpus.x]\nmemory-gb = -1\n", "memory-gb is -1; give a number above 0."),
         ("[gpus.x]\nmemory-gb = nan\n", "memory-gb is nan; give a number above 0."),
@@ -73,9 +73,42 @@ def test_a_file_adds_gpus_and_wins_over_the_built_in(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_file_is_told(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(HardwareError) as caught:
         read_hardware_file(path)
     assert sentence in str(caught.value)
+
+
+GOOD = '[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nprovenance = "a sheet"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (GOOD, "hold the tables gpus, where gpus and aliases are needed; install inflight again."),
+        (GOOD + "[cpus]\n[aliases]\n", "hold the tables gpus, cpus, aliases, where"),
+        (GOOD + '[aliases]\nxx = "y"\n', "alias 'xx' is 'y'; give one of x."),
+        (GOOD.replace('"a sheet"', '""') + "[aliases]\n", "GPU 'x' lacks provenance; name the source of its figures."),
+        (
+            GOOD.replace("memory-gb = 1", "memory-gb = 0") + "[aliases]\n",
+            "GPU 'x': memory-gb is 0; give a number above 0.",
+        ),
+        ("[gpus", "cannot be read"),
+    ],
+)
+def test_damaged_data_sheets_name_the_entry_and_the_field(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "hardware.toml"
+    path.write_text(text)
+    with pytest.raises(HardwareError) as caught:
+        data_sheets(path)
+    assert str(path) in str(caught.value) and sentence in str(caught.value)
+
+
+def test_aliases_are_data_too(tmp_path: Path) -> None:
+    path = tmp_path / "hardware.toml"
+    path.write_text(GOOD + '[aliases]\nxx = "x"\n')
+    sheets = data_sheets(path)
+    assert sheets.aliases == {"xx": "x"} and sheets.gpus["x"].memory_bytes == 1e9
+    assert data_sheets(path) is sheets, "they are read once"

@@ -16,7 +16,7 @@ from inflight.models.known import known_model, read_model
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Attention, ModelSpec
 from inflight.simulate.efficiency import Case, all_reduce_seconds, efficiencies
-from inflight.simulate.hardware import GPUS
+from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.roofline import KINDS, Roofline
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.simulate.split import SplitError, fewest_kv_heads
@@ -44,7 +44,7 @@ def published(name: str) -> ModelSpec:
 
 
 def model(gpu: str = "a100-80", shape: str = "llama-3-70b", degree: int = 4, **more: object) -> Roofline:
-    return Roofline(known_model(shape), GPUS[gpu], degree, **more)  # type: ignore[arg-type]
+    return Roofline(known_model(shape), find_gpu(gpu), degree, **more)  # type: ignore[arg-type]
 
 
 def part(held: Features, kind: str, roofline: Roofline) -> float:
@@ -75,15 +75,15 @@ def test_published_layer_times_come_out_within_a_tenth(where: tuple[str, str, in
     ],
 )
 def test_published_all_reduce_times_come_out(gpu: str, gpus: int, size: float, microseconds: float) -> None:
-    assert all_reduce_seconds(GPUS[gpu], gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.35)
+    assert all_reduce_seconds(find_gpu(gpu), gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.35)
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", data_sheets().gpus)
 @pytest.mark.parametrize("gpus", [2, 4, 8, 16])
 def test_larger_messages_never_take_less(gpu: str, gpus: int) -> None:
-    times = [all_reduce_seconds(GPUS[gpu], gpus, 2.0**power) for power in range(8, 30)]
+    times = [all_reduce_seconds(find_gpu(gpu), gpus, 2.0**power) for power in range(8, 30)]
     assert times == sorted(times)
-    assert all_reduce_seconds(GPUS[gpu], 1, 1e6) == 0
+    assert all_reduce_seconds(find_gpu(gpu), 1, 1e6) == 0
 
 
 def test_classes_are_added_and_not_one_maximum_taken() -> None:
@@ -146,7 +146,7 @@ def test_a_mixture_reads_the_experts_that_are_touched() -> None:
 
 def test_layers_with_a_window_stop_growing_with_the_context() -> None:
     """gpt-oss-20b: beyond 128 tokens only half of the layers read more."""
-    roofline = Roofline(published("gpt-oss-20b"), GPUS["h100"])
+    roofline = Roofline(published("gpt-oss-20b"), find_gpu("h100"))
 
     def moved(context: int) -> float:
         return part(Features(32, 32, 32, 32 * context, 0.0), "decode attention", roofline)
@@ -157,21 +157,21 @@ def test_layers_with_a_window_stop_growing_with_the_context() -> None:
 
 
 def test_latent_attention_reads_its_vectors_on_every_gpu() -> None:
-    one, eight = (Roofline(published("deepseek-v3"), GPUS["h200"], degree) for degree in (1, 8))
+    one, eight = (Roofline(published("deepseek-v3"), find_gpu("h200"), degree) for degree in (1, 8))
     assert part(DECODES, "decode attention", eight) > part(DECODES, "decode attention", one) / 3
     assert part(DECODES, "linear", one) == pytest.approx(8 * part(DECODES, "linear", eight), rel=0.05)
 
 
 def test_states_are_read_and_written_for_every_row() -> None:
-    roofline = Roofline(published("jamba-v0.1"), GPUS["h200"])
+    roofline = Roofline(published("jamba-v0.1"), find_gpu("h200"))
     alone = part(Features(1, 1, 1, 1, 0.0), "decode attention", roofline)
     assert part(Features(8, 8, 8, 8, 0.0), "decode attention", roofline) == pytest.approx(8 * alone)
-    assert alone > 2 * state_bytes(roofline.spec) / GPUS["h200"].bytes_per_s
+    assert alone > 2 * state_bytes(roofline.spec) / find_gpu("h200").bytes_per_s
 
 
 def test_dense_layers_beside_experts_are_counted_as_what_they_are() -> None:
     """Llama 4 Maverick: a token computes with 17 of 400 billion parameters, and reads little more."""
-    maverick = Roofline(published("llama-4-maverick"), GPUS["h200"], 8)
+    maverick = Roofline(published("llama-4-maverick"), find_gpu("h200"), 8)
     scale = (
         8
         * part(Features(1, 1, 1, 1, 0.0), "linear", maverick)
@@ -209,12 +209,12 @@ def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
     mixer = structs.replace(layer.mixer, heads=36, kv_heads=6)
     odd = structs.replace(llama, layers=(structs.replace(layer, mixer=mixer),))
     with pytest.raises(SplitError, match="6 KV heads, which 4 GPUs"):
-        Roofline(odd, GPUS["a100-80"], 4)
+        Roofline(odd, find_gpu("a100-80"), 4)
 
 
 def test_heads_of_linear_attention_are_dealt_out_too() -> None:
     with pytest.raises(SplitError, match="16 heads of linear attention, which 3 GPUs"):
-        Roofline(published("qwen3.5-27b"), GPUS["h200"], 3)
+        Roofline(published("qwen3.5-27b"), find_gpu("h200"), 3)
 
 
 def test_latent_attention_counts_as_one_kv_head() -> None:
@@ -237,7 +237,7 @@ def served(shape: str, gpu: str, streams: int, case: Case) -> float:
     """Tokens per second of so many requests that come at once, as the engine's own scheduler runs them."""
     capacity = Capacity(streams * 80, 16, streams, 2048, 1000)
     settings = EngineSettings(device="cuda", max_num_seqs=streams, max_model_len=2048)
-    model = Roofline(known_model(shape), GPUS[gpu], case=case)
+    model = Roofline(known_model(shape), find_gpu(gpu), case=case)
     pool = Pool(capacity, settings, SchedulingSettings().ending_early(0), lambda number: model)
     run = simulate(Workload((Entry(0.0, 128, 1024),) * streams, "at once"), Setup(pool))
     return streams * 1024 / max(one.ended for one in run.observations)

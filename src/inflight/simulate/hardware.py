@@ -1,22 +1,22 @@
-"""GPUs by name: what their vendors' data sheets say, and where each figure comes from.
+"""GPUs by name, with memory, bandwidth, dense peak rates, links and example prices.
 
-Knows memory, bandwidth, dense peak rates, links and example prices, how to read more of them from a file, and what
-weights, keys and values are held in on one (quantized checkpoints keep tables and head in bf16, and so does this); not
-how much of a peak a kernel reaches (`efficiency`).
+The figures and their sources are data: hardware.toml beside this file, or the user's own --hardware-file, in the same
+form. Also the bytes of weights, keys and values on a GPU (quantized checkpoints keep tables and head in bf16, and so
+does this). `efficiency` has the share of a peak that kernels reach.
 """
 
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from inflight.models.arithmetic import Packing
 
-# What weights, keys and values are held in; int4 is of weights alone, and computed in bf16.
+# Storage of weights, keys and values; int4 is for weights alone, and computed in bf16.
 Precision = Literal["bf16", "fp8", "int8", "int4"]
 # Bytes of a weight of a layer's matrix. 32 inputs share a scale of two bytes, in int4 an offset of two bytes, too.
 WEIGHT_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1 + 2 / 32, "int4": 0.5 + 4 / 32}
@@ -96,190 +96,84 @@ class Gpu:
         return self.flops_per_s(precision) * WEIGHT_BYTES[precision] / (2 * self.bytes_per_s)
 
 
-_NVIDIA = "NVIDIA's data sheet, dense rates (the sheet's headline figures assume 2:4 sparsity and are twice these)"
-_EXAMPLE = "; price: an example of on-demand clouds"
-
-GPUS: dict[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu(
-            name="a10g",
-            memory_gb=24,
-            bandwidth_gb_per_s=600,
-            bf16_tflops=70,
-            int8_tops=140,
-            price_per_hour=1.01,
-            provenance="AWS g5; it has about 70 of the 125 TFLOP/s that the A10's data sheet names" + _EXAMPLE,
-        ),
-        Gpu(
-            name="l4",
-            memory_gb=24,
-            bandwidth_gb_per_s=300,
-            bf16_tflops=121,
-            fp8_tflops=242,
-            int8_tops=242,
-            provenance=_NVIDIA,
-        ),
-        Gpu(
-            name="l40s",
-            memory_gb=48,
-            bandwidth_gb_per_s=864,
-            bf16_tflops=362,
-            fp8_tflops=733,
-            int8_tops=733,
-            provenance=_NVIDIA,
-        ),
-        Gpu(
-            name="a100-40",
-            memory_gb=40,
-            bandwidth_gb_per_s=1555,
-            bf16_tflops=312,
-            int8_tops=624,
-            link="NVLink",
-            link_gb_per_s=300,
-            between_nodes_gb_per_s=25,
-            provenance=_NVIDIA + "; between nodes: one HDR200 card per GPU",
-        ),
-        Gpu(
-            name="a100-80",
-            memory_gb=80,
-            bandwidth_gb_per_s=2039,
-            bf16_tflops=312,
-            int8_tops=624,
-            link="NVLink",
-            link_gb_per_s=300,
-            between_nodes_gb_per_s=25,
-            price_per_hour=2.21,
-            provenance=_NVIDIA + "; SXM; between nodes: one HDR200 card per GPU" + _EXAMPLE + " (0.80 to 3.00 seen)",
-        ),
-        Gpu(
-            name="a100-80-pcie",
-            memory_gb=80,
-            bandwidth_gb_per_s=1935,
-            bf16_tflops=312,
-            int8_tops=624,
-            link_gb_per_s=32,
-            price_per_hour=2.21,
-            provenance=_NVIDIA + "; PCIe 4, without the bridge that joins two" + _EXAMPLE,
-        ),
-        Gpu(
-            name="h100",
-            memory_gb=80,
-            bandwidth_gb_per_s=3350,
-            bf16_tflops=989,
-            fp8_tflops=1979,
-            int8_tops=1979,
-            link="NVLink",
-            link_gb_per_s=450,
-            between_nodes_gb_per_s=50,
-            host_gb_per_s=50,
-            price_per_hour=2.95,
-            provenance=_NVIDIA + "; SXM; between nodes: one NDR400 card per GPU" + _EXAMPLE + " (1.99 to 5.00 seen)",
-        ),
-        Gpu(
-            name="h100-pcie",
-            memory_gb=80,
-            bandwidth_gb_per_s=2000,
-            bf16_tflops=756,
-            fp8_tflops=1513,
-            int8_tops=1513,
-            link_gb_per_s=64,
-            host_gb_per_s=50,
-            provenance=_NVIDIA + "; PCIe 5, without the bridge that joins two",
-        ),
-        Gpu(
-            name="h200",
-            memory_gb=141,
-            bandwidth_gb_per_s=4800,
-            bf16_tflops=989,
-            fp8_tflops=1979,
-            int8_tops=1979,
-            link="NVLink",
-            link_gb_per_s=450,
-            between_nodes_gb_per_s=50,
-            host_gb_per_s=50,
-            price_per_hour=4.0,
-            provenance=_NVIDIA + "; between nodes: one NDR400 card per GPU" + _EXAMPLE + " (2.50 to 7.00 seen)",
-        ),
-        Gpu(
-            name="b200",
-            memory_gb=180,
-            bandwidth_gb_per_s=7700,
-            bf16_tflops=2250,
-            fp8_tflops=4500,
-            int8_tops=4500,
-            link="NVLink",
-            link_gb_per_s=900,
-            between_nodes_gb_per_s=100,
-            host_gb_per_s=50,
-            provenance=_NVIDIA + "; the lower of the figures given (180 to 192 GB, 7.7 to 8.0 TB/s)",
-        ),
-        Gpu(
-            name="mi300x",
-            memory_gb=192,
-            bandwidth_gb_per_s=5300,
-            bf16_tflops=1307,
-            fp8_tflops=2615,
-            int8_tops=2615,
-            link="Infinity Fabric",
-            link_gb_per_s=448,
-            between_nodes_gb_per_s=50,
-            host_gb_per_s=50,
-            price_per_hour=3.0,
-            provenance="AMD's data sheet, dense rates; seven links of 64 GB/s" + _EXAMPLE + " (1.71 to 5.00 seen)",
-        ),
-    )
-}
-_ALIASES = {
-    "a100": "a100-80",
-    "a100-sxm": "a100-80",
-    "a100-80gb": "a100-80",
-    "a100-80-sxm": "a100-80",
-    "a100-40gb": "a100-40",
-    "h100-sxm": "h100",
-    "h100-80": "h100",
-}
 _HOW = (
     "describe it in a TOML file and give that with --hardware-file: a table [gpus.NAME] with memory-gb, "
     "bandwidth-gb-per-s and bf16-tflops, and what else is known of it (fp8-tflops, int8-tops, link-gb-per-s, "
-    "node-gpus, "
-    "price-per-hour, provenance)"
+    "node-gpus, price-per-hour, provenance)"
 )
+_SHEETS = Path(__file__).with_name("hardware.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSheets:
+    """The GPUs of hardware.toml. aliases: other spellings of their names."""
+
+    gpus: Mapping[str, Gpu]
+    aliases: Mapping[str, str]
+
+
+@functools.cache
+def data_sheets(path: Path = _SHEETS) -> DataSheets:
+    """Read the data sheets that come with this package; a second call returns the same ones. Raises HardwareError."""
+    source = f"The data sheets in {path}"
+    values = _read(path, source)
+    tables, aliases = values.get("gpus"), values.get("aliases")
+    if not isinstance(tables, dict) or not isinstance(aliases, dict) or len(values) != 2:
+        raise HardwareError(
+            f"{source} hold the tables {', '.join(values)}, where gpus and aliases are needed; install inflight again."
+        )
+    gpus = {gpu.name: gpu for gpu in (_gpu(source, name, table) for name, table in tables.items())}
+    for gpu in gpus.values():
+        if not gpu.provenance:
+            raise HardwareError(f"{source}, GPU {gpu.name!r} lacks provenance; name the source of its figures.")
+    for alias, name in aliases.items():
+        if name not in gpus:
+            raise HardwareError(f"{source}, alias {alias!r} is {name!r}; give one of {', '.join(gpus)}.")
+    return DataSheets(gpus, aliases)
 
 
 def find_gpu(name: str, others: Iterable[Gpu] = ()) -> Gpu:
-    """A GPU by name; `others` are those of a --hardware-file, which go first. Raises HardwareError."""
-    known = {**GPUS, **{gpu.name: gpu for gpu in others}}
+    """Return a GPU by name; `others` are those of a --hardware-file, which go first. Raises HardwareError."""
+    sheets = data_sheets()
+    known = {**sheets.gpus, **{gpu.name: gpu for gpu in others}}
     asked = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removeprefix("amd-")
     if asked in known:
         return known[asked]
-    if asked in _ALIASES:
-        return known[_ALIASES[asked]]
-    near = difflib.get_close_matches(asked, [*known, *_ALIASES], 1)
+    if asked in sheets.aliases:
+        return known[sheets.aliases[asked]]
+    near = difflib.get_close_matches(asked, [*known, *sheets.aliases], 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise HardwareError(f"The GPU {name!r} is not known; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
 
 
 def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
-    """The `[gpus.NAME]` tables of a TOML file. Raises HardwareError."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise HardwareError(f"--hardware-file {path} cannot be read: {error}.") from None
+    """Return the GPUs of a TOML file's `[gpus.NAME]` tables. Raises HardwareError."""
+    source = f"--hardware-file {path}"
+    values = _read(path, source)
     tables = values.get("gpus")
     if not isinstance(tables, dict) or not tables or set(values) != {"gpus"}:
         raise HardwareError(
-            f"--hardware-file {path} holds {len(tables) if isinstance(tables, dict) else 0} GPUs; to add one, {_HOW}."
+            f"{source} holds {len(tables) if isinstance(tables, dict) else 0} GPUs; to add one, {_HOW}."
         )
-    return tuple(_gpu(path, name, table) for name, table in tables.items())
+    gpus = (_gpu(source, name, table) for name, table in tables.items())
+    return tuple(gpu if gpu.provenance else replace(gpu, provenance=f"as {path.name} says") for gpu in gpus)
+
+
+def _read(path: Path, source: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise HardwareError(f"{source} cannot be read: {error}.") from None
 
 
 _TEXTS = ("link", "provenance")
 _NEEDED = ("memory_gb", "bandwidth_gb_per_s", "bf16_tflops")
 
 
-def _gpu(path: Path, name: str, table: Any) -> Gpu:
-    where = f"--hardware-file {path}, GPU {name!r}"
+def _gpu(source: str, name: str, table: Any) -> Gpu:
+    where = f"{source}, GPU {name!r}"
     if not isinstance(table, dict):
         raise HardwareError(f"{where} is no table; to add one, {_HOW}.")
     known = {item.name for item in fields(Gpu)} - {"name"}
@@ -295,8 +189,7 @@ def _gpu(path: Path, name: str, table: Any) -> Gpu:
             raise HardwareError(f"{where}: {key.replace('_', '-')} is {value!r}; give a number above 0.")
     for key in _NEEDED:
         if key not in given:
-            raise HardwareError(f"{where} lacks {key.replace('_', '-')}, without which no step time can be told.")
+            raise HardwareError(f"{where} lacks {key.replace('_', '-')}, without which no step time can be computed.")
     if given.get("node_gpus", 1) != int(given.get("node_gpus", 1)):
         raise HardwareError(f"{where}: node-gpus is {given['node_gpus']}; give a whole number.")
-    given.setdefault("provenance", f"as {path.name} says")
     return Gpu(name=name.lower(), **given)
