@@ -41,7 +41,6 @@ WAYS = {
     "in the foreground, 10 to 1": Way(weights=(10, 1)),
     "in the foreground, 1 to 1": Way(),
     "a server of its own": Way(under=("env",)),
-    "a server of its own, `nice -n 10`": Way(under=("nice", "-n", "10")),
     "a server of its own, `nice -n 19`": Way(under=("nice", "-n", "19")),
     "a server of its own, SCHED_IDLE": Way(under=("chrt", "-i", "0")),
 }
