@@ -4,8 +4,8 @@ Each engine has a thread on every core, so two that compute at once slow each ot
 between two layers while another one goes first. An engine with foreground requests goes before one that has background
 requests only; equals share by weight. Each process writes one slot of shared memory and reads the others. There is no
 lock: two engines that decide at the same moment compute side by side for a layer, and the claim of a process that died
-expires. Each wait is bounded, whatever others do. nice cannot replace this: its shares are those of single threads, and
-a layer waits for all of its threads.
+expires. Each wait is bounded, whatever others do. `nice` and SCHED_IDLE serve an engine that is always in the
+background as well; but without privileges a process may not raise itself again when it gets foreground requests.
 """
 
 from __future__ import annotations
