@@ -204,6 +204,17 @@ def test_named_sessions_are_those_of_a_tenant_and_a_salt() -> None:
     assert found[0] is found[1] and len({id(one) for one in found}) == 3
 
 
+def test_a_turn_that_was_broken_off_with_all_others_runs_no_more() -> None:
+    harness = Harness(Setup(num_blocks=40, token_budget=40, session_eviction=True))
+    found = []
+    for name in ("broken off", "again"):
+        harness.scheduler.recover("broken", 0.0)
+        harness.scheduler.add(replace(request(name, A, output=2), session="same"), 0.0)
+        harness.scheduler.plan(0.0)
+        found.append(inside.samples(harness.scheduler, name)[0].session)
+    assert [one.running for one in found] == [1, 1] and found[0] is not found[1]
+
+
 def test_who_waits_for_a_tool_is_kept_before_who_waits_for_a_person() -> None:
     kept = Kept(4)
     learn(kept.table, gap=4.0, awaits="tool")

@@ -96,6 +96,7 @@ class KVCacheManager:
         device_order: SessionEviction | None = None
         host_order: SessionEviction | None = None
         if self._sessions is not None:
+            self._sessions.begin_anew()
             device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
             self.sessions = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
         self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), device_order)

@@ -62,14 +62,21 @@ class SessionTable:
     def __init__(self, block_seconds: Callable[[int], float] = lambda tokens: 1.0):
         """block_seconds(tokens): seconds to compute one block again of a text with so many tokens."""
         self.now = 0.0  # set before each plan and commit
-        self.watchers: list[Callable[[Session], None]] = []  # called once a session runs, and once it rests
+        self.watchers = list[Callable[[Session], None]]()  # called once a session runs, and once it rests
         self._block_seconds = block_seconds
         self._named: OrderedDict[object, Session] = OrderedDict()
         self._gaps: defaultdict[tuple[Awaits, int], ReuseGaps] = defaultdict(ReuseGaps)
-        self._watch: GapWatch[Session] = GapWatch(self._gaps_of, lambda one: one.is_named or one.num_idle_blocks > 0)
+        self._watch: GapWatch[Session]
+        self.begin_anew()
 
     def __len__(self) -> int:
         return len(self._named)
+
+    def begin_anew(self) -> None:
+        """Forget all sessions, where all sequences and blocks are gone; what gaps have taught stays."""
+        self.watchers.clear()
+        self._named.clear()
+        self._watch = GapWatch(self._gaps_of, lambda one: one.is_named or one.num_idle_blocks > 0)
 
     def named(self, key: object, tenant: str) -> Session:
         """Return the session of this name; create it if there is none."""
