@@ -81,7 +81,7 @@ def _answers_worse(contest: Contest) -> list[str]:
     kl = {one.engine: one.value for one in contest.figures if one.measure == KL.title}
     if OURS not in kl:
         return []
-    return [name for name, value in kl.items() if value > max(SAME_KL, WORSE * kl[OURS])]
+    return [name for name, value in kl.items() if not value <= max(SAME_KL, WORSE * kl[OURS])]  # NaN is worse
 
 
 def _left_out(contest: Contest) -> list[str]:
@@ -137,8 +137,8 @@ def _sentences(contest: Contest, engines: Sequence[str]) -> Iterator[str]:
     yield from contest.unjudged.values()
     if left_out := _left_out(contest):
         yield (
-            f"Ratios are to peers whose KL is {WORSE:g} times inflight's or less, or below {SAME_KL:g} nats; so "
-            f"{', '.join(left_out)} {'are' if len(left_out) > 1 else 'is'} left out of them."
+            f"Ratios are to peers whose KL is {WORSE:g} times inflight's or less, below {SAME_KL:g} nats or not known; "
+            f"{', '.join(left_out)} {'are' if len(left_out) > 1 else 'is'} left out."
         )
     elif _answers_worse(contest):
         yield (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.execution.backends.protocol import Quantization
-from inflight.execution.checkpoints.dequantized import held_spec
+from inflight.execution.checkpoints.dequantized import named_spec
 from inflight.execution.roofline import Machine, decode_ceiling
 from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
 from inflight.models.arithmetic import active_parameters, parameters
@@ -57,7 +57,7 @@ def model_card(
         spec = read_folder(file or path, to_run=True)
     except ModelError as error:
         refusal, spec = str(error), read_model(str(file or path))
-    held = held_spec(spec, name)
+    held = named_spec(spec, name)
     speeds = {} if refusal is not None else _speeds(held, measured(), quantization)
     return ModelCard(
         name=name,

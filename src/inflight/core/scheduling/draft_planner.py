@@ -24,7 +24,7 @@ class DraftPlanner:
         self._lanes = lanes
         self._running = running
         self._due: Collection[int] | None = ()  # of the step that is planned; None: all
-        self._last_full = -1  # the last step that computed prompts, or had no budget left for drafts
+        self._last_full = -1  # the last step that had no budget left for drafts
 
     def waits(self, step: int) -> bool:
         """Return whether the step is planned behind the result of the one before it."""
@@ -47,8 +47,6 @@ class DraftPlanner:
         """Add drafts to decodes whose next token no plan in flight samples. Background work is drafted for while no
         other runs, within the target of its steps."""
         due = self._due
-        if draft.prompts or draft.new_rows:
-            self._last_full = draft.step
         if (due is not None and not due) or not draft.chunks:
             return
         background = not any(lane.running for lane in self._lanes.in_turn(background=False))

@@ -87,6 +87,7 @@ class SpeculationController(Speculation):
         self._drafted: dict[int, _DraftedStep] = {}  # by step
         self._asked: dict[int, float] = {}  # seconds that questions took, by step
         self._step = self._drafted_step = -1  # the last whose result is there; the last of these that had drafts
+        self._prompt_step = -1  # the last step with candidates that computed prompts
         self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until a trial
         self._tally = SpeculationTally(drafter.name)
 
@@ -105,6 +106,8 @@ class SpeculationController(Speculation):
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
         """Ask for drafts behind the token that is being computed. A sequence that is left out has no token meanwhile;
         where all are, only the scheduling is exposed."""
+        if self._prompt_step == step - 1:  # a long prompt fills several steps
+            return NO_SEQUENCES
         context = sum([view.prompt_tokens + view.output_tokens for view in views]) * running // len(views)
         cost = self._cost.extended(Features(running, running, running, context, 0.0))
         if not self._may_pay(cost, running):
@@ -125,6 +128,7 @@ class SpeculationController(Speculation):
         work, tokens = features(BatchPlan(step, tuple(chunks))), sum([chunk.sample > 0 for chunk in chunks])
         cost, max_seconds = self._cost.extended(work), self._max_seconds()
         if work.tokens != work.samples:  # it computes prompts, whose first tokens are not to wait for drafts
+            self._prompt_step = step
             asking = self._asking[0] + self._asking[1] * len(candidates)
             max_seconds = min(max_seconds, (1 + FIRST_TOKEN_SLACK) * cost.seconds - asking)
             if cost.seconds + cost.extra(1) > max_seconds:
@@ -184,6 +188,7 @@ class SpeculationController(Speculation):
         seconds = cost.extra(drafts) + (drafts * cost.pass_seconds if self._in_executor else 0.0)
         if self._refusals < self._trial_refusals or cost.seconds + seconds > max_seconds:
             return {}
+        self._prompt_step = -1  # the last step with candidates that computed prompts
         self._refusals, self._trial_refusals = 0, min(2 * self._trial_refusals, MAX_REFUSALS)
         return {number: drafts}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
 
 
-def held_spec(spec: ModelSpec, name: str | None) -> ModelSpec:
+def named_spec(spec: ModelSpec, name: str | None) -> ModelSpec:
     """Return how a model is held that is called so: without its quantization, where the catalogue says that."""
     return replace(spec, weight_format=None) if is_dequantized(name) else spec
 
