@@ -14,11 +14,10 @@ from inflight.config.plugins import make_lanes, make_policy, make_strategy
 from inflight.config.presets import PRESETS, preset
 from inflight.config.scheduling import MAX_QUEUED, SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.estimation.guarded import Guarded as GuardedPredictor
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
+from inflight.core.plugin import Plugin
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.policies.guarded import Guarded
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.admission import Load
 from inflight.core.queueing.waiting_queue import WaitingQueue
@@ -216,13 +215,13 @@ def test_a_plugins_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     settings = SchedulingSettings()
     policy = make_policy("plugins:Newest", settings, LatencyModel())
-    assert isinstance(policy, Guarded) and policy.name == "newest"
+    assert isinstance(policy, Plugin) and policy.name == "newest"
     assert strategy(SchedulingSettings.of(strategy="plugins:Mine")).name == "mine"
     for place in ("plugins:Nobody", "plugins:", ":Newest", "plugins:Broken", "stumbling:Newest"):
         with pytest.raises(SettingsError, match=r"package\.module:Class"):
             make_policy(place, settings, LatencyModel())
     made = make_predictor(SchedulingSettings(policy="sjf", predictor="plugins:Long"))
-    assert isinstance(made, GuardedPredictor)
+    assert isinstance(made, Plugin)
     assert made.predict(request(), 50, 3) == 40.0
 
 

@@ -23,11 +23,11 @@ from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.peer_source import PeerSource
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
+from inflight.core.plugin_checks import guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.policies.guarded import Guarded
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
@@ -278,7 +278,7 @@ def policy_of(name: str, latency: LatencyModel) -> Policy:
         case "fair":
             return Fair(WEIGHTS)
         case "plugin":
-            return Guarded(PluginPolicy(), report=lambda sentence: None)
+            return guard_policy(PluginPolicy(), report=lambda sentence: None)
     simple: dict[str, type[Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
     return simple[name]()
 

@@ -1,4 +1,4 @@
-"""Hostile strategies, policies and predictors: whatever they answer, everybody gets what is theirs."""
+"""Hostile strategies, policies and predictors: whatever they answer, each request gets its own tokens."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
-from inflight.core.estimation.guarded import Guarded as GuardedPredictor
+from inflight.core import plugin_checks
+from inflight.core.plugin_checks import MAX_WAITS, guard_policy, guard_predictor, guard_strategy
 from inflight.core.policies import Ordered
-from inflight.core.policies import guarded as guarded_policy
-from inflight.core.policies.guarded import Guarded as GuardedPolicy
+from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.strategies.guarded import MOST_WAITS
-from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request
@@ -166,8 +165,8 @@ def some(answers: tuple[Any, ...]) -> st.SearchStrategy[list[Any]]:
     depth=st.integers(1, 2),
 )
 @settings(deadline=None)
-@mock.patch.object(guarded_policy, "MOST_PREEMPTIONS", 20)
-def test_everybody_gets_what_is_theirs(
+@mock.patch.object(plugin_checks, "MAX_PREEMPTIONS", 20)
+def test_each_request_gets_its_own_tokens(
     wanted: list[Request],
     shapes: list[Any],
     ranks: list[Any],
@@ -178,13 +177,13 @@ def test_everybody_gets_what_is_theirs(
     depth: int,
 ) -> None:
     told: list[str] = []
-    policy = GuardedPolicy(HostilePolicy(ranks, groups, window, pushes), told.append)
+    policy = guard_policy(HostilePolicy(ranks, groups, window, pushes), told.append)
     scheduler = Scheduler(
         CAPACITY,
-        GuardedStrategy(HostileStrategy(shapes), Chunked(4), told.append),
+        guard_strategy(HostileStrategy(shapes), Chunked(4), told.append),
         [LaneSettings(name="interactive", policy=policy)],
         token_budget=9,
-        predictor=GuardedPredictor(HostilePredictor(lengths), told.append),
+        predictor=guard_predictor(HostilePredictor(lengths), told.append),
     )
     executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.01)
     loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth)
@@ -222,7 +221,7 @@ def run_watched(loop: EngineLoop, scheduler: Scheduler) -> tuple[dict[tuple[str,
 
 
 class PushesOut(Ordered):
-    """Whoever waits comes before whoever runs."""
+    """Waiting sequences come before running ones."""
 
     name = "pushes-out"
 
@@ -233,11 +232,11 @@ class PushesOut(Ordered):
         return True
 
 
-def test_a_policy_under_which_nobody_gets_on_is_replaced() -> None:
-    """A step computes less than a block, so that whoever is pushed out begins anew."""
+def test_a_policy_without_progress_is_replaced() -> None:
+    """A step computes less than a block, so that a sequence that is pushed out starts over."""
     told: list[str] = []
     capacity = Capacity(8, 4, 1, 24, 8)
-    lanes = [LaneSettings(name="interactive", policy=GuardedPolicy(PushesOut(), told.append))]
+    lanes = [LaneSettings(name="interactive", policy=guard_policy(PushesOut(), told.append))]
     scheduler = Scheduler(capacity, Chunked(2), lanes, token_budget=2)
     loop = EngineLoop(scheduler, NullExecutor(capacity), VirtualClock())
     loop.add(request("a", [0] * 6, output=2))
@@ -254,26 +253,26 @@ def test_a_policy_under_which_nobody_gets_on_is_replaced() -> None:
 
 def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:
     told: list[str] = []
-    strategy = GuardedStrategy(HostileStrategy([lambda view: WaitUntil(view.now + 1e-3)]), Chunked(4), told.append)
-    loop = EngineLoop(Scheduler(CAPACITY, strategy, ByArrival()), NullExecutor(CAPACITY), VirtualClock())
+    strategy = guard_strategy(HostileStrategy([lambda view: WaitUntil(view.now + 1e-3)]), Chunked(4), told.append)
+    loop = EngineLoop(Scheduler(CAPACITY, strategy, Fcfs()), NullExecutor(CAPACITY), VirtualClock())
     loop.add(request("a", output=2))
     loop.run()
-    assert len(told) == 1 and f"put the work off {MOST_WAITS} times" in told[0]
+    assert len(told) == 1 and f"put the work off {MAX_WAITS} times" in told[0]
 
 
-class ByArrival(Ordered):
-    name = "by-arrival"
-
-    def rank(self, view: SequenceView, now: float) -> Any:
-        return (view.arrival,)
+def test_ctrl_c_within_a_plugin_is_not_its_failure() -> None:
+    strategy = guard_strategy(HostileStrategy([raising(KeyboardInterrupt()), SHAPES[0]]), Chunked(4), pytest.fail)
+    with pytest.raises(KeyboardInterrupt):
+        strategy.shape(mock.Mock())
+    assert strategy.shape(mock.Mock()) == StepShape(3, 2)
 
 
 def test_a_batch_goes_on_when_its_strategy_fails() -> None:
-    """It had reserved memory to its end; whoever waits joins when it is over."""
+    """It had reserved memory to its end; others join when it is over."""
     told: list[str] = []
     shapes = [SHAPES[4], lambda view: StepShape(9, 2, True, (), True), raising(ValueError("no"))]
-    strategy = GuardedStrategy(HostileStrategy(shapes), Chunked(4), told.append)
-    scheduler = Scheduler(CAPACITY, strategy, ByArrival())
+    strategy = guard_strategy(HostileStrategy(shapes), Chunked(4), told.append)
+    scheduler = Scheduler(CAPACITY, strategy, Fcfs())
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY), VirtualClock())
     plans: list[BatchPlan] = []
     loop.watch(mock.Mock(planned=plans.append))

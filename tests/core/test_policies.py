@@ -8,9 +8,9 @@ import pytest
 from breadth import first_of
 
 from inflight.core.estimation.latency import LatencyModel
+from inflight.core.plugin_checks import guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
-from inflight.core.policies.guarded import Guarded
 from inflight.core.policies.prefix import AGEING as PREFIX_AGEING
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import AGEING as SECONDS_PER_LEVEL
@@ -227,7 +227,7 @@ class NoTruth:
 )
 def test_a_policy_that_fails_is_replaced_with_one_sentence(what: str, answer: Any, words: str) -> None:
     sentences: list[str] = []
-    policy = Guarded(Shy(what, answer), sentences.append)
+    policy = guard_policy(Shy(what, answer), sentences.append)
     capacity = Capacity(8, 2, 2, 24, 8)  # two rows, and too few blocks for both to their ends
     scheduler = Scheduler(capacity, Chunked(8), [LaneSettings(name="interactive", policy=policy)])
     executor = NullExecutor(capacity)
@@ -243,6 +243,6 @@ def test_a_policy_that_fails_is_replaced_with_one_sentence(what: str, answer: An
 
 
 def test_while_a_plugins_policy_works_it_is_followed() -> None:
-    policy = Guarded(Shy("nothing"), report=lambda sentence: pytest.fail(sentence))
+    policy = guard_policy(Shy("nothing"), report=lambda sentence: pytest.fail(sentence))
     assert order(policy, *(view(number) for number in range(3))) == [2, 1, 0]
     assert (policy.name, policy.window, policy.reads_priority) == ("shy", 0, False)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
+from inflight.core.plugin_checks import guard_strategy
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.dynamic import Dynamic
-from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, WaitUntil
 
@@ -326,7 +326,7 @@ class _Stumbling:
 def test_a_plugins_strategy_that_fails_is_replaced_by_chunked(answer: object) -> None:
     told: list[str] = []
     good = StepShape(token_budget=5, row_limit=2)
-    strategy = GuardedStrategy(_Stumbling([good, answer, good]), Chunked(64), told.append)  # type: ignore[arg-type]
+    strategy = guard_strategy(_Stumbling([good, answer, good]), Chunked(64), told.append)  # type: ignore[arg-type]
     queue: Any = ()
     now = StepView(now=2.0, waiting=queue, running=0, decodes=nobody, max_rows=4)
     assert strategy.shape(now) is good
@@ -338,6 +338,6 @@ def test_a_plugins_strategy_that_fails_is_replaced_by_chunked(answer: object) ->
 
 def test_a_plugins_strategy_may_fail_while_it_learns() -> None:
     told: list[str] = []
-    strategy = GuardedStrategy(_Stumbling([]), Chunked(64), told.append)  # type: ignore[arg-type]
+    strategy = guard_strategy(_Stumbling([]), Chunked(64), told.append)  # type: ignore[arg-type]
     strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)
     assert "failed in observe (OSError: no place to write to)" in told[0]

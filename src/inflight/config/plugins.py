@@ -1,8 +1,6 @@
-"""From settings to a strategy, a predictor, and lanes with their policies: each one of ours, by its entry, or somebody
-else's class by its place.
+"""Make a strategy, a predictor, and lanes with their policies from settings: ours by name, plugins by their place.
 
-A class at `package.module:Class` is not ours: it runs under a guard, and is replaced when it fails. Knows which
-settings of a lane mean something under which strategy; what lanes do, `core.queueing.lanes` knows.
+A plugin is a class at `package.module:Class`. It runs under a guard, which replaces it when it fails.
 """
 
 from __future__ import annotations
@@ -15,18 +13,16 @@ from typing import Any
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError, one_of, option
-from inflight.core.estimation.guarded import Guarded as GuardedPredictor
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import PREDICTORS, QUANTILES, Predictor
 from inflight.core.options import BadOption
+from inflight.core.plugin_checks import guard_policy, guard_predictor, guard_strategy
 from inflight.core.policies import Policy, PolicyContext
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.policies.guarded import Guarded as GuardedPolicy
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.strategies import Strategy, StrategyContext
 from inflight.core.strategies.chunked import EARLY_END, Chunked
-from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.strategies.registry import STRATEGIES
 
 
@@ -35,7 +31,7 @@ def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Str
     name = settings.strategy
     if ":" in name:
         fallback = Chunked(context.token_budget, EARLY_END)
-        return GuardedStrategy(_plugin("strategy", name, context.token_budget), fallback, report_failure)
+        return guard_strategy(_plugin("strategy", name, context.token_budget), fallback, report_failure)
     one_of("strategy", name, STRATEGIES, more="package.module:Class")
     try:
         return STRATEGIES[name].make(context, settings.options)
@@ -46,7 +42,7 @@ def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Str
 def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:
     """Raises SettingsError."""
     if ":" in name:
-        return GuardedPolicy(_plugin("policy", name), report_failure)
+        return guard_policy(_plugin("policy", name), report_failure)
     one_of("policy", name, POLICIES, more="package.module:Class")
     return POLICIES[name].make(PolicyContext(settings.tenant_weights, latency))
 
@@ -55,7 +51,7 @@ def make_predictor(settings: SchedulingSettings) -> Predictor:
     """Raises SettingsError."""
     name = settings.predictor or QUANTILES.name
     if ":" in name:
-        return GuardedPredictor(_plugin("predictor", name), report_failure)
+        return guard_predictor(_plugin("predictor", name), report_failure)
     one_of("predictor", name, PREDICTORS, more="package.module:Class")
     return PREDICTORS[name].make()
 

@@ -226,5 +226,5 @@ def _tokens(sequence: Sequence) -> int:
 
 
 def _overrides(policy: Policy, verb: str) -> bool:
-    """Whether the policy does something of its own there; who inherits it need not be asked at every token."""
-    return getattr(type(policy), verb) is not getattr(Ordered, verb)
+    """Return whether a policy, or the guard of a plugin, has a method of its own; one of `Ordered` is not called."""
+    return getattr(getattr(policy, verb), "__func__", None) is not getattr(Ordered, verb)

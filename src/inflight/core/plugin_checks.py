@@ -1,0 +1,160 @@
+"""The answers that strategies, policies and predictors of plugins may give: a table of checks for each kind.
+
+An answer must be usable by the scheduler. A policy or strategy by which no work gets done has failed as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, cast
+
+from inflight.core.estimation.output_length import Predictor, Quantiles
+from inflight.core.plugin import Checks, NoProgress, Plugin, Report, check_finite_number, check_whole_number
+from inflight.core.policies import Ordered, Policy, Rank
+from inflight.core.sequence import SequenceView
+from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
+from inflight.core.types.plan import WaitUntil
+
+MAX_PREEMPTIONS = 1000  # in a row, before a new token
+MAX_WAITS = 100  # in a row, each to its end, before a step
+MAX_WAIT_S = 86_400.0
+
+
+def guard_policy(policy: Policy, report: Report) -> Policy:
+    """Return a policy that answers as the plugin until that fails, and first come, first served afterwards."""
+    fallback = _ByArrival()
+    preemptions = 0  # since a sequence last had a new token
+
+    def preempted(policy: Policy, view: SequenceView) -> None:
+        nonlocal preemptions
+        preemptions += 1
+        if preemptions >= MAX_PREEMPTIONS:
+            raise NoProgress(f"lets sequences push each other out, {MAX_PREEMPTIONS} times without a new token")
+        policy.preempted(view)
+
+    def served(policy: Policy, *tokens: Any) -> None:
+        nonlocal preemptions
+        preemptions = 0
+        policy.served(*tokens)
+
+    checks: Checks = {
+        "rank": lambda policy, view, now: (0, _checked_rank(policy.rank(view, now))),
+        "group": lambda policy, view: _Group(policy.group(view)),
+        "group_rank": lambda policy, group, now: (0, _checked_rank(policy.group_rank(group.name, now))),
+        "may_preempt": lambda policy, waiting, running: bool(policy.may_preempt(waiting, running)),
+        "arrived": lambda policy, view: policy.arrived(view),
+        "started": lambda policy, view: policy.started(view),
+        "preempted": preempted,
+        "served": served,
+        "left": lambda policy, view: policy.left(view),
+    }
+    guard = Plugin("policy", policy, "first come, first served", report, fallback, checks)
+    # Read once: the guard has the attributes of its fallback.
+    fallback.reads_priority = bool(guard.ask("reads_priority", lambda: bool(getattr(policy, "reads_priority", False))))
+    window = guard.ask("window", lambda: getattr(policy, "window", 0))
+    fallback.window = window if type(window) is int and window > 0 else 0
+    return cast(Policy, guard)
+
+
+def guard_strategy(strategy: Strategy, fallback: Strategy, report: Report) -> Strategy:
+    """Return a strategy that answers as the plugin until that fails, and as `fallback` afterwards."""
+    ends: list[float] = []  # of the waits since the last step
+
+    def shape(strategy: Strategy, view: StepView) -> StepShape | WaitUntil:
+        answer = strategy.shape(view)
+        if not isinstance(answer, WaitUntil):
+            return _checked_shape(answer, view)
+        end, now = answer.time, view.now
+        check_finite_number(end, "the time of WaitUntil")
+        if not now < end <= now + MAX_WAIT_S:
+            raise ValueError(f"it waits until {end} s, and it is {now} s; it may wait for at most {MAX_WAIT_S:.0f} s")
+        if ends and now < ends[-1]:
+            ends.pop()  # another wait takes its place before its end
+        ends.append(end)
+        if len(ends) > MAX_WAITS:
+            raise ValueError(f"it has put the work off {MAX_WAITS} times, and nothing was served meanwhile")
+        return answer
+
+    def observe(strategy: Strategy, *step: Any) -> None:
+        ends.clear()
+        strategy.observe(*step)
+
+    checks: Checks = {"shape": shape, "observe": observe}
+    return cast(Strategy, Plugin("strategy", strategy, fallback.name, report, fallback, checks))
+
+
+def guard_predictor(predictor: Predictor, report: Report) -> Predictor:
+    """Return a predictor that answers as the plugin until that fails, and by quantiles afterwards."""
+    fallback = Quantiles()
+
+    def predict(predictor: Predictor, *asked: Any) -> float:
+        tokens = predictor.predict(*asked)
+        check_finite_number(tokens, "the expected output")
+        if tokens < 0:
+            raise ValueError(f"the expected output is {tokens} tokens; it must not be below 0")
+        return float(tokens)
+
+    def observe(predictor: Predictor, *ended: Any) -> None:
+        predictor.observe(*ended)
+        fallback.observe(*ended)  # from the start, so that it can take over at any time
+
+    checks: Checks = {"predict": predict, "observe": observe}
+    return cast(Predictor, Plugin("predictor", predictor, "the quantiles of output lengths", report, fallback, checks))
+
+
+class _ByArrival(Ordered):
+    """First come, first served; ranks compare with those of the plugin before, which are (0, rank)."""
+
+    def rank(self, view: SequenceView, now: float) -> Rank:
+        return (1, view.arrival)
+
+
+class _Group:
+    """A plugin's group as a key: it is hashed once, here, and equals no other where comparing them fails."""
+
+    def __init__(self, name: Hashable):
+        self.name, self._hash = name, hash(name)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return self is other or (isinstance(other, _Group) and bool(self.name == other.name))
+        except Exception:
+            return False
+
+
+def _checked_shape(shape: Any, view: StepView) -> StepShape:
+    """Check that a step can be filled: admitted sequences wait, are named once, and are some if a batch is to begin."""
+    if not isinstance(shape, StepShape):
+        raise TypeError(f"a shape must be a StepShape or WaitUntil, not {shape!r}")
+    check_whole_number(shape.token_budget, 1, UNLIMITED, "token_budget")
+    check_whole_number(shape.row_limit, 1, UNLIMITED, "row_limit")
+    check_whole_number(shape.early_end, 0, UNLIMITED, "early_end")
+    if not isinstance(shape.whole_prompts, bool) or not isinstance(shape.run_to_completion, bool):
+        raise TypeError(f"whole_prompts and run_to_completion must be True or False, and the shape is {shape!r}")
+    if shape.run_to_completion != (shape.admit is not None) or shape.run_to_completion > shape.whole_prompts:
+        raise ValueError("run_to_completion goes with admit and whole_prompts, and admit with run_to_completion")
+    if shape.admit is None:
+        return shape
+    if not isinstance(shape.admit, tuple):
+        raise TypeError(f"admit must be a tuple of numbers or None, not {shape.admit!r}")
+    for number in shape.admit:
+        check_whole_number(number, 0, UNLIMITED, "a number in admit")
+    waiting = {one.number for one in view.waiting.views()}
+    if len(set(shape.admit)) < len(shape.admit):
+        raise ValueError(f"admit names a sequence twice: {list(shape.admit[:20])}")
+    if unknown := [number for number in shape.admit if number not in waiting]:
+        raise ValueError(f"admit names {unknown[0]}, which does not wait")
+    if waiting and not shape.admit and not view.running:
+        raise ValueError(f"admit names nobody, though nothing runs and {len(waiting)} wait")
+    return shape
+
+
+def _checked_rank(rank: Any) -> Rank:
+    if not isinstance(rank, tuple) or not all(isinstance(part, int | float) for part in rank):
+        raise TypeError(f"a rank must be a tuple of numbers, not {rank!r}")
+    if any(part != part for part in rank):
+        raise ValueError(f"a rank must not hold NaN, but is {rank!r}")
+    return rank
