@@ -30,9 +30,8 @@ from inflight.planning.simulation import measure_on, try_out
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import Length, length, mixed_step, rows_at, steady_state
 from inflight.planning.tuning import Decision, EvaluatedConfig, describe, take_turns
-from inflight.simulate.calibration import calibrate
+from inflight.simulate.calibrate import CalibrationTarget, calibrate
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.measuring import Measured
 from inflight.simulate.sources import read_step_model
 from inflight.workload.lengths import Lognormal
 from inflight.workload.workload import Workload
@@ -87,8 +86,8 @@ def calibrated(model: Model, seconds: float) -> FittedModel:
     engine = EngineSettings(max_num_seqs=ROWS, max_model_len=model.max_model_len, num_blocks=NUM_BLOCKS)
     scheduling = SchedulingSettings()
     executor = model.executor(engine, scheduling)
-    measured = Measured(executor, model.loop(engine, scheduling), budget(engine, scheduling), {})
-    return calibrate(measured, seconds, log_line)
+    target = CalibrationTarget(executor, model.loop(engine, scheduling), budget(engine, scheduling), {})
+    return calibrate(target, seconds, log_line)
 
 
 def simulated(machine: Machine, load: Load) -> list[EvaluatedConfig]:

@@ -23,9 +23,14 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
-from inflight.simulate.calibration import calibrate
+from inflight.simulate.calibrate import (
+    MAX_OTHERS_SHARE,
+    CalibrationTarget,
+    calibrate,
+    others_share,
+    read_account,
+)
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.measuring import CROWDED, Measured, account, others_share
 from inflight.simulate.simulation import Pool, Requests, Setup, simulate
 from inflight.simulate.steps import Errors
 from inflight.workload.arrivals import Poisson
@@ -87,17 +92,17 @@ class Both:
         self._scheduling = SchedulingSettings()
         executor = model.executor(self._settings, self._scheduling)
         loop = model.loop(self._settings, self._scheduling)
-        measured = Measured(executor, loop, budget(self._settings, self._scheduling), {})
+        target = CalibrationTarget(executor, loop, budget(self._settings, self._scheduling), {})
         gc.collect()
         gc.freeze()  # as the server does: what lives through all runs is not looked at again and again
-        self.fitted: FittedModel = calibrate(measured, seconds, log_line)
+        self.fitted: FittedModel = calibrate(target, seconds, log_line)
         self.capacity: Capacity = executor.capacity
         self.others: list[float] = []  # share of the processors' time that others had during each real run
 
     def real(self, workload: Workload) -> Summary:
         """Return the summary of the first run in which others left the processors alone, else of the quietest."""
         tries: list[tuple[float, Summary]] = []
-        while not tries or (tries[-1][0] > CROWDED and len(tries) < TRIES):
+        while not tries or (tries[-1][0] > MAX_OTHERS_SHARE and len(tries) < TRIES):
             tries.append(self._run(workload))
         others, summary = min(tries, key=lambda one: one[0])
         self.others.append(others)
@@ -109,9 +114,9 @@ class Both:
         loop = self._model.loop(self._settings, self._scheduling)
         make = Requests(workload, self.capacity.vocab_size, SEED)
         made = [make(index, 0.0) for index in range(len(workload.entries))]
-        before = account()
+        before = read_account()
         observations = Driver(loop, workload, lambda index, arrival: replace(made[index], arrival=arrival)).run()
-        others = others_share(before, account()) or 0.0
+        others = others_share(before, read_account()) or 0.0
         return others, self._told(f"real, others had {others:.1%}", observations)
 
     def simulated(self, workload: Workload) -> Summary:

@@ -15,7 +15,7 @@ from inflight.cli import call
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.features import Features
 from inflight.simulate.fitted import FittedModel, Provenance
-from inflight.simulate.fitting import settled
+from inflight.simulate.fitting import normalized
 from inflight.simulate.steps import Step
 
 HYBRID = Path(__file__).parents[1] / "models/published/qwen3.5-27b.json"
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> str:
     steps = [Step(held, MODEL.seconds(held) * (1 + place % 3 / 50)) for place, held in enumerate(sizes)]
     provenance = Provenance("a test", "a machine", "2026-01-01", 9, capacity={**CAPACITY, "bytes_per_token": 1024.0})
     path = tmp_path / "model.json"
-    replace(settled(MODEL, steps), provenance=provenance).save(path)
+    replace(normalized(MODEL, steps), provenance=provenance).save(path)
     return str(path)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from inflight.core.types.features import Features
 from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
-from inflight.simulate.fitting import fit, held_out_errors, settled
+from inflight.simulate.fitting import fit, held_out_errors, normalized
 from inflight.simulate.steps import Step, Timed, errors_of, kind_of, rounds
 
 TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)
@@ -112,7 +112,7 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
         settings={"a": 1},
         capacity={"num_blocks": 5},
     )
-    model = replace(settled(RIDGE, steps(RIDGE)), provenance=provenance)
+    model = replace(normalized(RIDGE, steps(RIDGE)), provenance=provenance)
     model.save(tmp_path / "model.json")
     assert FittedModel.load(tmp_path / "model.json") == model
 
@@ -150,7 +150,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_noise_is_seeded_and_has_the_mean() -> None:
-    model = settled(TRUE, steps(TRUE, noise=0.2, number=2000))
+    model = normalized(TRUE, steps(TRUE, noise=0.2, number=2000))
     held = Features(10, 10, 10, 500, 0.0)
     drawn = [[NoisyModel(model, seed).seconds(held) for _ in range(1)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]

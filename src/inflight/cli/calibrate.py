@@ -20,9 +20,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.config.speculation import OFF
 from inflight.execution.backends.torch.device import gpu_name
-from inflight.simulate.calibration import calibrate, warnings
+from inflight.simulate.calibrate import CalibrationTarget, calibrate, warnings
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.measuring import Measured
 from inflight.simulate.sources import fitted_on_record, fitted_on_result
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -93,7 +92,7 @@ def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
     gc.freeze()  # as the server does: what lives as long as the engine is not looked at again and again
     device = str(engine.settings["device"].value)
     try:
-        measured = Measured(
+        target = CalibrationTarget(
             executor=engine.executor,
             loop=engine.loop,
             budget=int(engine.settings["max_num_batched_tokens"].value),
@@ -101,7 +100,7 @@ def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
             bytes_per_token=engine.kv_bytes_per_token,
             gpu="" if device == "cpu" else gpu_name(device),
         )
-        return calibrate(measured, seconds, lambda sentence: print(sentence, file=sys.stderr))
+        return calibrate(target, seconds, lambda sentence: print(sentence, file=sys.stderr))
     finally:
         gc.unfreeze()  # or the engine would outlive the interpreter
         engine.loop.close()

@@ -4,8 +4,8 @@
               + βₘ · moved blocks
 
 The linear form calibrates well on any machine; tokens are cut into segments where the machine changes from being bound
-by memory to being bound by arithmetic, so that a token may cost more (or less) beyond a ridge. Knows coefficients, the
-ranges that they rest on, and where they come from; how they are found, `fitting` knows.
+by memory to being bound by arithmetic, so that a token may cost more (or less) beyond a ridge. A model keeps the
+ranges that its coefficients rest on, and where they come from; `fitting` finds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inflight.records.schema import Blocks, Positive, Rows, Slots, Windows
 
 VERSION = 2
 DEPTHS = (1, 2)  # steps in flight
-BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling
+BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth reporting
 
 
 Coefficient = Annotated[float, msgspec.Meta(ge=0, le=1e6)]  # seconds; NaN and infinities are no JSON
@@ -42,7 +42,7 @@ class StepModelError(ValueError):
 
 
 class Size(TypedDict, total=False):
-    """Of the engine that was measured, as far as it is known."""
+    """Size of the engine that was measured, as far as it is known."""
 
     num_blocks: Blocks
     block_size: Positive
@@ -173,7 +173,7 @@ class FittedModel:
         return model
 
     def check(self) -> None:
-        """What types do not say. Raises Malformed."""
+        """Check what types do not say. Raises Malformed."""
         if len(self.token) != len(self.knots) + 1:
             raise Malformed(f"it has {len(self.token)} coefficients of tokens for {len(self.knots)} knots")
         if any(later <= one for one, later in itertools.pairwise(self.knots)):

@@ -20,11 +20,11 @@ from inflight.core.types.features import Features
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.steps import Errors, Step, by_kind
 
-FEWEST = 12  # steps that a fit needs at least
+MIN_STEPS = 12  # steps that a fit needs at least
 FOLDS = 5
 RUN, RUNS = 50, 25  # steps in a row that are left out together at most; in how many at least, if there are enough
 WORTH = 0.97  # of the error: a knot must bring it below
-MOST_KNOTS = 4
+MAX_KNOTS = 4
 EXACT = 1e-4  # error below which there is nothing to gain
 OUTLIER = 4.0  # median absolute deviations
 STALL = 10.0  # times as long as modelled: the machine stood still, and that is no step to expect
@@ -34,31 +34,33 @@ _TERMS = ("row", "sample", "decode_context", "prefill_context", "moved_block")  
 
 
 def fit(steps: Sequence[Step]) -> FittedModel:
-    """Raises StepModelError with fewer than 12 steps."""
-    if len(steps) < FEWEST:
-        raise StepModelError(f"There are {len(steps)} measured steps; a fit needs at least {FEWEST}, of several sizes.")
+    """Fit coefficients and knots. Raises StepModelError with fewer than 12 steps."""
+    if len(steps) < MIN_STEPS:
+        raise StepModelError(
+            f"There are {len(steps)} measured steps; a fit needs at least {MIN_STEPS}, of several sizes."
+        )
     table = _table(steps)
     knots: tuple[int, ...] = ()
     error = _cross_validated(table, knots)
-    while len(knots) < MOST_KNOTS and error > EXACT:
+    while len(knots) < MAX_KNOTS and error > EXACT:
         tried = [tuple(sorted((*knots, one))) for one in _candidates(table) if one not in knots]
         errors = {each: _cross_validated(table, each) for each in tried}
         best = min(errors, key=lambda each: errors[each], default=None)
         if best is None or errors[best] > WORTH * error:
             break
         knots, error = best, errors[best]
-    return settled(_model(_solved(table, knots), knots), steps)
+    return normalized(_model(_solved(table, knots), knots), steps)
 
 
 def held_out_errors(steps: Sequence[Step], knots: tuple[int, ...]) -> Errors:
-    """Mean absolute relative error on left-out fifths by kind, and the number of steps."""
+    """Return the mean absolute relative error on left-out fifths by kind, and the number of steps."""
     errors = _left_out(_table(steps), knots)
     return by_kind((one.kind, float(error)) for one, error in zip(steps, errors, strict=True))
 
 
-def settled(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
-    """Scaled to the mean of these steps, with their ranges and residuals. Of several rounds of steps the middle one's
-    mean counts: something else that used the machine during some of them is nothing to expect."""
+def normalized(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
+    """Scale a model to the mean of these steps, and add their ranges and residuals. Of several rounds of steps the
+    median of their means counts: something else that used the machine during some of them is nothing to expect."""
     ratios = [_ratios(model, steps) for steps in rounds]
     mean = float(np.median([np.mean(np.minimum(each, STALL)) for each in ratios]))
     every = np.concatenate(ratios)
@@ -69,18 +71,18 @@ def settled(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
 
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
-    """Of every feature the least and the greatest value."""
+    """Return the least and the greatest value of every feature."""
     values = {item.name: [float(getattr(one.held, item.name)) for one in steps] for item in fields(Features)}
     return {name: (min(every), max(every)) for name, every in values.items()}
 
 
-def usual(model: FittedModel, steps: Sequence[Step]) -> float:
-    """Median of measured over modelled seconds."""
+def median_ratio(model: FittedModel, steps: Sequence[Step]) -> float:
+    """Return the median of measured over modelled seconds."""
     return float(np.median(_ratios(model, steps)))
 
 
 def scaled(model: FittedModel, factor: float) -> FittedModel:
-    """The same model of a machine that takes `factor` times as long."""
+    """Return the model of a machine that takes `factor` times as long."""
     return replace(
         model,
         step=model.step * factor,
@@ -106,7 +108,7 @@ def _cross_validated(table: Array, knots: tuple[int, ...]) -> float:
 
 
 def _left_out(table: Array, knots: tuple[int, ...]) -> Array:
-    """Of every step the error under a model that was fitted without its fifth. A fifth is made of runs of steps,
+    """Return the error of every step under a model that was fitted without its fifth. A fifth is made of runs of steps,
     because a step resembles the ones next to it, and of many, so that each has steps of all kinds and times."""
     run = max(1, min(RUN, len(table) // RUNS))
     folds = np.arange(len(table)) // run % FOLDS
@@ -133,7 +135,7 @@ def _solved(table: Array, knots: tuple[int, ...]) -> Array:
 
 
 def _columns(table: Array, knots: tuple[int, ...]) -> Array:
-    """What the coefficients are of: the step, tokens of each segment, and the rest as it stands."""
+    """Return the factors of the coefficients: the step, tokens of each segment, and the rest as it stands."""
     edges = [0.0, *map(float, knots), np.inf]
     segments = [np.clip(table[:, 1] - low, 0.0, high - low) for low, high in itertools.pairwise(edges)]
     return np.column_stack([np.ones(len(table)), *segments, table[:, 2:]])
@@ -156,7 +158,7 @@ Array = npt.NDArray[np.float64]
 
 
 def nnls(matrix: Array, target: Array) -> Array:
-    """x ≥ 0 that minimises |matrix · x - target|; matrix float64[n, k], target float64[n].
+    """Return x ≥ 0 that minimises |matrix · x - target|; matrix float64[n, k], target float64[n].
 
     Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23, on the normal equations as Bro and de Jong do
     (J. Chemometrics 11, 1997): unknowns enter the set of free ones by the steepest descent, and leave it on the way to

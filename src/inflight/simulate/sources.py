@@ -1,13 +1,13 @@
 """Where step models come from: a file of `inflight calibrate`, a record that is fitted on the spot, or a result of
 `vllm bench serve --save-result --save-detailed`, of whatever server was measured.
 
-Knows files; what else they tell of the engine that was measured (its memory, its limits) is handed on.
+Reads files. Their facts about the engine that was measured (its memory, its limits) stay in the model's provenance.
 
 vLLM's result holds when each request was sent, its time to the first token and every gap between its tokens, but no
-steps. What can be told from it: a gap during which no request waits for its first token is a step of decodes, as wide
+steps. What follows from it: a gap during which no request waits for its first token is a step of decodes, as wide
 as the number of requests that are between their first and last token in its middle, over contexts as long as they have
-become. A request during whose time to the first token nobody else waits for one is its prompt beside those decodes,
-taken as one step (network and server included). Gaps next to other prompts, and times to the first token in a queue,
+become. A request during whose time to the first token no other one waits is its prompt beside those decodes, taken as
+one step (network and server included). Gaps next to other prompts, and times to the first token in a queue,
 say nothing of single steps, and are left out. So the fit's terms for prompts are those of an idle server.
 """
 
@@ -27,10 +27,10 @@ from inflight.core.types.features import Features
 from inflight.records.checked import Count, Malformed, Seconds, Time, converted, decoded
 from inflight.records.schema import header_of, of_kind, read_records, values_of
 from inflight.simulate.fitted import FittedModel, Provenance, Size, StepModelError
-from inflight.simulate.fitting import FEWEST, fit, held_out_errors
+from inflight.simulate.fitting import MIN_STEPS, fit, held_out_errors
 from inflight.simulate.steps import Step, rounds, timed_steps
 
-_LOOK = 1 << 16  # bytes of a file's beginning that tell a record from a step model
+_LOOK = 1 << 16  # bytes of a file's beginning that distinguish a record from a step model
 
 
 def read_step_model(path: Path) -> FittedModel:
@@ -86,7 +86,7 @@ def known_of(model: FittedModel) -> Size:
     return Size() if model.provenance is None else model.provenance.capacity
 
 
-MOST = 5_000  # gaps looked at, or up to twice as many, evenly spread
+MAX_GAPS = 5_000  # gaps looked at, or up to twice as many, evenly spread
 TOGETHER = 0.2  # of the median gap: shorter ones are tokens that a server sent together
 
 
@@ -117,13 +117,13 @@ def fitted_on_result(path: Path) -> FittedModel:
     """Raises StepModelError where the file does not hold what is needed."""
     requests = _read(path)
     decodes, prompts = decode_steps(requests), prompt_steps(requests)
-    if len(decodes) < FEWEST:
+    if len(decodes) < MIN_STEPS:
         raise StepModelError(
-            f"{path} has {len(decodes)} gaps between tokens during which no prompt was computed; a fit needs {FEWEST}. "
-            "Measure again at a lower request rate."
+            f"{path} has {len(decodes)} gaps between tokens during which no prompt was computed; a fit needs "
+            f"{MIN_STEPS}. Measure again at a lower request rate."
         )
-    steps = decodes + (prompts if len(prompts) >= FEWEST else [])
-    about = f"{len(prompts)} prompts that met no other" if len(prompts) >= FEWEST else "no prompts (all met others)"
+    steps = decodes + (prompts if len(prompts) >= MIN_STEPS else [])
+    about = f"{len(prompts)} prompts that met no other" if len(prompts) >= MIN_STEPS else "no prompts (all met others)"
     model = fit(steps)
     return replace(
         model,
@@ -150,7 +150,7 @@ def decode_steps(requests: Sequence[_Request]) -> list[Step]:
     least = TOGETHER * statistics.median(after - before for before, after in gaps)
     gaps = [gap for gap in gaps if gap[1] - gap[0] >= least]
     found = []
-    for before, after in gaps[:: max(1, len(gaps) // MOST)]:
+    for before, after in gaps[:: max(1, len(gaps) // MAX_GAPS)]:
         middle = (before + after) / 2
         if any(one.sent < after and one.first > before for one in requests):
             continue
@@ -161,7 +161,7 @@ def decode_steps(requests: Sequence[_Request]) -> list[Step]:
 
 
 def prompt_steps(requests: Sequence[_Request]) -> list[Step]:
-    """Times to the first token of requests that shared theirs with nobody's."""
+    """Times to the first token of requests during which no other one waited for its own."""
     found = []
     for one in requests:
         if one.first <= one.sent or any(

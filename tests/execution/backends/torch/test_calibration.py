@@ -9,8 +9,7 @@ import pytest
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.core.types.features import Features
-from inflight.simulate.calibration import calibrate
-from inflight.simulate.measuring import Measured
+from inflight.simulate.calibrate import CalibrationTarget, calibrate
 
 
 def test_steps_of_a_device_are_measured_and_fitted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +19,7 @@ def test_steps_of_a_device_are_measured_and_fitted(tiny: Path, monkeypatch: pyte
     )
     settings = {name: entry.value for name, entry in engine.settings.items()}
     try:
-        model = calibrate(Measured(engine.executor, engine.loop, 64, settings, gpu="a GPU's name"), 1.0)
+        model = calibrate(CalibrationTarget(engine.executor, engine.loop, 64, settings, gpu="a GPU's name"), 1.0)
     finally:
         engine.loop.close()
     assert model.provenance is not None
