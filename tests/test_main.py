@@ -10,6 +10,8 @@ from pathlib import Path
 INTERRUPTED = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what it runs in the background
+
 class Interrupting:
     def find_spec(name, path=None, target=None):
         if name == {name!r}:
