@@ -18,6 +18,7 @@ MAX_PAUSE = 256  # steps
 SHORT_PAUSE = 8  # steps; a right draft earns a sequence one more pause that is no longer
 MAX_SHORT_PAUSES = 8  # that a sequence may have earned: text that repeats goes on repeating after a gap
 MAX_FIRST_PAUSE = 16  # steps before the first question about a newcomer
+NEW_PAUSE_DIVISOR = 4  # of the pause between first questions, for each right draft: one may be right by chance
 NO_SEQUENCES: frozenset[int] = frozenset()
 
 
@@ -86,7 +87,8 @@ class DraftBackoff:
         for number, count in drafts.items():
             one = self._pauses[number]
             one.steps, one.earned = 0, min(MAX_SHORT_PAUSES, one.earned + count)
-            self._last_pause = self._new_pause = self._new_until = 0
+            self._last_pause = self._new_until = 0
+            self._new_pause //= NEW_PAUSE_DIVISOR
         self._update()
 
     def pause(self, numbers: Iterable[int], step: int, max_pause: int = MAX_PAUSE) -> None:
