@@ -39,7 +39,10 @@ def _row(name: str, weights: tuple[int, int] | None, turns: int, seconds: float)
             for one, weight in zip(NAMES, weights or (1, 1), strict=True)
         ]
         texts = ["".join(tables)] if weights else tables
-        ports = [leave.enter_context(models_server(Path(folder), "memory = 4\n" + text)).port for text in texts]
+        ports = []
+        for number, text in enumerate(texts):
+            (of_server := Path(folder) / f"server{number}").mkdir()
+            ports.append(leave.enter_context(models_server(of_server, "memory = 4\n" + text)).port)
         ports = ports if len(ports) == 2 else ports * 2
         alone, together = list[float](), list[list[float]]()
         for turn in range(turns):

@@ -95,7 +95,7 @@ def test_what_does_not_count_is_named_and_left_out() -> None:
 
 
 def judged(kl: dict[str, float]) -> Contest:
-    """Of one tokens/s each but peer two, which has twice as many."""
+    """Make a contest at one token/s each, but two for peer two."""
     speed = [figure(0, name, 2.0 if name == "two" else 1.0) for name in ("inflight", "one", "two")]
     found = with_figures(*speed, *(figure(0, name, value, KL.title) for name, value in kl.items()))
     found.judge = Sentences()

@@ -32,7 +32,7 @@ class Weights(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Of the matrices."""
+        """Count the elements of the matrices."""
         return sum(outputs * inputs for outputs, inputs in self.matrices)
 
     @property
@@ -88,7 +88,7 @@ def _mamba(mixer: Mamba, hidden: int) -> Weights:
 
 
 def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
-    """Of what every token passes: an MLP, or router and shared experts of a mixture."""
+    """Return the weights that every token passes: an MLP, or the router and shared experts of a mixture."""
     if isinstance(mlp, Dense):
         ups = 2 if mlp.gated else 1
         others = (ups * mlp.width + hidden if mlp.bias else 0) + (2 if mlp.activation == "xielu" else 0)
@@ -123,7 +123,7 @@ def _modules(layer: LayerSpec, model: ModelSpec) -> Iterator[tuple[int, int]]:
 
 
 def token_input_weights(layer: LayerSpec, hidden: int) -> Weights:
-    """Of a layer's token input: the projection of the embedding, the gate, and back, with its norm."""
+    """Return a layer's weights for its token input: the embedding's projection, the gate, and back, with its norm."""
     if layer.token_input is None:
         return Weights(())
     width = layer.token_input.width
@@ -143,7 +143,7 @@ def plain_outputs(layer: LayerSpec) -> int:
 
 
 def expert_weights(mlp: MoE, hidden: int) -> Weights:
-    """Of one expert."""
+    """Return the weights of one expert."""
     return Weights(((2 * mlp.width, hidden), (hidden, mlp.width)), 2 * mlp.width + hidden if mlp.bias else 0)
 
 

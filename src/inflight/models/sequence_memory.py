@@ -65,7 +65,7 @@ def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
 
 
 def _cached_bytes(mixer: Mixer, item_bytes: float, scale_bytes: float) -> float:
-    """Of one token in one layer."""
+    """Return the bytes of one token in one layer."""
     if isinstance(mixer, Attention):
         scales = 2 * mixer.kv_heads if mixer.kv_layer is None and mixer.causal else 0
     else:
