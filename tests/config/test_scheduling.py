@@ -204,7 +204,7 @@ class Mine(Chunked):
     name = "mine"
 
 class Long:
-    def predict(self, request, most_output, so_far):
+    def predict(self, request, max_output_tokens, so_far):
         return 40
 """
 

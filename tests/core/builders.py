@@ -33,8 +33,8 @@ def request(name: str = "r", prompt: Iterable[int] = (0, 1, 0), output: int | No
 def sequence(number: int = 0, prompt: Iterable[int] = (0, 1, 0), sample: int = 0, **params: Any) -> Sequence:
     """A sequence outside of any scheduler."""
     of = request(f"r{number}", prompt, **params)
-    most_output = 100 if of.params.max_tokens is None else of.params.max_tokens
-    return Sequence(number, of, sample, StopChecker(of, frozenset(), most_output, None), most_output, ())
+    max_output_tokens = 100 if of.params.max_tokens is None else of.params.max_tokens
+    return Sequence(number, of, sample, StopChecker(of, frozenset(), max_output_tokens, None), max_output_tokens, ())
 
 
 def view(

@@ -717,7 +717,7 @@ class Harness:
                 assert row.num_computed == sequence.num_computed <= len(table) * size
                 touched |= set(table[chunk.start // size : -(-row.num_computed // size)])
             drafts = chunk.num_drafts
-            assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
+            assert chunk.sample == (sequence.max_output_tokens > 0 and self._is_whole(chunk)) + drafts
             is_prompt = self._is_prompt(chunk, {new.row for new in plan.new_rows})
             assert not drafts or not (is_prompt or self.setup.together), "drafts behind a prompt, or in a padded batch"
             assert not sequence.num_drafts or drafts == sequence.num_drafts

@@ -214,7 +214,7 @@ def _check_lookups(scheduler: Scheduler) -> None:
         old = replace(lookup)
         fresh = Lookup()
         one = by_number[number]
-        root, most = memory.sharing.root(one), one.most_cached // memory.block_size
+        root, most = memory.sharing.root(one), one.max_cached_tokens // memory.block_size
         memory.prefix.match(fresh.chain, root, one.token_slice, most)
         kept = Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
         memory.prefix.match(kept.chain, root, one.token_slice, most)
@@ -303,7 +303,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
         assert sequence.in_flight == in_flight[sequence.number]
         assert 0 <= sequence.num_computed <= sequence.num_tokens + sequence.num_pending
         assert all(sequence.num_computed <= len(table) * capacity.block_size for table in sequence.block_tables)
-        assert len(sequence.output) <= sequence.most_output
+        assert len(sequence.output) <= sequence.max_output_tokens
         last = len(sequence.prompt) - 1
         assert sequence.scored <= last
         if sequence.recomputes:
@@ -315,7 +315,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert sequence.num_pending == promised[sequence.number]
             assert sequence.num_drafts == drafted[sequence.number]
             assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
-            assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.most_output
+            assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.max_output_tokens
             assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
             assert scheduler._memory.layout.most_blocks(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:

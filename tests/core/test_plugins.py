@@ -142,8 +142,8 @@ class HostilePredictor:
     def __init__(self, answers: list[Any]):
         self._answers = cycle(answers)
 
-    def predict(self, request: Request, most_output: int, so_far: int) -> Any:
-        return next(self._answers)(request, most_output, so_far)
+    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> Any:
+        return next(self._answers)(request, max_output_tokens, so_far)
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """It learns nothing."""

@@ -43,11 +43,11 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
     plain = simulate(chat(), setup).observations
     quick, asked = Quantiles.predict, []
 
-    def slow(self: Quantiles, request: Request, most_output: int, so_far: int) -> float:
+    def slow(self: Quantiles, request: Request, max_output_tokens: int, so_far: int) -> float:
         if len(asked) < 40:
             time.sleep(0.005)
         asked.append(request.request_id)
-        return quick(self, request, most_output, so_far)
+        return quick(self, request, max_output_tokens, so_far)
 
     monkeypatch.setattr(Quantiles, "predict", slow)
     assert simulate(chat(), setup).observations == plain

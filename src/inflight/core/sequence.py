@@ -49,7 +49,7 @@ class Sequence:
         "checker",
         "finish",
         "in_flight",
-        "most_output",
+        "max_output_tokens",
         "node",
         "num_computed",
         "num_drafts",
@@ -88,14 +88,14 @@ class Sequence:
         request: Request,
         sample_index: int,
         checker: StopChecker,
-        most_output: int,
+        max_output_tokens: int,
         banned: tuple[int, ...],
     ):
         self.number = number  # rises with acceptance, unique in the engine
         self.request = request
         self.sample_index = sample_index
         self.checker = checker
-        self.most_output = most_output  # from max_tokens and the model's length
+        self.max_output_tokens = max_output_tokens  # from max_tokens and the model's length
         self.banned = banned  # token ids that may not be drawn before min_tokens are there
         self.prompt = request.prompt_token_ids
         self.output: list[int] = []
@@ -170,17 +170,17 @@ class Sequence:
     def num_uncomputed(self) -> int:
         """Tokens that must be computed before the next one can be sampled; 1 for a decode, 0 when none may follow. Of
         a sequence that samples nothing, those of its prompt."""
-        if len(self.output) + self.num_pending >= self.most_output and self.generates:
+        if len(self.output) + self.num_pending >= self.max_output_tokens and self.generates:
             return 0
         return self.num_tokens + self.num_pending - self.num_computed
 
     @property
     def generates(self) -> bool:
         """Whether tokens are to be drawn at all; otherwise it ends when its prompt is computed."""
-        return self.most_output > 0
+        return self.max_output_tokens > 0
 
     @property
-    def most_cached(self) -> int:
+    def max_cached_tokens(self) -> int:
         """Leading tokens that may be taken from the cache: not the last, which the next token is sampled from, and none
         whose position is still to be scored."""
         return self.scored if self.lacks_scores else self.num_tokens - 1
@@ -291,4 +291,4 @@ class SequenceView:
     @property
     def max_output_tokens(self) -> int:
         """From max_tokens and the model's length: what is known in life."""
-        return self._sequence.most_output
+        return self._sequence.max_output_tokens

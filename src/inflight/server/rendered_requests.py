@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from inflight.core.queueing.validation import check_context, most_output
+from inflight.core.queueing.validation import check_context, max_output_tokens
 from inflight.core.types.request import RequestRefused
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import refused
@@ -54,7 +54,7 @@ def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[dict
             check_context(len(token_ids), served.max_model_len, params.max_tokens)
         except RequestRefused as refusal:
             raise refused(refusal, endpoint.prompt_field) from None
-        most = most_output(served.max_model_len - len(token_ids), params.max_tokens)
+        most = max_output_tokens(served.max_model_len - len(token_ids), params.max_tokens)
         rendered.append(
             {
                 "request_id": f"{endpoint.call_prefix}{body.request_id or uuid.uuid4().hex}",

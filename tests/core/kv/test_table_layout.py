@@ -25,7 +25,7 @@ def layout_of(blocks: int = 100, allocation: Allocation = "paged", windows: tupl
 def test_a_table_at_admission(allocation: Allocation, to_the_end: bool, blocks: int) -> None:
     """A prompt of 5 tokens, an output of up to 10, a model of 40."""
     one = sequence(prompt=[0] * 5)
-    one.most_output = 10
+    one.max_output_tokens = 10
     assert layout_of(allocation=allocation).size(one, to_the_end) == blocks
 
 

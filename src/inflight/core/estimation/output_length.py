@@ -24,7 +24,7 @@ MOST = 4096  # histograms kept: clients choose what they are keyed by
 
 
 class Predictor(Protocol):
-    def predict(self, request: Request, most_output: int, so_far: int) -> float:
+    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         """Expected output tokens in all, given that `so_far` exist."""
 
     def observe(self, request: Request, output_tokens: int) -> None:
@@ -38,12 +38,12 @@ class Quantiles:
         self._histograms: dict[Hashable, list[float]] = {}  # the one that was added to last comes last
         self._most_seen = 0
 
-    def predict(self, request: Request, most_output: int, so_far: int) -> float:
+    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         for key in _keys(request):
             longer = self._histograms.get(key, [])[_bin(so_far + 1) :]
             if sum(longer) >= ENOUGH:
-                return min(most_output, max(so_far + 1.0, _median(longer, _bin(so_far + 1))))
-        guess = GUESS * most_output if not self._most_seen else min(most_output, 2.0 * self._most_seen)
+                return min(max_output_tokens, max(so_far + 1.0, _median(longer, _bin(so_far + 1))))
+        guess = GUESS * max_output_tokens if not self._most_seen else min(max_output_tokens, 2.0 * self._most_seen)
         return max(so_far + 1.0, guess)
 
     def observe(self, request: Request, output_tokens: int) -> None:
@@ -62,9 +62,9 @@ class Quantiles:
 class Oracle:
     """Knows forced lengths; without one it knows no better than max_tokens."""
 
-    def predict(self, request: Request, most_output: int, so_far: int) -> float:
+    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         forced = request.forced_output_tokens
-        return float(most_output if forced is None else min(forced, most_output))
+        return float(max_output_tokens if forced is None else min(forced, max_output_tokens))
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """Nothing to learn."""

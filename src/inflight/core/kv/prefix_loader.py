@@ -104,7 +104,7 @@ class PrefixLoader:
     # -- inside -------------------------------------------------------------------------------------------------
     def _continuation(self, sequence: Sequence, lookup: Lookup) -> Continuation | None:
         """The longest that any source has, as far as bringing it is worth it."""
-        root, most = self._sharing.root(sequence), sequence.most_cached // self._size
+        root, most = self._sharing.root(sequence), sequence.max_cached_tokens // self._size
         held = len(lookup.chain.places)
         if not isinstance(root, SharedRoot) or held >= most:
             return None

@@ -65,7 +65,7 @@ class PrefixSharing:
         lookup = self._lookups.get(sequence.number)
         if lookup is None:
             lookup = self._lookups[sequence.number] = Lookup()
-        most = sequence.most_cached // self._size
+        most = sequence.max_cached_tokens // self._size
         self._prefix.match(lookup.chain, self.root(sequence), sequence.token_slice, most)
         return lookup
 

@@ -60,13 +60,13 @@ class TableLayout:
         if self._allocation == "reserve-max":
             blocks = self.blocks_for(self._max_model_len)
         elif to_the_end or self._allocation == "reserve-request":
-            blocks = self.blocks_for(len(sequence.prompt) + sequence.most_output)
+            blocks = self.blocks_for(len(sequence.prompt) + sequence.max_output_tokens)
         # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.
         return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.blocks_for(self.most_tokens))
 
     def handed(self, sequence: Sequence) -> int:
         """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""
-        handed = 0 if sequence.recompute_until else min(sequence.request.handed_tokens, sequence.most_cached)
+        handed = 0 if sequence.recompute_until else min(sequence.request.handed_tokens, sequence.max_cached_tokens)
         return handed // self.block_size * self.block_size
 
     def first(self, group: int, computed: int) -> int:

@@ -58,10 +58,10 @@ class RequestValidator:
                 field="allowed_token_ids",
             )
 
-    def most_output(self, request: Request) -> int:
+    def max_output_tokens(self, request: Request) -> int:
         """Most output tokens of one sample, from max_tokens and the model's length; 0 when none are wanted."""
         room = self._capacity.max_model_len - len(request.prompt_token_ids)
-        return most_output(room, request.params.max_tokens)
+        return max_output_tokens(room, request.params.max_tokens)
 
     def banned(self, request: Request) -> tuple[int, ...]:
         """Token ids that may not be drawn before min_tokens are there."""
@@ -228,6 +228,6 @@ def check_context(prompt_tokens: int, limit: int, max_tokens: int | None) -> Non
         )
 
 
-def most_output(room: int, max_tokens: int | None) -> int:
+def max_output_tokens(room: int, max_tokens: int | None) -> int:
     """room: tokens that the prompt leaves of the context."""
     return room if max_tokens is None else min(room, max_tokens)

@@ -108,4 +108,4 @@ class DraftPlanner:
         pool, next_ones = self._memory.pool, len(sequence.block_tables)  # a block of each group
         spare = max(pool.free - left, min(next_ones, pool.available - left))
         held = self._memory.tables.room(sequence, max(0, spare))
-        return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)
+        return min(held - sequence.num_computed, sequence.max_output_tokens - len(sequence.output) - 1)

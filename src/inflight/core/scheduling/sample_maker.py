@@ -29,12 +29,12 @@ class SampleMaker:
 
     def make(self, request: Request) -> list[Sequence]:
         """One sequence a sample. Raises RequestRefused where stop strings cannot be looked for."""
-        most_output, banned = self._validator.most_output(request), self._validator.banned(request)
-        predicted = self._predictor.predict(request, most_output, 0)
+        max_output_tokens, banned = self._validator.max_output_tokens(request), self._validator.banned(request)
+        predicted = self._predictor.predict(request, max_output_tokens, 0)
         samples = []
         for index in range(request.params.n):
-            checker = StopChecker(request, self._end_token_ids, most_output, self._stop_text_for(request))
-            sequence = Sequence(self.next_number + index, request, index, checker, most_output, banned)
+            checker = StopChecker(request, self._end_token_ids, max_output_tokens, self._stop_text_for(request))
+            sequence = Sequence(self.next_number + index, request, index, checker, max_output_tokens, banned)
             sequence.predicted = sequence.predicted_first = predicted
             samples.append(sequence)
         self.next_number += len(samples)

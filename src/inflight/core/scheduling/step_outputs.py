@@ -128,7 +128,7 @@ class StepOutputs:
         total = len(sequence.output)
         self._charge(sequence, taken, now)
         if total >= sequence.predicted:
-            sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, total)
+            sequence.predicted = self._predictor.predict(sequence.request, sequence.max_output_tokens, total)
         if total == taken:
             self._admission.kept(sequence.request, now)
             if self._drafts is not None:
