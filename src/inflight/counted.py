@@ -1,7 +1,4 @@
-"""Numbers with their nouns, and quotations, for sentences: 1 token, 2 tokens, "a text that is cut o…".
-
-Knows English plurals that end in s, and takes those that do not. Does not know what is counted.
-"""
+"""Counts: their limit, and numbers with nouns and quotations for sentences: 1 token, 2 tokens, "a text that is cu…"."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 
 LONGEST_SHOWN = 60  # characters of a value or name in a sentence
+UNBOUNDED = 2**31 - 1  # limit of anything that is counted and has no other: what the kernels' indices hold
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -41,7 +41,7 @@ from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Proposal
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopText, StopTextFactory
-from inflight.core.strategies import UNLIMITED, Strategy
+from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
@@ -68,6 +68,7 @@ from inflight.core.types.plan import (
 )
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import UNBOUNDED
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -161,7 +162,7 @@ class Setup:
 
     @property
     def longest_chunk(self) -> int:
-        return self.token_budget if self.strategy in ("chunked", "adaptive") else UNLIMITED
+        return self.token_budget if self.strategy in ("chunked", "adaptive") else UNBOUNDED
 
     def most_blocks(self, tokens: int) -> int:
         return kv_groups.most_blocks(tokens, self.block_size, self.windows, self.longest_chunk)

@@ -24,11 +24,12 @@ from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Guarded
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
-from inflight.core.strategies import UNLIMITED, Strategy, StrategyContext
+from inflight.core.strategies import Strategy, StrategyContext
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.tenants.shares import Shares
 from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.plan import Capacity
+from inflight.counted import UNBOUNDED
 
 
 class Rules(Struct, frozen=True):
@@ -97,7 +98,7 @@ def make_scheduler(
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,
         speculation=speculation,
-        longest_chunk=UNLIMITED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
+        longest_chunk=UNBOUNDED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
         cache_journal=cache_journal,
         sources=sources,
         identity=identity,
@@ -119,7 +120,7 @@ def make_speculation(
 def longest_chunk(scheduling: SchedulingSettings, token_budget: int) -> int:
     """Tokens of one sequence that a step computes at most. What a plugin may shape nobody knows."""
     entry = STRATEGIES.get(scheduling.strategy)
-    return token_budget if entry is not None and entry.bounded_by == "tokens" else UNLIMITED
+    return token_budget if entry is not None and entry.bounded_by == "tokens" else UNBOUNDED
 
 
 def scheduler_for(

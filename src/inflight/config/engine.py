@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from inflight.config.setting import MOST, Resolved, SettingsError, option
+from inflight.config.setting import Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.types.adapter import MOST_RANK
-from inflight.counted import counted
+from inflight.counted import UNBOUNDED, counted
 from inflight.cpus import BadCpuList, parse_cpu_list
 from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import described
@@ -108,8 +108,8 @@ class EngineSettings:
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
         for name in (*counts, "tensor_parallel_size"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= MOST):
-                raise SettingsError(f"{option(name)} is {value!r}; give a whole number from 1 to {MOST:,}.")
+            if value is not None and not (isinstance(value, int) and 1 <= value <= UNBOUNDED):
+                raise SettingsError(f"{option(name)} is {value!r}; give a whole number from 1 to {UNBOUNDED:,}.")
         if self.model == "":
             raise SettingsError("--model is empty; give a folder or a hub id, or leave it out for the built-in model.")
         if not 0 <= self.seed < 2**64:
@@ -122,8 +122,8 @@ class EngineSettings:
             given = getattr(self, name)
             if given is not None and not isinstance(given, int | float):
                 raise SettingsError(f"{option(name)} is {given!r}; give a number of GiB.")
-            if given is not None and not 0 < given <= MOST:
-                raise SettingsError(f"{option(name)} is {given:g} GiB; give a number above 0, up to {MOST:,}.")
+            if given is not None and not 0 < given <= UNBOUNDED:
+                raise SettingsError(f"{option(name)} is {given:g} GiB; give a number above 0, up to {UNBOUNDED:,}.")
         if not 0 <= self.watermark < 1:
             raise SettingsError(f"--watermark is {self.watermark}; give a share from 0 to below 1.")
         if self.kv_memory is not None and self.num_blocks is not None:

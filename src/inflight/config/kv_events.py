@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from inflight.config.setting import MOST, SettingsError
+from inflight.config.setting import SettingsError
+from inflight.counted import UNBOUNDED
 from inflight.engine.kv_events.options import KVEventOptions
 
 OPTION = "--kv-events-config"
@@ -62,5 +63,5 @@ def _check(name: str, value: Any) -> None:
         raise SettingsError(f"{where}; give a text.")
     if name in ("endpoint", "replay_endpoint") and value == "":
         raise SettingsError(f"{where}; give an address like tcp://*:5557, or leave it out.")
-    if name in _COUNTS and not (type(value) is int and 0 < value <= MOST):
+    if name in _COUNTS and not (type(value) is int and 0 < value <= UNBOUNDED):
         raise SettingsError(f"{where}; give a whole number above 0.")

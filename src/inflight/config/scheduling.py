@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from inflight.config.setting import MOST, Resolved, SettingsError, check_options, one_of, option, without_effect
+from inflight.config.setting import Resolved, SettingsError, check_options, one_of, option, without_effect
 from inflight.config.speculation import DEFAULT, MOST_TOKENS, DraftSource, parse_speculation
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.options import DAY, OptionValues, check_kind
@@ -20,6 +20,7 @@ from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.lanes import HEAVIEST
 from inflight.core.strategies import StrategyEntry
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
+from inflight.counted import UNBOUNDED
 
 LANE_FLOOR = 0.05
 MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
@@ -213,7 +214,7 @@ _MEANINGFUL_WITH = {
     "ttft_target": ("admission", ("slo",)),
 }
 _MOST = {  # of settings that are above 0, in their units
-    **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), MOST),
+    **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), UNBOUNDED),
     "ttft_target": DAY,
     "swap_space": 2**20,
     "speculation_max_tokens": MOST_TOKENS,

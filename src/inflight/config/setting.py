@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.core.options import COUNT, BadOption, Option, OptionValues
+from inflight.core.options import BadOption, Option, OptionValues
 
-MOST = COUNT
 Declared = Mapping[str, tuple[Option[Any], ...]]  # options of each entry of a registry, by its name
 
 

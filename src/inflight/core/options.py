@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Generic, TypeVar
 
+from inflight.counted import UNBOUNDED
+
 Value = int | float | str
 T = TypeVar("T")
 
-COUNT = 2**31 - 1  # of anything that is counted: what the kernels' indices hold
 DAY = 86_400.0  # seconds
 
 
@@ -67,7 +68,7 @@ def above_zero(value: Value, most: float) -> Value:
 
 def count(name: str, help: str) -> Option[int | None]:
     """A whole number above 0."""
-    return Option(name=name, kind=int, help=help, default=None, read=lambda value: int(above_zero(value, COUNT)))
+    return Option(name=name, kind=int, help=help, default=None, read=lambda value: int(above_zero(value, UNBOUNDED)))
 
 
 def seconds(name: str, help: str, default: float) -> Option[float]:

@@ -12,8 +12,9 @@ from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.plugin import Checks, NoProgress, Plugin, Report, check_finite_number, check_whole_number
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.sequence import SequenceView
-from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
+from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.types.plan import WaitUntil
+from inflight.counted import UNBOUNDED
 
 MAX_PREEMPTIONS = 1000  # in a row, before a new token
 MAX_WAITS = 100  # in a row, each to its end, before a step
@@ -129,9 +130,9 @@ def _checked_shape(shape: Any, view: StepView) -> StepShape:
     """Check that a step can be filled: admitted sequences wait, are named once, and are some if a batch is to begin."""
     if not isinstance(shape, StepShape):
         raise TypeError(f"a shape must be a StepShape or WaitUntil, not {shape!r}")
-    check_whole_number(shape.token_budget, 1, UNLIMITED, "token_budget")
-    check_whole_number(shape.row_limit, 1, UNLIMITED, "row_limit")
-    check_whole_number(shape.early_end, 0, UNLIMITED, "early_end")
+    check_whole_number(shape.token_budget, 1, UNBOUNDED, "token_budget")
+    check_whole_number(shape.row_limit, 1, UNBOUNDED, "row_limit")
+    check_whole_number(shape.early_end, 0, UNBOUNDED, "early_end")
     if not isinstance(shape.whole_prompts, bool) or not isinstance(shape.run_to_completion, bool):
         raise TypeError(f"whole_prompts and run_to_completion must be True or False, and the shape is {shape!r}")
     if shape.run_to_completion != (shape.admit is not None) or shape.run_to_completion > shape.whole_prompts:
@@ -141,7 +142,7 @@ def _checked_shape(shape: Any, view: StepView) -> StepShape:
     if not isinstance(shape.admit, tuple):
         raise TypeError(f"admit must be a tuple of numbers or None, not {shape.admit!r}")
     for number in shape.admit:
-        check_whole_number(number, 0, UNLIMITED, "a number in admit")
+        check_whole_number(number, 0, UNBOUNDED, "a number in admit")
     waiting = {one.number for one in view.waiting.views()}
     if len(set(shape.admit)) < len(shape.admit):
         raise ValueError(f"admit names a sequence twice: {list(shape.admit[:20])}")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
+from inflight.core.types.kv_groups import most_blocks, most_tokens
 from inflight.core.types.snapshot_slots import usual_slots
+from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
@@ -88,7 +89,7 @@ def kv_size(
     num_blocks: int | None = None,
     memory: MachineMemory | None = None,
     windows: Sequence[int] = (0,),
-    longest_chunk: int = ANY_LENGTH,
+    longest_chunk: int = UNBOUNDED,
     drafter_bytes: int = 0,
 ) -> KVSize:
     """Blocks to allocate, to be asked once the weights are loaded.

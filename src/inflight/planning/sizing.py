@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
-from inflight.core.strategies import UNLIMITED
 from inflight.core.types.features import Features
+from inflight.counted import UNBOUNDED
 from inflight.metrics.confidence import fewest_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
@@ -197,7 +197,7 @@ class TrialRunner:
         """Return how many requests a trial may read: where few run at once, each of them takes about as many steps as
         its answer has tokens. Steps that are alike are taken together at depth 1 without windows, and cost nothing."""
         if machine.depth == 1 and machine.windows == (0,):
-            return UNLIMITED
+            return UNBOUNDED
         return max(MIN_READ, math.floor(MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean))
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight.config.setting import check_options, one_of
-from inflight.core.options import COUNT, Option, OptionValues, above_zero
+from inflight.core.options import Option, OptionValues, above_zero
+from inflight.counted import UNBOUNDED
 from inflight.routing.policies.least_loaded import LeastLoaded
 from inflight.routing.policies.least_work import LeastWork
 from inflight.routing.policies.policy import RoutingPolicy
@@ -33,14 +34,14 @@ BLOCK: Option[int] = Option(
     kind=int,
     help="Prompt tokens that prefix-aware and prefix-affinity remember as one block; 16 unless set.",
     default=16,
-    read=lambda value: int(above_zero(value, COUNT)),
+    read=lambda value: int(above_zero(value, UNBOUNDED)),
 )
 SLACK: Option[int] = Option(
     name="router_slack",
     kind=int,
     help="Requests by which prefix-affinity lets a replica be busier than the least loaded one; 4 unless set.",
     default=4,
-    read=lambda value: int(above_zero(value, COUNT)),
+    read=lambda value: int(above_zero(value, UNBOUNDED)),
 )
 ROUTERS = {
     entry.name: entry

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+from inflight.counted import UNBOUNDED
 from inflight.workload.workload import WorkloadError
 
 FORMS = (
@@ -20,7 +21,6 @@ FORMS = (
     "histogram:TOKENS=WEIGHT,…"
 )
 _Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
-_MOST = 2**31 - 1
 
 
 class Lengths(Protocol):
@@ -71,7 +71,7 @@ class Lognormal:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.p50 <= self.p99 <= _MOST:
+        if not 1 <= self.p50 <= self.p99 <= UNBOUNDED:
             raise WorkloadError(
                 f"A lognormal length has p50 {self.p50:g} and p99 {self.p99:g}; give 1 ≤ P50 ≤ P99, in tokens."
             )
@@ -83,7 +83,7 @@ class Lognormal:
 
     def draw(self, rng: Random) -> int:
         length = max(1, round(self.p50 * math.exp(rng.gauss(0.0, math.log(self.p99 / self.p50) / _Z99))))
-        return min(length, _MOST if self.most is None else self.most)
+        return min(length, UNBOUNDED if self.most is None else self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +158,5 @@ def _inline(text: str) -> Histogram:
 
 
 def _whole(name: str, value: int) -> None:
-    if not 1 <= value <= _MOST:
-        raise WorkloadError(f"A {name} is {value} tokens; give a whole number from 1 to {_MOST:,}. Forms: {FORMS}.")
+    if not 1 <= value <= UNBOUNDED:
+        raise WorkloadError(f"A {name} is {value} tokens; give a whole number from 1 to {UNBOUNDED:,}. Forms: {FORMS}.")

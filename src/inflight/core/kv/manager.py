@@ -31,9 +31,9 @@ from inflight.core.kv.tiers import NO_TIERS, BlockTiers
 from inflight.core.kv.transfers import Transfers
 from inflight.core.kv.write_behind import WriteBehind, WriteCounts
 from inflight.core.sequence import Sequence
-from inflight.core.types.kv_groups import ANY_LENGTH
 from inflight.core.types.plan import Capacity, Chunk, EarlySend
 from inflight.core.types.tier_counts import TierCounts
+from inflight.counted import UNBOUNDED
 
 
 class _Needed(Struct):
@@ -54,7 +54,7 @@ class KVCacheManager:
         capacity: Capacity,
         prefix_caching: bool,
         allocation: Allocation = "paged",
-        longest_chunk: int = ANY_LENGTH,
+        longest_chunk: int = UNBOUNDED,
         spacing: SnapshotSpacing | None = None,
         journal: CacheJournal | None = None,
         tiers: BlockTiers = NO_TIERS,

@@ -42,7 +42,7 @@ from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
-from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
+from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.tenants.service import Service
 from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.events import Event, Finish
@@ -60,6 +60,7 @@ from inflight.core.types.plan import (
     WaitUntil,
 )
 from inflight.core.types.request import Request, RequestRefused
+from inflight.counted import UNBOUNDED
 from inflight.records.timings import ADAPTER, Timings
 
 
@@ -70,7 +71,7 @@ class Scheduler:
         strategy: Strategy,
         lanes: Policy | Iterable[LaneSettings],
         *,
-        token_budget: int = UNLIMITED,
+        token_budget: int = UNBOUNDED,
         end_token_ids: frozenset[int] = frozenset(),
         stop_text: StopTextFactory | None = None,
         prefix_caching: bool = True,
@@ -82,7 +83,7 @@ class Scheduler:
         admission: Admission | None = None,
         lane_floor: float = 0.0,
         speculation: Speculation | None = None,
-        longest_chunk: int = UNLIMITED,
+        longest_chunk: int = UNBOUNDED,
         spacing: SnapshotSpacing | None = None,
         cache_journal: CacheJournal | None = None,
         sources: Iterable[BlockSource] = (),

@@ -28,8 +28,9 @@ from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.scheduling.wait_reasons import WaitReasons
 from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import Speculation
-from inflight.core.strategies import UNLIMITED, StepShape
+from inflight.core.strategies import StepShape
 from inflight.core.types.plan import BatchPlan
+from inflight.counted import UNBOUNDED
 
 
 class StepBuilder:
@@ -146,7 +147,7 @@ class StepBuilder:
         if not self.running or shape.run_to_completion == self.run_to_completion:
             return shape
         if self.run_to_completion:
-            return StepShape(UNLIMITED, shape.row_limit, whole_prompts=True, admit=(), run_to_completion=True)
+            return StepShape(UNBOUNDED, shape.row_limit, whole_prompts=True, admit=(), run_to_completion=True)
         return replace(shape, admit=None, run_to_completion=False, row_limit=1)
 
     def ended(self, sequence: Sequence) -> None:
@@ -338,13 +339,13 @@ class StepBuilder:
         self._serve_decodes(draft, list(self._lanes.all()), now)
         for sequence in draft.prompts:  # those that waited for their keys and values
             if self._is_ready(draft, sequence):
-                self._add_prompt(draft, sequence, self._lanes.of(sequence), UNLIMITED, now)
+                self._add_prompt(draft, sequence, self._lanes.of(sequence), UNBOUNDED, now)
         reason = "window"
         for sequence in self._joining(draft.shape, now):
             lane = self._lanes.of(sequence)
             if not self.running.free_rows or len(self.running) >= draft.shape.row_limit:
                 reason = "rows"
-            elif not self._admit(draft, sequence, lane, now, UNLIMITED):
+            elif not self._admit(draft, sequence, lane, now, UNBOUNDED):
                 reason = "blocks"
             if reason != "window":
                 break

@@ -59,9 +59,6 @@ class StepView:
         return self.decodes()
 
 
-UNLIMITED = 2**31 - 1
-
-
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """The step that a strategy proposes.

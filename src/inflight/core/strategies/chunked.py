@@ -7,8 +7,9 @@ with it. Filled up with pieces of the next prompts it would take longer, and the
 
 from __future__ import annotations
 
-from inflight.core.options import COUNT, Option, Value
+from inflight.core.options import Option, Value
 from inflight.core.strategies import Fixed, StepShape, StepView, StrategyEntry
+from inflight.counted import UNBOUNDED
 
 EARLY_END = 32
 
@@ -26,8 +27,8 @@ class Chunked(Fixed):
 
 
 def _early_end(value: Value) -> int:
-    if not 0 <= int(value) <= COUNT:
-        raise ValueError(f"is {value}; give a whole number from 0 (never) to {COUNT:,}.")
+    if not 0 <= int(value) <= UNBOUNDED:
+        raise ValueError(f"is {value}; give a whole number from 0 (never) to {UNBOUNDED:,}.")
     return int(value)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from inflight.core.options import BadOption, OptionValues, count, seconds
 from inflight.core.sequence import SequenceView
-from inflight.core.strategies import UNLIMITED, Fixed, StepShape, StepView, StrategyContext, StrategyEntry
+from inflight.core.strategies import Fixed, StepShape, StepView, StrategyContext, StrategyEntry
 from inflight.core.types.plan import WaitUntil
+from inflight.counted import UNBOUNDED
 
 
 class Static(Fixed):
@@ -45,7 +46,7 @@ def batch(waiting: Iterable[SequenceView], batch_size: int) -> StepShape:
         if taken and room < 0:
             break
         taken.append(one.number)
-    return StepShape(UNLIMITED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
+    return StepShape(UNBOUNDED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
 
 
 def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:

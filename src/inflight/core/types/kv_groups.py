@@ -10,8 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-ANY_LENGTH = 2**31 - 1  # of a chunk, where prompts are computed whole
-
 
 def first_seen(position: int, window: int) -> int:
     """The first position that a query at `position` sees."""

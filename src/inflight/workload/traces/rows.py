@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from inflight.counted import UNBOUNDED
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 
@@ -39,7 +40,6 @@ class Trace:
 
 BYTES_PER_TOKEN = 4  # of UTF-8: about what vocabularies of 32,000 to 150,000 tokens have for English prose
 NO_OUTPUT = "no output tokens (a call that failed or was cut off)"
-_MOST = 2**31 - 1  # tokens
 _FAR = 1e15  # seconds
 _COARSE_MS = 100  # a raster of times from which on it is worth telling
 _TOGETHER = 0.1  # share of requests
@@ -97,10 +97,10 @@ class Rows:
         """Whether a row has figures that can be; if not, it is dropped."""
         if not -_FAR < arrival < _FAR:
             return self.broken(line, "its time is not a number of seconds")
-        if 0 < output_tokens <= _MOST and 0 < prompt_tokens <= _MOST:
+        if 0 < output_tokens <= UNBOUNDED and 0 < prompt_tokens <= UNBOUNDED:
             return True
-        if prompt_tokens < 0 or output_tokens < 0 or max(prompt_tokens, output_tokens) > _MOST:
-            return self.broken(line, f"a length outside 0 to {_MOST:,} tokens")
+        if prompt_tokens < 0 or output_tokens < 0 or max(prompt_tokens, output_tokens) > UNBOUNDED:
+            return self.broken(line, f"a length outside 0 to {UNBOUNDED:,} tokens")
         return self.drop(line, NO_OUTPUT if prompt_tokens else "no prompt tokens")
 
     def since(self, arrival: float) -> float:
