@@ -31,7 +31,7 @@ from benchmarks.comparison import log_line
 from benchmarks.gguf_hybrids import SHAPES, words
 from benchmarks.results import table, write_section
 from benchmarks.served import Server, tree_seconds
-from inflight.core.types.kv_groups import most_blocks
+from inflight.core.types.kv_groups import max_blocks
 from inflight.counted import counted
 from inflight.execution.kv_groups import kv_groups
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -114,8 +114,8 @@ class ModelFile:
         windows = kv_groups(spec, BLOCK, MODEL_LEN).windows
         turn = scenario.user + scenario.answer + 16
         tokens = SYSTEM + 16 + scenario.turns * turn
-        each = most_blocks(tokens, BLOCK, windows, turn)
-        blocks = max(scenario.conversations * each, most_blocks(tokens, BLOCK, windows, BUDGET))
+        each = max_blocks(tokens, BLOCK, windows, turn)
+        blocks = max(scenario.conversations * each, max_blocks(tokens, BLOCK, windows, BUDGET))
         options = ["--num-blocks", str(blocks)]
         if state := state_bytes(spec):
             count = 2 * scenario.conversations + SPARE_STATES

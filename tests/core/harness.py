@@ -164,13 +164,13 @@ class Setup:
     def longest_chunk(self) -> int:
         return self.token_budget if self.strategy in ("chunked", "adaptive") else UNBOUNDED
 
-    def most_blocks(self, tokens: int) -> int:
-        return kv_groups.most_blocks(tokens, self.block_size, self.windows, self.longest_chunk)
+    def max_blocks(self, tokens: int) -> int:
+        return kv_groups.max_blocks(tokens, self.block_size, self.windows, self.longest_chunk)
 
     @property
-    def most_tokens(self) -> int:
+    def max_sequence_tokens(self) -> int:
         """Of a sequence that has all blocks."""
-        return max(n for n in range(1000) if self.most_blocks(n) <= self.num_blocks)
+        return max(n for n in range(1000) if self.max_blocks(n) <= self.num_blocks)
 
     @property
     def capacity(self) -> Capacity:

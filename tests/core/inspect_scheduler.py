@@ -317,7 +317,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
             assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.max_output_tokens
             assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
-            assert scheduler._memory.layout.most_blocks(sequence.num_tokens) <= capacity.num_blocks
+            assert scheduler._memory.layout.max_blocks(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:
             assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
     if batches_together(scheduler):

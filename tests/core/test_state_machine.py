@@ -180,7 +180,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.count += 1
             setup, tokens = harness.setup, len(request.prompt_token_ids)
             room = setup.max_model_len - (request.params.max_tokens != 0)
-            if tokens > room or setup.most_blocks(tokens) > setup.num_blocks:
+            if tokens > room or setup.max_blocks(tokens) > setup.num_blocks:
                 sentence = harness.refuse(request)
                 assert str(tokens) in sentence or str(setup.num_blocks) in sentence or "holds at most" in sentence
             elif not harness.has_place(request):
@@ -277,7 +277,7 @@ def check_against_alone(client, setup: Setup) -> None:  # type: ignore[no-untype
         elif finish.detail is not None:
             assert finish.reason == "length"
             known = len(client.request.prompt_token_ids) + len(tokens)
-            assert known == setup.most_tokens + 1
+            assert known == setup.max_sequence_tokens + 1
             assert tokens == expected[: len(tokens)]
         else:
             assert (tokens, finish) == (expected, end)

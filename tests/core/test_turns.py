@@ -151,7 +151,7 @@ def test_conversations_in_turn_find_theirs_in_memory_that_just_holds_them(setup:
     blocks = conversations * sum(
         -(-min(length, window + added if window else length) // SIZE) + 1 for window in setup.windows
     )
-    blocks = max(blocks, setup.most_blocks(length))
+    blocks = max(blocks, setup.max_blocks(length))
     harness = Harness(replace(setup, num_blocks=blocks, snapshots=setup.snapshots and 2 * conversations + 1))
     talks = [Talk(str(number), harness, number) for number in range(conversations)]
     for turn in range(turns):

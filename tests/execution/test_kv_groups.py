@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inflight.core.types.kv_groups import most_blocks
+from inflight.core.types.kv_groups import max_blocks
 from inflight.execution.kv_groups import kv_groups, one_group
 from inflight.execution.memory import MachineMemory, kv_shape, kv_size
 from inflight.models.registry import read_spec
@@ -122,7 +122,7 @@ def test_memory_is_taken_for_what_windows_keep() -> None:
     shape, memory = kv_shape(model(five_to_one(24)), 16, groups=groups), MachineMemory(2**40, 2**40, "the machine")
     limits: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 8192, "memory": memory, "longest_chunk": 256}
     size = kv_size(shape, 1024, windows=groups.windows, **limits)
-    assert size.num_blocks == 8 * most_blocks(8192, 16, groups.windows, 256) == 8 * (512 + 5 * 49)
+    assert size.num_blocks == 8 * max_blocks(8192, 16, groups.windows, 256) == 8 * (512 + 5 * 49)
     assert "tokens of a sequence, in 6 groups), all that 8 sequences of 8,192 tokens can fill" in size.reason
     less = kv_size(shape, 1024, windows=groups.windows, num_blocks=700, **limits)
     assert "(7,280 tokens of a sequence, in 6 groups), as --num-blocks asks; longer requests are refused" in less.reason

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
-from inflight.core.types.adapter import MOST_RANK, USUAL_RANK
+from inflight.core.types.adapter import DEFAULT_RANK, MAX_RANK
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Device
 from inflight.execution.checkpoints.lora_files import LoraFiles, resolve_lora
@@ -37,7 +37,7 @@ class AdapterPlan(Struct, frozen=True):
         return int(self.slots.value)
 
     @property
-    def most_rank(self) -> int:
+    def max_rank(self) -> int:
         return int(self.rank.value)
 
 
@@ -74,11 +74,11 @@ def adapter_bytes(plan: AdapterPlan, matrices: AdapterMatrices | None, backend: 
     """Of all slots, each with an adapter of the largest rank for every matrix."""
     if matrices is None:
         return 0
-    return plan.num_slots * matrices.most_bytes(plan.most_rank, _ITEM_BYTES[backend.dtype])
+    return plan.num_slots * matrices.most_bytes(plan.max_rank, _ITEM_BYTES[backend.dtype])
 
 
 def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> AdapterNames:
-    names = AdapterNames(None if matrices is None else _checked(matrices, plan.most_rank))
+    names = AdapterNames(None if matrices is None else _checked(matrices, plan.max_rank))
     for name, files in plan.named.items():
         try:
             names.add(name, files.folder)
@@ -87,12 +87,12 @@ def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> Adapte
     return names
 
 
-def _checked(matrices: AdapterMatrices, most_rank: int) -> Callable[[Path], None]:
+def _checked(matrices: AdapterMatrices, max_rank: int) -> Callable[[Path], None]:
     def check(path: Path) -> None:
         files = LoraFiles(path)
-        if files.rank > most_rank:
+        if files.rank > max_rank:
             raise ModelError(
-                f"{path} has rank {files.rank}, but memory is set aside for rank {most_rank}; start the engine with "
+                f"{path} has rank {files.rank}, but memory is set aside for rank {max_rank}; start the engine with "
                 f"--max-lora-rank {files.rank}."
             )
         matrices.check(files)
@@ -103,14 +103,14 @@ def _checked(matrices: AdapterMatrices, most_rank: int) -> Callable[[Path], None
 def _rank(settings: EngineSettings, named: dict[str, LoraFiles]) -> Resolved:
     largest = max((files.rank for files in named.values()), default=0)
     if settings.max_lora_rank is None:
-        if largest > USUAL_RANK:
+        if largest > DEFAULT_RANK:
             return Resolved(largest, "the largest of those of --lora")
-        return Resolved(USUAL_RANK, "memory is set aside for it; --max-lora-rank says otherwise")
+        return Resolved(DEFAULT_RANK, "memory is set aside for it; --max-lora-rank says otherwise")
     if largest > settings.max_lora_rank:
         name = next(name for name, files in named.items() if files.rank == largest)
         raise SettingsError(
             f"--lora {name} has rank {largest}, above --max-lora-rank {settings.max_lora_rank}; raise that, up to "
-            f"{MOST_RANK}."
+            f"{MAX_RANK}."
         )
     return Resolved(settings.max_lora_rank, "as set: memory is set aside for it")
 

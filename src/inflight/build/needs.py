@@ -16,7 +16,7 @@ from inflight.build.model import computed_model, model_folder
 from inflight.config.assembly import longest_chunk
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.kv_groups import most_blocks
+from inflight.core.types.kv_groups import max_blocks
 from inflight.execution.memory import GIB
 from inflight.execution.sizes import weight_bytes
 from inflight.models.gguf.gguf_model import gguf_at
@@ -73,7 +73,7 @@ def _kv_bytes(settings: EngineSettings, scheduling: SchedulingSettings, limits: 
     blocks = settings.num_blocks
     if blocks is None:
         chunk = limits.pass_tokens if limits.whole_texts else longest_chunk(scheduling, limits.max_tokens)
-        blocks = limits.max_rows * most_blocks(limits.max_model_len, shape.block_size, windows, chunk)
+        blocks = limits.max_rows * max_blocks(limits.max_model_len, shape.block_size, windows, chunk)
     return int(blocks * per_block)
 
 
@@ -83,7 +83,7 @@ def _with_kv(settings: EngineSettings, nbytes: int) -> EngineSettings:
 
 def _adapter_bytes(settings: EngineSettings, spec: ModelSpec) -> int:
     plan = plan_adapters(settings)
-    return plan.num_slots * 2 * adapter_parameters(spec, plan.most_rank) if plan.num_slots else 0
+    return plan.num_slots * 2 * adapter_parameters(spec, plan.max_rank) if plan.num_slots else 0
 
 
 def _file_bytes(folder: Path) -> int:

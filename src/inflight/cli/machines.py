@@ -18,7 +18,7 @@ import click
 from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, option
-from inflight.core.types.adapter import USUAL_RANK
+from inflight.core.types.adapter import DEFAULT_RANK
 from inflight.models.errors import ModelError
 from inflight.models.known import read_model
 from inflight.models.registry import family_at
@@ -114,7 +114,7 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
     if values["weights"] == "bf16" and model.weight_format is not None and not pool:
         tell(_wider_than_published(model.weight_format))
     EngineSettings(max_loras=values["max_loras"], max_lora_rank=values["max_lora_rank"])  # refuses what an engine does
-    slots, rank = values["max_loras"] or 0, values["max_lora_rank"] or USUAL_RANK
+    slots, rank = values["max_loras"] or 0, values["max_lora_rank"] or DEFAULT_RANK
     if slots and (degree or 1) > 1:
         raise SettingsError(
             f"--max-loras is {slots}, and {option(pool)}tensor-parallel {degree}: an engine with adapters has one GPU."

@@ -36,7 +36,7 @@ from inflight.cli.verb import groups_of
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.adapter import LONGEST_NAME
+from inflight.core.types.adapter import MAX_NAME_CHARS
 from inflight.server.settings import ServerSettings
 
 MAX_WAIT = 60.0  # seconds
@@ -185,8 +185,10 @@ def _check_names(where: str, models: tuple[FileModel, ...]) -> None:
     seen: dict[str, str] = {}
     for one in models:
         for name in (*one.names, *(adapter for adapter, _ in one.engine.named_loras)):
-            if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-                raise click.UsageError(f"{where}: {name!r} is no name; give 1 to {LONGEST_NAME} printable characters.")
+            if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+                raise click.UsageError(
+                    f"{where}: {name!r} is no name; give 1 to {MAX_NAME_CHARS} printable characters."
+                )
             if name in seen:
                 raise click.UsageError(
                     f"{where}: {name!r} names both something of {seen[name]!r} and of {one.name!r}; give each model, "

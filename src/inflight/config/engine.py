@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from inflight.config.setting import Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
-from inflight.core.types.adapter import MOST_RANK
+from inflight.core.types.adapter import MAX_RANK
 from inflight.counted import UNBOUNDED, counted
 from inflight.cpus import BadCpuList, parse_cpu_list
 from inflight.models.spec import WeightFormat
@@ -229,7 +229,7 @@ class EngineSettings:
         names = [name for name, _ in self.named_loras]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"--lora names {twice!r} twice; give each adapter a name of its own.")
-        for field, most in (("max_loras", MOST_LORAS), ("max_lora_rank", MOST_RANK)):
+        for field, most in (("max_loras", MOST_LORAS), ("max_lora_rank", MAX_RANK)):
             value = getattr(self, field)
             if value is not None and not (isinstance(value, int) and 1 <= value <= most):
                 raise SettingsError(f"{option(field)} is {value!r}; give a whole number from 1 to {most:,}.")

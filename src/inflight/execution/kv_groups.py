@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.core.types.kv_groups import most_blocks
+from inflight.core.types.kv_groups import max_blocks
 from inflight.execution.backends.protocol import KVLayer
 from inflight.models.spec import Attention, LatentAttention, Mixer, ModelSpec
 
@@ -58,7 +58,7 @@ def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
         filled = [0] * len(groups.windows)
         for group, size in zip(groups.of_layer, sizes, strict=True):
             filled[group or 0] += size
-        return max(filled) * most_blocks(max_model_len, block_size, groups.windows, 1)
+        return max(filled) * max_blocks(max_model_len, block_size, groups.windows, 1)
 
     rooms = {count * size for size in set(sizes) if size for count in range(1, sizes.count(size) + 1)}
     several = [_divided(windows, sizes, room) for room in sorted(rooms) if room >= max(sizes)]

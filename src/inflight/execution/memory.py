@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from inflight.core.types.kv_groups import most_blocks, most_tokens
+from inflight.core.types.kv_groups import max_blocks, max_sequence_tokens
 from inflight.core.types.snapshot_slots import usual_slots
 from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape
@@ -112,7 +112,7 @@ def kv_size(
     elif kv_memory_gib is not None:
         blocks, why = _blocks_of(kv_memory_gib, shape, bytes_per_block), f"as --kv-memory {kv_memory_gib:g} asks"
     else:
-        usable = max_num_seqs * most_blocks(max_model_len, shape.block_size, windows, longest_chunk)
+        usable = max_num_seqs * max_blocks(max_model_len, shape.block_size, windows, longest_chunk)
         why = f"all that {max_num_seqs} sequences of {max_model_len:,} tokens can fill"
         blocks, why = _default_blocks(shape, bytes_per_block, usable, why, memory)
     nbytes = blocks * bytes_per_block
@@ -123,7 +123,7 @@ def kv_size(
             f"the KV cache would take {taken}, but only {gib(memory.left)} of the "
             f"{gib(memory.total)} of {memory.limited_by} are free{beside}; lower --kv-memory or --num-blocks."
         )
-    tokens = most_tokens(blocks, shape.block_size, windows, longest_chunk, max_model_len)
+    tokens = max_sequence_tokens(blocks, shape.block_size, windows, longest_chunk, max_model_len)
     held = f"{tokens:,} tokens" + (f" of a sequence, in {len(windows)} groups" if len(windows) > 1 else "")
     text = f"{taken} for {blocks:,} KV blocks of {shape.block_size} tokens ({held}), {why}"
     if tokens < max_model_len:

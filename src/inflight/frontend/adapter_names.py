@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from inflight.core.types.adapter import LONGEST_NAME, Adapter
+from inflight.core.types.adapter import MAX_NAME_CHARS, Adapter
 from inflight.counted import shortened
 
 
@@ -44,8 +44,8 @@ class AdapterNames:
 
     def add(self, name: str, path: Path) -> Adapter:
         """Raises AdapterNameError for a name that is taken or none, ModelError for the files."""
-        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-            raise AdapterNameError(f"An adapter's name has 1 to {LONGEST_NAME} characters, each printable.")
+        if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            raise AdapterNameError(f"An adapter's name has 1 to {MAX_NAME_CHARS} characters, each printable.")
         if (known := self._by_name.get(name)) is not None:
             raise AdapterNameError(
                 f"The adapter {shortened(name)!r} is there already, from {known.path}; unload it first."

@@ -66,7 +66,7 @@ def folder_tier(folder: FolderStats) -> TierPart | None:
     """Files have no places, and cells stand for so many. None where nobody knows yet how large a block's file is."""
     if not folder.block_bytes:
         return None
-    room = max(folder.most_bytes, folder.nbytes) // folder.block_bytes
+    room = max(folder.max_bytes, folder.nbytes) // folder.block_bytes
     mine = min(folder.blocks, room)
     others = min(room - mine, max(0, folder.nbytes // folder.block_bytes - mine))
     per_cell = max(1, -(-room // MOST_TIER_CELLS))

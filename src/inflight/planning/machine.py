@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 
 from inflight.config.engine import default_depth
-from inflight.core.types.adapter import USUAL_RANK
+from inflight.core.types.adapter import DEFAULT_RANK
 from inflight.core.types.features import Features
-from inflight.core.types.kv_groups import most_blocks, most_tokens
+from inflight.core.types.kv_groups import max_blocks, max_sequence_tokens
 from inflight.core.types.plan import Capacity
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
@@ -76,11 +76,11 @@ class Machine:
     @property
     def tokens(self) -> int:
         """Of the longest sequence that fits into its KV memory."""
-        return most_tokens(self.blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
+        return max_sequence_tokens(self.blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
 
     def sequences(self, tokens: float) -> float:
         """Of so many tokens that have their keys and values in memory at once, each in whole blocks."""
-        return self.blocks / most_blocks(math.ceil(max(1.0, tokens)), self.block_size, self.windows, 1)
+        return self.blocks / max_blocks(math.ceil(max(1.0, tokens)), self.block_size, self.windows, 1)
 
     def capacity(self, rows: int, swaps: bool = False) -> Capacity:
         host = self.host_blocks if swaps else 0
@@ -109,7 +109,7 @@ class Hardware:
     kv: Precision = "bf16"
     price_per_hour: float | None = None
     max_loras: int = 0
-    max_lora_rank: int = USUAL_RANK
+    max_lora_rank: int = DEFAULT_RANK
 
     def memory(
         self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inflight.core.types.adapter import USUAL_RANK
+from inflight.core.types.adapter import DEFAULT_RANK
 from inflight.core.types.snapshot_slots import usual_slots
 from inflight.models.arithmetic import weight_bytes
 from inflight.models.known import read_model
@@ -115,7 +115,7 @@ def max_concurrent_sequences(
     max_num_seqs: int = 256,
     block_size: int = 16,
     max_loras: int = 0,
-    max_lora_rank: int = USUAL_RANK,
+    max_lora_rank: int = DEFAULT_RANK,
 ) -> MemoryBudget:
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 

@@ -31,7 +31,7 @@ def test_a_table_at_admission(allocation: Allocation, to_the_end: bool, blocks: 
 
 def test_no_table_is_longer_than_all_there_is() -> None:
     layout = layout_of(blocks=3, allocation="reserve-max")
-    assert layout.most_tokens == 3 * SIZE
+    assert layout.max_sequence_tokens == 3 * SIZE
     assert layout.size(sequence(prompt=[0] * 5), to_the_end=False) == 3
 
 
@@ -41,7 +41,7 @@ def test_under_a_window_a_table_reaches_as_far_as_the_window_and_a_chunk_can() -
     layout = layout_of(windows=(0, 6))
     assert (layout.first(0, 20), layout.first(1, 20)) == (0, 3)
     assert (layout.end(0, 0, 9), layout.end(1, 3, 9), layout.end(1, 3, 5)) == (9, 7, 5)
-    assert layout.most_blocks(40) == 10 + 4
+    assert layout.max_blocks(40) == 10 + 4
 
 
 def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemption() -> None:

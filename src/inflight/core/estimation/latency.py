@@ -63,7 +63,7 @@ class LatencyModel:
         seconds: float = sum(map(mul, self._beta, _vector(features)))
         return seconds
 
-    def most_tokens(self, features: Features, seconds: float) -> int:
+    def max_extra_decodes(self, features: Features, seconds: float) -> int:
         """Decodes that may be added to a step so that it still takes no longer than this; at least 0."""
         taken = self.seconds(features)
         grown = replace(features, tokens=features.tokens + 1, rows=features.rows + 1, samples=features.samples + 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from inflight.core.sequence import Sequence
-from inflight.core.types.kv_groups import first_seen, most_blocks, most_tokens, window_blocks
+from inflight.core.types.kv_groups import first_seen, max_blocks, max_sequence_tokens, window_blocks
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted, there_are
 
@@ -28,7 +28,9 @@ class TableLayout:
         self.has_windows = capacity.windows != (0,)  # of one group without, all is as it is without groups
         self.nothing = capacity.num_blocks  # in a table, in the place of a block that is behind the window
         limit = capacity.max_model_len
-        self.most_tokens = most_tokens(capacity.num_blocks, self.block_size, self.windows, longest_chunk, limit)
+        self.max_sequence_tokens = max_sequence_tokens(
+            capacity.num_blocks, self.block_size, self.windows, longest_chunk, limit
+        )
         self._max_model_len = limit
         self._allocation = allocation
         self._longest_chunk = longest_chunk
@@ -37,21 +39,21 @@ class TableLayout:
         """Of one table without a window."""
         return -(-tokens // self.block_size)
 
-    def most_blocks(self, tokens: int) -> int:
+    def max_blocks(self, tokens: int) -> int:
         """That a sequence of so many tokens holds at most, of all groups."""
-        return most_blocks(tokens, self.block_size, self.windows, self._longest_chunk)
+        return max_blocks(tokens, self.block_size, self.windows, self._longest_chunk)
 
     def shortage(self, tokens: int) -> str | None:
         """Return the end of a sentence about a sequence of so many tokens that does not fit into all blocks; None where
         it does."""
-        if self.most_blocks(tokens) <= self.nothing:
+        if self.max_blocks(tokens) <= self.nothing:
             return None
         count, each = len(self.windows), self.blocks_for(tokens)
         groups = f" (at most {each:,} for each of {count} groups of layers)" if count > 1 else ""
         return (
-            f"needs {counted(self.most_blocks(tokens), 'KV block')} of {self.block_size} tokens{groups}, but "
+            f"needs {counted(self.max_blocks(tokens), 'KV block')} of {self.block_size} tokens{groups}, but "
             f"{there_are(self.nothing)} in all: it has {counted(tokens, 'token')}, and there is room for "
-            f"{self.most_tokens:,}"
+            f"{self.max_sequence_tokens:,}"
         )
 
     def size(self, sequence: Sequence, to_the_end: bool) -> int:
@@ -62,7 +64,7 @@ class TableLayout:
         elif to_the_end or self._allocation == "reserve-request":
             blocks = self.blocks_for(len(sequence.prompt) + sequence.max_output_tokens)
         # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.
-        return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.blocks_for(self.most_tokens))
+        return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.blocks_for(self.max_sequence_tokens))
 
     def handed(self, sequence: Sequence) -> int:
         """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""

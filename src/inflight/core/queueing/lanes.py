@@ -291,7 +291,7 @@ class Lanes:
         if math.isinf(target):
             return budget
         # One at least where nothing else is in the step, so that it advances under any target.
-        return min(budget, max(not step.tokens, self._latency.most_tokens(step, target)))
+        return min(budget, max(not step.tokens, self._latency.max_extra_decodes(step, target)))
 
     def _seconds(self, target: float | str, step: Features, full_step: float, now: float) -> float:
         """That a step with this foreground work in it may take, for a lane with this target."""

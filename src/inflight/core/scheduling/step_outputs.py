@@ -33,7 +33,7 @@ class StepOutputs:
         self._requests = requests
         self._running = running
         self._memory = memory
-        self._most_tokens = memory.layout.most_tokens
+        self._max_sequence_tokens = memory.layout.max_sequence_tokens
         self._lanes = lanes
         self._drafts = drafts
         self._admission = admission
@@ -138,7 +138,7 @@ class StepOutputs:
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
-        if sequence.num_tokens <= self._most_tokens:
+        if sequence.num_tokens <= self._max_sequence_tokens:
             return None
         shortage = self._memory.layout.shortage(sequence.num_tokens)
         return Finish(

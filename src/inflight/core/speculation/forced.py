@@ -65,7 +65,7 @@ class ForcedDrafts(Speculation):
         found: list[Allotment] = []
         if self._targets:
             work, target = features(BatchPlan(0, tuple(chunks))), HEADROOM * min(self._targets.values())
-            budget = min(budget, self._latency.most_tokens(work, target)) if self._latency.ready else 0
+            budget = min(budget, self._latency.max_extra_decodes(work, target)) if self._latency.ready else 0
         for view, room in candidates:
             token_ids = self._forced.get(view.number, ())[: max(0, min(room, budget, MAX_DRAFTS))]
             if token_ids:

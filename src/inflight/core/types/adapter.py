@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-LONGEST_NAME = 256  # characters
-USUAL_RANK, MOST_RANK = 16, 256
+MAX_NAME_CHARS = 256  # characters
+DEFAULT_RANK, MAX_RANK = 16, 256
 
 
 class Adapter(Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Literal
 # is unsure writes spaces until its tokens are used up.
 JSON_WHITESPACE = r"( |\n[ \t]{0,32})"
 # One of so many, all property names, compiles in about two seconds.
-MOST_SOURCE_CHARACTERS = 2**17
+MAX_SOURCE_CHARS = 2**17
 GrammarKind = Literal["none", "json_schema", "json_object", "regex", "choice", "lark", "structural_tag"]
 
 

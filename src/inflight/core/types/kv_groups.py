@@ -22,17 +22,17 @@ def window_blocks(window: int, chunk: int, block_size: int) -> int:
     return -(-(window + chunk - 2) // block_size) + 1
 
 
-def most_blocks(tokens: int, block_size: int, windows: Sequence[int], chunk: int) -> int:
+def max_blocks(tokens: int, block_size: int, windows: Sequence[int], chunk: int) -> int:
     """Blocks of all groups that a sequence of `tokens` tokens holds at most, computed in chunks of at most `chunk`."""
     each = -(-tokens // block_size)
     return sum(min(each, window_blocks(window, chunk, block_size)) if window else each for window in windows)
 
 
-def most_tokens(num_blocks: int, block_size: int, windows: Sequence[int], chunk: int, limit: int) -> int:
+def max_sequence_tokens(num_blocks: int, block_size: int, windows: Sequence[int], chunk: int, limit: int) -> int:
     """Tokens of the longest sequence that so many blocks hold. limit: that it may have at all, which counts where every
     layer has a window."""
     if any(not window for window in windows):
         limit = num_blocks * block_size
     lengths = range(block_size, limit + block_size, block_size)
-    whole = bisect_right(lengths, num_blocks, key=lambda tokens: most_blocks(tokens, block_size, windows, chunk))
+    whole = bisect_right(lengths, num_blocks, key=lambda tokens: max_blocks(tokens, block_size, windows, chunk))
     return min(limit, whole * block_size)

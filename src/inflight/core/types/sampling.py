@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from inflight.counted import quoted
 
-LEAST_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
+MIN_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
 MAX_TEMPERATURE = 1_000_000  # far below it all tokens are equally likely; as a float32 it divides any logit
 PoolingActivation = Literal["none", "sigmoid", "softmax"]
 
@@ -85,7 +85,7 @@ class SamplingParams:
         _whole("top_k", self.top_k, 0, None)
         _real("top_p", self.top_p, 0, 1, open_below=True)
         _real("min_p", self.min_p, 0, 1)
-        _real("repetition_penalty", self.repetition_penalty, LEAST_REPETITION_PENALTY, 100)
+        _real("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 100)
         _real("presence_penalty", self.presence_penalty, -2, 2)
         _real("frequency_penalty", self.frequency_penalty, -2, 2)
         if self.max_tokens is not None:

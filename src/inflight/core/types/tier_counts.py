@@ -38,12 +38,12 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class FolderStats:
-    """What lies in a folder: bytes of all models, of at most most_bytes, and blocks of this one, each of block_bytes
+    """What lies in a folder: bytes of all models, of at most max_bytes, and blocks of this one, each of block_bytes
     (0: not known). Since the engine began: bytes read and written, files that gave way to others, files that were
     damaged, writes that failed."""
 
     nbytes: int
-    most_bytes: int
+    max_bytes: int
     blocks: int
     read_bytes: int
     written_bytes: int

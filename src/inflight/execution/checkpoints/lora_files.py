@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inflight.core.types.adapter import MOST_RANK
+from inflight.core.types.adapter import MAX_RANK
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.checkpoint import fetch_folder
@@ -89,8 +89,8 @@ class LoraFiles:
                 f"A and B of {shown(module)} in {self._file.path} have shapes {list(down)} and {list(up)}, which do "
                 "not make a product [rank, inputs] by [outputs, rank]; save the adapter again."
             )
-        if down[0] > MOST_RANK:
-            raise ModelError(f"{shown(module)} in {self._file.path} has rank {down[0]}, above {MOST_RANK}; merge it.")
+        if down[0] > MAX_RANK:
+            raise ModelError(f"{shown(module)} in {self._file.path} has rank {down[0]}, above {MAX_RANK}; merge it.")
         return ModuleShape(up[0], down[1], down[0])
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
-from inflight.core.types.grammar import JSON_WHITESPACE, MOST_SOURCE_CHARACTERS, Grammar
+from inflight.core.types.grammar import JSON_WHITESPACE, MAX_SOURCE_CHARS, Grammar
 from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
 from inflight.execution.grammars.embedded_schemas import with_lowered_schemas
 from inflight.execution.grammars.errors import GrammarError, client_sentence
@@ -61,9 +61,9 @@ def explained(grammar: Grammar, error: GrammarError) -> GrammarError:
 
 def _source(grammar: Grammar, vocabulary: Vocabulary, is_wide: bool) -> GrammarSource:
     source = grammar.source
-    if len(source) > MOST_SOURCE_CHARACTERS:
+    if len(source) > MAX_SOURCE_CHARS:
         raise GrammarError(
-            f"has {len(source):,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are read; make it shorter"
+            f"has {len(source):,} characters, and at most {MAX_SOURCE_CHARS:,} are read; make it shorter"
         )
     match grammar.kind:
         case "json_schema":

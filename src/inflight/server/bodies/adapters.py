@@ -6,13 +6,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from inflight.core.types.adapter import LONGEST_NAME
+from inflight.core.types.adapter import MAX_NAME_CHARS
 from inflight.server.bodies.decoding import BodyDecoder
 from inflight.server.bodies.types import Name
 
 LONGEST_PATH = 4096
 
-Required = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+Required = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 
 
 class LoadAdapterBody(Struct, kw_only=True, forbid_unknown_fields=True):

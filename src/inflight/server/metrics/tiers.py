@@ -48,7 +48,7 @@ def collect_handed_over(handed: HandedOver) -> Iterator[Metric]:
 
 def collect_folder(folder: FolderStats) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_tier_folder_bytes", "Bytes in the folder, of all models.", folder.nbytes)
-    yield GaugeMetricFamily("inflight_tier_folder_limit_bytes", "That it may hold.", folder.most_bytes)
+    yield GaugeMetricFamily("inflight_tier_folder_limit_bytes", "That it may hold.", folder.max_bytes)
     yield GaugeMetricFamily("inflight_tier_folder_blocks", "Blocks of this model that can be found.", folder.blocks)
     yield CounterMetricFamily("inflight_tier_read_bytes", "Bytes of blocks read from the folder.", folder.read_bytes)
     yield CounterMetricFamily("inflight_tier_written_bytes", "Bytes of blocks written to it.", folder.written_bytes)

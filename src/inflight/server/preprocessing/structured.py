@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from inflight.core.types.grammar import MOST_SOURCE_CHARACTERS, Grammar
+from inflight.core.types.grammar import MAX_SOURCE_CHARS, Grammar
 from inflight.counted import shortened
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.structured import (
@@ -88,7 +88,7 @@ def _check_schema(schema: Any, place: str) -> None:
         )
 
 
-def _check_length(source: str, place: str, most: int = MOST_SOURCE_CHARACTERS) -> None:
+def _check_length(source: str, place: str, most: int = MAX_SOURCE_CHARS) -> None:
     if len(source) > most:
         raise invalid(f"{place} has {len(source):,} characters, and at most {most:,} are read; shorten it.", place)
 
