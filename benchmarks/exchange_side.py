@@ -29,7 +29,7 @@ class ExchangeSide:
         self.memory = BlockMemory(memoryview(self.bytes), description.block_bytes)
         self.description = description
         self.exchange = KVExchange(options, secret, lambda: self.description, self.memory)
-        self._ticket, self._told = 0, list[Transferred]()
+        self._transfer_id, self._told = 0, list[Transferred]()
 
     def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:
         return self._begin("send", giving_place(export_id), blocks, names)
@@ -41,19 +41,19 @@ class ExchangeSide:
         return self._begin("receive", PeerPlace(host, port, export_id).place, blocks, names)
 
     def ended(self, seconds: float = 10.0) -> Transferred:
-        """The next ticket that ends."""
+        """The next transfer that ends."""
         last = time.monotonic() + seconds
         while time.monotonic() < last:
             self._told += self.exchange.poll() or ()
             if self._told:
                 return self._told.pop(0)
             time.sleep(_TICK)
-        raise AssertionError(f"no ticket has ended within {seconds:g} s")
+        raise AssertionError(f"no transfer has ended within {seconds:g} s")
 
     def block(self, block: int) -> bytes:
         return bytes(self.memory.views([block])[0])
 
     def _begin(self, kind: TransferKind, place: str, blocks: Sequence[int], names: Sequence[int]) -> int:
-        self._ticket += 1
-        self.exchange.begin(Transfer(self._ticket, kind, place, tuple(blocks), tuple(names)))
-        return self._ticket
+        self._transfer_id += 1
+        self.exchange.begin(Transfer(self._transfer_id, kind, place, tuple(blocks), tuple(names)))
+        return self._transfer_id

@@ -173,7 +173,7 @@ FAMILIES = (
     ),
 )  # fmt: skip
 VERBS = words("find open close get list start stop check create delete update show count search move read transfer")
-NOUNS = words("book door file user room song task note page light car ticket agent report photo list city")
+NOUNS = words("book door file user room song task note page light car transfer agent report photo list city")
 KEYS = words("name id title city text value count query color size number path year author code level amount place")
 CALL_BY_NAME = (
     "Call {tool} with {said}.",

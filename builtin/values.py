@@ -33,7 +33,7 @@ COUNTRIES = words(
 )
 THINGS = words(
     "lamp chair table bottle jacket bag book phone camera bicycle clock mirror pencil guitar basket carpet pillow "
-    "apple lemon candle ladder kettle blanket helmet wallet ticket cup plate spoon shirt shoe hat scarf desk sofa"
+    "apple lemon candle ladder kettle blanket helmet wallet transfer cup plate spoon shirt shoe hat scarf desk sofa"
 )
 JOBS = words("baker teacher nurse pilot farmer painter doctor driver singer lawyer cook tailor sailor writer plumber")
 COLOURS = words("red green blue yellow black white brown grey orange purple pink")

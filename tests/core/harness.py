@@ -150,7 +150,9 @@ class Setup:
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
     drafting: Drafting = "planned"
-    transfer_polls: tuple[int, ...] = ()  # by ticket, in turn: how often asynchronous transfers are asked for in vain
+    transfer_polls: tuple[
+        int, ...
+    ] = ()  # by transfer_id, in turn: how often asynchronous transfers are asked for in vain
     lost_transfers: int = 0  # of so many one fails; 0: none
     windows: tuple[int, ...] = (0,)
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
@@ -187,8 +189,8 @@ class Setup:
 
     def fate(self, transfer: Transfer | AdapterLoad) -> tuple[int, bool]:
         """Of an asynchronous transfer, or an adapter's load."""
-        polls = self.transfer_polls[transfer.ticket % len(self.transfer_polls)] if self.transfer_polls else 0
-        return polls, bool(self.lost_transfers) and not transfer.ticket % self.lost_transfers
+        polls = self.transfer_polls[transfer.transfer_id % len(self.transfer_polls)] if self.transfer_polls else 0
+        return polls, bool(self.lost_transfers) and not transfer.transfer_id % self.lost_transfers
 
     @property
     def together(self) -> bool:
@@ -429,8 +431,8 @@ class Harness:
     def __post_init__(self) -> None:
         self.scheduler = self.setup.scheduler()
         self.executor = self.setup.executor()
-        self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by ticket
-        self.adapter_loads: dict[int, AdapterLoad] = {}  # that are out, by ticket
+        self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by transfer_id
+        self.adapter_loads: dict[int, AdapterLoad] = {}  # that are out, by transfer_id
         self.adapters: dict[int, Adapter] = {}  # that are there, by slot
         self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
         self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
@@ -512,7 +514,7 @@ class Harness:
             self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
             self._check_floor(plan, kept, overdue)
             beside = [one for one in plan.transfers if self.setup.transfer_polls or one.place != HOST]
-            self.loading |= {one.ticket: one.blocks for one in beside if one.kind in ("load", "receive")}
+            self.loading |= {one.transfer_id: one.blocks for one in beside if one.kind in ("load", "receive")}
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -657,8 +659,8 @@ class Harness:
     def _poll(self) -> tuple[Transferred, ...]:
         ended = self.executor.poll() or ()
         for one in ended:
-            self.loading.pop(one.ticket, None)
-            load = self.adapter_loads.pop(one.ticket, None)
+            self.loading.pop(one.transfer_id, None)
+            load = self.adapter_loads.pop(one.transfer_id, None)
             if load is not None and one.error is None:
                 self.adapters[load.slot] = load.adapter
         return ended
@@ -748,7 +750,7 @@ class Harness:
             assert load.slot not in computing - {-1}, "a slot is loaded that rows compute with"
             assert load.adapter not in self.adapters.values(), "it is there"
             self.adapters.pop(load.slot, None)
-            self.adapter_loads[load.ticket] = load
+            self.adapter_loads[load.transfer_id] = load
 
     def _check_state(self, slot: int, start: int, sequence: Sequence) -> None:
         """A row begins from the state as of the position that it goes on from, of the same tokens."""

@@ -157,9 +157,9 @@ def _check_blocks(scheduler: Scheduler) -> None:
     assert not free & idle, "a block is free and idle"
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
-    tickets = [transfer.blocks for transfer in scheduler._memory.transfers.out.values()]
+    transfer_ids = [transfer.blocks for transfer in scheduler._memory.transfers.out.values()]
     handed = [] if scheduler._memory.handing is None else scheduler._memory.handing.held
-    holders = Counter(block for held in (*tables, *tickets, handed) for block in held)
+    holders = Counter(block for held in (*tables, *transfer_ids, handed) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (
             f"block {block}: count {pool.ref_count(block)}, {holders[block]}"

@@ -85,7 +85,7 @@ def records(tmp_path: Path) -> Lines:
     return recorded.records(tmp_path)
 
 
-def test_each_ticket_is_told_of_once(records: Lines) -> None:
+def test_each_transfer_is_reported_once(records: Lines) -> None:
     steps, lines = of_kind(records, "step"), of_kind(records, "transfers")
     told = [one for record in (*steps, *lines) for one in record.get("transferred", [])]  # type: ignore[misc]
     assert sorted(one["ticket"] for one in told) == [*range(1, len(told) + 1)] and len(told) > 2

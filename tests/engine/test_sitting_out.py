@@ -42,9 +42,9 @@ class Waiting(NullExecutor):
         super().__init__(*given, **named)
         self.waited = 0
         self._chance, self._random = chance, random.Random(seed)
-        self._known: dict[int, tuple[int, int]] = {}  # sequence → tokens before a draw that waits, and its ticket
+        self._known: dict[int, tuple[int, int]] = {}  # sequence → tokens before a draw that waits, and its transfer
         self._reported: set[int] = set()
-        self._polls: dict[int, int] = {}  # ticket → polls that are in vain
+        self._polls: dict[int, int] = {}  # transfer → polls that are in vain
 
     def submit(self, plan: BatchPlan) -> Done:
         result = super().submit(plan).result()
@@ -56,15 +56,15 @@ class Waiting(NullExecutor):
         others = super().poll(seconds)
         if others is None and not self._polls:
             return None
-        ended = [ticket for ticket, polls in self._polls.items() if not polls]
-        self._polls = {ticket: polls - 1 for ticket, polls in self._polls.items() if polls}
+        ended = [transfer_id for transfer_id, polls in self._polls.items() if not polls]
+        self._polls = {transfer_id: polls - 1 for transfer_id, polls in self._polls.items() if polls}
         return (*(others or ()), *map(Transferred, ended))
 
-    def report(self, ticket: int) -> None:
+    def report(self, transfer_id: int) -> None:
         """The draw that waits is known."""
-        if ticket not in self._reported:
-            self._reported.add(ticket)
-            self._polls[ticket] = self._random.randrange(3)
+        if transfer_id not in self._reported:
+            self._reported.add(transfer_id)
+            self._polls[transfer_id] = self._random.randrange(3)
 
     def _write(self, row: Any, chunk: Chunk) -> None:
         if chunk.sample:  # what followed a draw that waited is gone
@@ -73,20 +73,20 @@ class Waiting(NullExecutor):
 
     def _drawn(self, chunk: Chunk, drawn: Sampled) -> Sampled:
         number, known = chunk.sequence_id, known_before(chunk)
-        before, ticket = self._known.get(number, (known, 0))
-        if ticket and known > before:
-            return Sampled(number, (), waits_for=ticket)
+        before, transfer_id = self._known.get(number, (known, 0))
+        if transfer_id and known > before:
+            return Sampled(number, (), waits_for=transfer_id)
         self._known.pop(number, None)
         if self._random.random() >= self._chance:
             return drawn
         self.waited += 1
-        ticket = -self.waited
-        self._known[number] = known, ticket
-        return Sampled(number, (), waits_for=ticket)
+        transfer_id = -self.waited
+        self._known[number] = known, transfer_id
+        return Sampled(number, (), waits_for=transfer_id)
 
 
 class Asked(Done):
-    """Tickets are polled when the result was asked for that has them."""
+    """Transfers are polled when the result was asked for that has them."""
 
     def __init__(self, result: StepResult, executor: Waiting) -> None:
         super().__init__(result)

@@ -106,4 +106,4 @@ def test_what_goes_to_the_host_has_gone_before_a_folder_fills_its_blocks(broken:
             transfers.begin(plan)
     else:
         transfers.begin(plan)
-    assert place.begun == [(brought, 1)], "and it begins though the step has failed: its ticket must end"
+    assert place.begun == [(brought, 1)], "and it begins though the step has failed: its transfer must end"

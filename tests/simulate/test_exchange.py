@@ -17,17 +17,17 @@ def sides(blocks: int = 100, link: Link = LINK) -> tuple[Exchange, ExchangeSide,
     return exchange, ExchangeSide(exchange, blocks, 16), ExchangeSide(exchange, blocks, 16)
 
 
-def send(ticket: int, *names: int, export: str = EXPORT) -> Transfer:
-    return Transfer(ticket, "send", giving_place(export), names, names)
+def send(transfer_id: int, *names: int, export: str = EXPORT) -> Transfer:
+    return Transfer(transfer_id, "send", giving_place(export), names, names)
 
 
-def receive(ticket: int, *names: int, export: str = EXPORT) -> Transfer:
-    return Transfer(ticket, "receive", PeerPlace("somewhere", 1, export).place, names, names)
+def receive(transfer_id: int, *names: int, export: str = EXPORT) -> Transfer:
+    return Transfer(transfer_id, "receive", PeerPlace("somewhere", 1, export).place, names, names)
 
 
 def told(side: ExchangeSide, now: float) -> list[tuple[int, bool]]:
-    """Tickets that have ended by then, and whether they did well."""
-    return sorted((one.ticket, one.error is None) for one in side.ended(now))
+    """Transfers that have ended by then, and whether they did well."""
+    return sorted((one.transfer_id, one.error is None) for one in side.ended(now))
 
 
 def test_both_ends_hear_when_the_last_block_has_come() -> None:
@@ -85,9 +85,9 @@ def test_the_oldest_give_way_where_half_is_held() -> None:
 
 def test_a_link_carries_one_piece_after_the_other() -> None:
     _, giver, taker = sides()
-    for export, ticket in (("a", 1), ("b", 2)):
-        giver.begin(send(ticket, ticket, export=export), 0.0)
-        taker.begin(receive(10 + ticket, ticket, export=export), 0.0)
+    for export, transfer_id in (("a", 1), ("b", 2)):
+        giver.begin(send(transfer_id, transfer_id, export=export), 0.0)
+        taker.begin(receive(10 + transfer_id, transfer_id, export=export), 0.0)
     assert told(taker, 0.021) == [(11, True)]
     assert told(taker, 0.041) == [(12, True)]
 

@@ -113,7 +113,7 @@ class Sequence:
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
         self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted
-        self.waiting_for_kv: set[int] = set()  # tickets of the transfers that bring content of its blocks
+        self.waiting_for_kv: set[int] = set()  # transfer_ids of the transfers that bring content of its blocks
         self.session: object = None  # whose turn it is, where sessions decide what is kept
         self.state: StateProgress | None = None  # while it has a row, of a model with recurrent state
         self.row: int | None = None

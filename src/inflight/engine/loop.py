@@ -291,7 +291,8 @@ class EngineLoop:
         ended = self._executor.poll(seconds)
         if ended is None:
             return tuple(
-                Transferred(ticket, "The transfer was broken off.") for ticket in self._scheduler.transfers_out
+                Transferred(transfer_id, "The transfer was broken off.")
+                for transfer_id in self._scheduler.transfers_out
             )
         return ended
 

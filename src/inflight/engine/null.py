@@ -155,7 +155,7 @@ class NullExecutor:
             else:
                 self._copy(one.transfer)
         error = "The copy failed."
-        return tuple(Transferred(one.transfer.ticket, error if one.fails else None) for one in ended)
+        return tuple(Transferred(one.transfer.transfer_id, error if one.fails else None) for one in ended)
 
     def close(self) -> None:
         self._rows.clear()

@@ -246,7 +246,7 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
     }
     if plan.adapter_loads:
         record["adapter_loads"] = [
-            {"ticket": one.ticket, "slot": one.slot, **_adapter(one.adapter)} for one in plan.adapter_loads
+            {"ticket": one.transfer_id, "slot": one.slot, **_adapter(one.adapter)} for one in plan.adapter_loads
         ]
     return record
 
@@ -256,7 +256,7 @@ def _adapter(adapter: Adapter) -> AdapterRecord:
 
 
 def _transferred(one: Transferred) -> TransferredRecord:
-    return {"ticket": one.ticket} if one.error is None else {"ticket": one.ticket, "error": one.error}
+    return {"ticket": one.transfer_id} if one.error is None else {"ticket": one.transfer_id, "error": one.error}
 
 
 def _capacity(capacity: Capacity) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Transfers of a device's blocks: to and from the host within their step, or begun with it and ended when they are; to
 and from other places always so.
 
-Knows tickets and which blocks stand for the host's; how blocks are copied, whoever copies them knows, and of each other
-place whoever serves it (`PlaceTransfers`). Beside the steps, one that fails fails alone: what its blocks hold is not
-used, and the step that it was begun with goes on.
+Knows transfers and which blocks stand for the host's; how blocks are copied, whoever copies them knows, and of each
+other place whoever serves it (`PlaceTransfers`). Beside the steps, one that fails fails alone: what its blocks hold is
+not used, and the step that it was begun with goes on.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class BlockTransfers:
                 raise LookupError(f"nobody serves {transfer.place!r}")
             served.begin(transfer)
         except Exception as fault:  # whatever it is, it need not end the step
-            self._failed.append(_failed(transfer.ticket, fault))
+            self._failed.append(_failed(transfer.transfer_id, fault))
 
     def _begin(self, transfer: Transfer) -> None:
         remote = [self._first_host + block for block in transfer.remote_blocks]
         both = (transfer.blocks, remote) if transfer.kind == "store" else (remote, transfer.blocks)
         try:
-            self._under_way[transfer.ticket] = self._copy(*both)
+            self._under_way[transfer.transfer_id] = self._copy(*both)
         except Exception as fault:  # whatever it is, it need not end the step
-            self._failed.append(_failed(transfer.ticket, fault))
+            self._failed.append(_failed(transfer.transfer_id, fault))
 
     def _ended(self) -> tuple[Transferred, ...] | None:
         """None: none was under way."""
@@ -102,16 +102,16 @@ class BlockTransfers:
         ended, self._failed = self._failed, []
         for one in told:
             ended += one or ()
-        for ticket, copies in tuple(self._under_way.items()):
+        for transfer_id, copies in tuple(self._under_way.items()):
             try:
                 if not all(copy.query() for copy in copies):
                     continue
-                ended.append(Transferred(ticket))
+                ended.append(Transferred(transfer_id))
             except Exception as fault:  # the device's
-                ended.append(_failed(ticket, fault))
-            del self._under_way[ticket]
+                ended.append(_failed(transfer_id, fault))
+            del self._under_way[transfer_id]
         return tuple(ended)
 
 
-def _failed(ticket: int, fault: Exception) -> Transferred:
-    return Transferred(ticket, f"Blocks could not be copied ({type(fault).__name__}: {fault}).")
+def _failed(transfer_id: int, fault: Exception) -> Transferred:
+    return Transferred(transfer_id, f"Blocks could not be copied ({type(fault).__name__}: {fault}).")

@@ -6,7 +6,7 @@ them, now and then, replicas that share tenants are told what the others gave, a
 where they scale.
 
 With `decode`, requests are in two parts (`handover`): an engine of the first pool computes the prompt, one of the
-second pool takes its blocks over (`exchange`) and answers. What passes between the two is the core's own: tickets of
+second pool takes its blocks over (`exchange`) and answers. What passes between the two is the core's own: transfers of
 what is computed, and of what is awaited. Splitwise (arXiv 2311.18677) and DistServe (arXiv 2401.09670) describe the
 scheme.
 
@@ -83,7 +83,7 @@ class Cluster:
         self._pacer = Pacer(workload)
         self._collector = ObservationCollector(workload)
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
-        self._tickets = itertools.count()
+        self._transfer_ids = itertools.count()
         self._next_exchange = 0.0 if shares_service else math.inf
         self._given: dict[str, Service] = {}  # in the last period, by replica
         self._sent: dict[str, _Sent] = {}
@@ -126,7 +126,7 @@ class Cluster:
             self._sent[request_id].tokens += len(times)
             self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
         if events:
-            heapq.heappush(self._pending, (replica.now, next(self._tickets), replica, events))
+            heapq.heappush(self._pending, (replica.now, next(self._transfer_ids), replica, events))
 
     def _exchange_service(self, now: float) -> None:
         """As whoever stands before replicas does: with the question what each gave goes what the others had given."""

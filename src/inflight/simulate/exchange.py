@@ -43,7 +43,7 @@ class Link:
 @dataclass(slots=True)
 class _Pull:
     side: ExchangeSide
-    ticket: int
+    transfer_id: int
     names: tuple[int, ...]
     until: float
     come: int = 0  # of the names, those that have a time to come
@@ -65,7 +65,7 @@ class _Export:
     expires: float = 0.0
     names: set[int] = field(default_factory=set)
     early: dict[int, float] = field(default_factory=dict)  # names of blocks that travel already → when they have come
-    tickets: list[int] = field(default_factory=list)
+    transfer_ids: list[int] = field(default_factory=list)
     is_whole: bool = False
     pull: _Pull | None = None
     offers: list[_Offer] = field(default_factory=list)  # that nobody has taken up
@@ -87,18 +87,18 @@ class Exchange:
     # -- what is held -------------------------------------------------------------------------------------------
     def give(self, side: ExchangeSide, transfer: Transfer, export_id: str, now: float) -> None:
         if export_id in self._over:
-            side.ends(transfer.ticket, now)
+            side.ends(transfer.transfer_id, now)
             return
         export = self._exports.get(export_id)
         if export is None:
             export = self._exports[export_id] = _Export(side, pull=self._early.pop(export_id, None))
         if transfer.blocks:
             export.names.update(transfer.remote_blocks)
-            export.tickets.append(transfer.ticket)
+            export.transfer_ids.append(transfer.transfer_id)
             side.held += len(transfer.blocks)
         else:
             export.is_whole = True
-            side.ends(transfer.ticket, now)
+            side.ends(transfer.transfer_id, now)
         export.expires = now + HOLD_SECONDS
         side.expires(export.expires, export_id)
         self._displace(side, export, now)
@@ -143,11 +143,11 @@ class Exchange:
 
     # -- what is taken ------------------------------------------------------------------------------------------
     def take(self, side: ExchangeSide, transfer: Transfer, export_id: str, now: float) -> None:
-        pull = _Pull(side, transfer.ticket, transfer.remote_blocks, now + TIMEOUT_SECONDS)
+        pull = _Pull(side, transfer.transfer_id, transfer.remote_blocks, now + TIMEOUT_SECONDS)
         if export_id in self._over:
-            side.ends(transfer.ticket, now, f"The blocks of {export_id!r} are held no more.")
+            side.ends(transfer.transfer_id, now, f"The blocks of {export_id!r} are held no more.")
             return
-        side.ends(transfer.ticket, pull.until, f"The blocks of {export_id!r} did not come in time.")
+        side.ends(transfer.transfer_id, pull.until, f"The blocks of {export_id!r} did not come in time.")
         export = self._exports.get(export_id)
         if export is None:
             self._early[export_id] = pull
@@ -178,19 +178,19 @@ class Exchange:
         if pull.come == len(pull.names):
             error = None if pull.end <= pull.until else "The blocks did not come in time."
             end = min(pull.end, pull.until)
-            pull.side.ends(pull.ticket, end, error)
+            pull.side.ends(pull.transfer_id, end, error)
             self._end(export_id, end)
             self._changed.add(pull.side)
         elif export.is_whole and not ready:
-            pull.side.ends(pull.ticket, now, f"No block of {export_id!r} has the name that was asked for.")
+            pull.side.ends(pull.transfer_id, now, f"No block of {export_id!r} has the name that was asked for.")
             self._end(export_id, now)
             self._changed.add(pull.side)
 
     def _end(self, export_id: str, when: float) -> None:
         export = self._exports.pop(export_id)
         export.side.held -= len(export.names)
-        for ticket in export.tickets:
-            export.side.ends(ticket, when)
+        for transfer_id in export.transfer_ids:
+            export.side.ends(transfer_id, when)
         self._over[export_id] = None
         while len(self._over) > _OVER:
             self._over.popitem(last=False)
@@ -205,9 +205,9 @@ class ExchangeSide:
         self.most_held = int(HELD_SHARE * num_blocks)
         self.held = 0  # blocks, for others
         self._link_free = 0.0
-        self._ends: dict[int, tuple[float, str | None]] = {}  # by ticket, as far as it is known; with errors
+        self._ends: dict[int, tuple[float, str | None]] = {}  # by transfer_id, as far as it is known; with errors
         self._heap: list[tuple[float, int]] = []  # of these; the one in `_ends` counts
-        self._unknown: set[int] = set()  # tickets of blocks that are held
+        self._unknown: set[int] = set()  # transfers of blocks that are held
         self._expiring: deque[tuple[float, str]] = deque()
 
     @property
@@ -229,7 +229,7 @@ class ExchangeSide:
         if transfer.kind == "send":
             export_id = export_of(transfer.place)
             assert export_id is not None, "core writes these places"
-            self._unknown.add(transfer.ticket)
+            self._unknown.add(transfer.transfer_id)
             self._exchange.give(self, transfer, export_id, now)
         else:
             self._exchange.take(self, transfer, peer_of(transfer.place).export_id, now)
@@ -239,16 +239,16 @@ class ExchangeSide:
             self._exchange.expire(self._expiring.popleft()[1], now)
         found = []
         while self.next_end <= now and self._heap:
-            _, ticket = heapq.heappop(self._heap)
-            found.append(Transferred(ticket, self._ends.pop(ticket)[1]))
+            _, transfer_id = heapq.heappop(self._heap)
+            found.append(Transferred(transfer_id, self._ends.pop(transfer_id)[1]))
         return found
 
     # -- for the exchange ---------------------------------------------------------------------------------------
-    def ends(self, ticket: int, when: float, error: str | None = None) -> None:
+    def ends(self, transfer_id: int, when: float, error: str | None = None) -> None:
         """It ends then, whatever was said of it before."""
-        self._unknown.discard(ticket)
-        self._ends[ticket] = when, error
-        heapq.heappush(self._heap, (when, ticket))
+        self._unknown.discard(transfer_id)
+        self._ends[transfer_id] = when, error
+        heapq.heappush(self._heap, (when, transfer_id))
 
     def expires(self, when: float, export_id: str) -> None:
         self._expiring.append((when, export_id))

@@ -37,11 +37,11 @@ class _Transferring(Done):
 
     def __init__(self, result: StepResult, plan: BatchPlan, out: dict[int, bool]):
         super().__init__(result)
-        self._tickets, self._out = [one.ticket for one in plan.transfers], out
-        out |= dict.fromkeys(self._tickets, False)
+        self._transfer_ids, self._out = [one.transfer_id for one in plan.transfers], out
+        out |= dict.fromkeys(self._transfer_ids, False)
 
     def result(self) -> StepResult:
-        self._out |= dict.fromkeys(self._tickets, True)
+        self._out |= dict.fromkeys(self._transfer_ids, True)
         return super().result()
 
 
@@ -79,7 +79,7 @@ class SimulatedExecutor:
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of what the model knows
         self.busy = 0.0  # seconds of steps
         self.steps = 0
-        self._transfers: dict[int, bool] = {}  # tickets that are out → whether their step is computed
+        self._transfers: dict[int, bool] = {}  # transfers that are out → whether their step is computed
 
     @property
     def capacity(self) -> Capacity:
@@ -146,7 +146,7 @@ class SimulatedExecutor:
             if chunk.score
         )
         result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
-        self._transfers |= {load.ticket: True for load in plan.adapter_loads}
+        self._transfers |= {load.transfer_id: True for load in plan.adapter_loads}
         if self.timed is not None:
             self.awaits_transfer = False
             self.timed.begin(plan, result.seconds)
@@ -188,9 +188,9 @@ class SimulatedExecutor:
             return self._poll_timed(self.timed, seconds)
         if not self._transfers:
             return None
-        ended = [ticket for ticket, computed in self._transfers.items() if computed or seconds]
-        for ticket in ended:
-            del self._transfers[ticket]
+        ended = [transfer_id for transfer_id, computed in self._transfers.items() if computed or seconds]
+        for transfer_id in ended:
+            del self._transfers[transfer_id]
         return tuple(map(Transferred, ended))
 
     def _poll_timed(self, timed: TimedTransfers, seconds: float) -> tuple[Transferred, ...] | None:

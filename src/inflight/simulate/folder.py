@@ -1,7 +1,7 @@
 """A folder of blocks that is not there: which blocks would be in it, and how long its disk would take.
 
 For core a source and a sink, as the real one (`execution.tiers`), and for the executor a place. Blocks are written one
-ticket after the other and read so, too; what was used longest ago gives way. Replicas share a folder, each with the
+request after the other and read so, too; what was used longest ago gives way. Replicas share a folder, each with the
 disk's whole rate, and see what others have written when they look the next time. Knows names and times; nothing is in a
 block. That writing takes memory's bandwidth from the steps is left out.
 """
@@ -115,12 +115,12 @@ class SimulatedFolder:
             self._contents.used(names)
             self._reader.begin(transfer, now)
         else:
-            self._failed.append(Transferred(transfer.ticket, "A block has given way to others meanwhile."))
+            self._failed.append(Transferred(transfer.transfer_id, "A block has given way to others meanwhile."))
 
     def ended(self, now: float) -> list[Transferred]:
         ended, self._failed = self._failed, []
         for time, transfer in self._writer.ended(now):
             self._writing.difference_update(transfer.remote_blocks)
             self._contents.keep(transfer.remote_blocks, self._replica, time)
-            ended.append(Transferred(transfer.ticket))
-        return [*ended, *(Transferred(one.ticket) for _, one in self._reader.ended(now))]
+            ended.append(Transferred(transfer.transfer_id))
+        return [*ended, *(Transferred(one.transfer_id) for _, one in self._reader.ended(now))]

@@ -143,7 +143,7 @@ class Replay:
         self._scheduler.exchange_service(told["elsewhere"])
 
     def _transferred(self, records: Sequence[TransferredRecord], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
-        """begun: tickets of the step itself. Raises RecordError for what is not in flight here."""
+        """begun: transfer_ids of the step itself. Raises RecordError for what is not in flight here."""
         out = {*self._scheduler.transfers_out, *begun}
         for one in records:
             if one["ticket"] not in out:
@@ -159,7 +159,7 @@ class Replay:
         faults = {fault["sequence"]: fault["error"] for fault in record.get("faults", ())}
         chunks = () if "error" in record else plan.chunks
         accepted = {number: count for number, count in record.get("accepted", ())}
-        waits = {number: ticket for number, ticket in record.get("waits", ())}
+        waits = {number: transfer_id for number, transfer_id in record.get("waits", ())}
         sampled = tuple(
             Sampled(chunk.sequence_id, (), waits_for=waits[chunk.sequence_id])
             if chunk.sequence_id in waits

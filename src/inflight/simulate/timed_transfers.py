@@ -131,4 +131,4 @@ class HostCopies:
         self._ways[transfer.kind == "load"].begin(transfer, now)
 
     def ended(self, now: float) -> list[Transferred]:
-        return [Transferred(one.ticket) for way in self._ways for _, one in way.ended(now)]
+        return [Transferred(one.transfer_id) for way in self._ways for _, one in way.ended(now)]

@@ -26,7 +26,7 @@ class Slots(AdapterSlots):
         """Those who may join or, of failed loads, end."""
         joined = [*self.begin_loads()]
         for load in self.drain():
-            joined += self.ended(load.ticket, done)
+            joined += self.ended(load.transfer_id, done)
         return joined
 
     def serve(self, request_id: str, adapter: Adapter) -> None:
@@ -43,10 +43,10 @@ def test_an_adapter_is_loaded_once_for_all_that_ask_for_it() -> None:
     assert not slots.arrive("1", A) and not slots.arrive("2", A)
     assert slots.begin_loads() == ()
     (load,) = slots.drain()
-    assert load == AdapterLoad(load.ticket, load.slot, A)
+    assert load == AdapterLoad(load.transfer_id, load.slot, A)
     assert not slots.arrive("3", A), "it is not there yet"
-    assert slots.wanted == (A,) and slots.out == (load.ticket,)
-    assert slots.ended(load.ticket, True) == ("1", "2", "3")
+    assert slots.wanted == (A,) and slots.out == (load.transfer_id,)
+    assert slots.ended(load.transfer_id, True) == ("1", "2", "3")
     assert slots.arrive("4", A) and slots.wanted == () and slots.loads == 1
 
 

@@ -1,5 +1,5 @@
-"""Asynchronous transfers: blocks are held by tickets, sequences wait for their keys and values, lost ones are computed
-again."""
+"""Asynchronous transfers: blocks are held by transfers, sequences wait for their keys and values, lost ones are
+computed again."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def check(harness: Harness) -> None:
     check_ledgers(harness)
 
 
-def test_a_ticket_holds_its_blocks_until_it_has_ended() -> None:
+def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
     pool = BlockPool(2, on_evict=lambda block: None)
     transfers, told = Transfers(pool, lambda block: False, asynchronous=True), []
     (block,) = pool.allocate(1)
-    ticket = transfers.begin("store", HOST, (block,), (7,), told.append)
+    transfer_id = transfers.begin("store", HOST, (block,), (7,), told.append)
     (transfer,) = transfers.drain()
-    assert (transfer.ticket, transfer.blocks, transfer.remote_blocks) == (ticket, (block,), (7,))
+    assert (transfer.transfer_id, transfer.blocks, transfer.remote_blocks) == (transfer_id, (block,), (7,))
     pool.release([block], lambda block: False)
     assert pool.held == 1 and told == []
-    transfers.end(ticket, True)
+    transfers.end(transfer_id, True)
     assert pool.held == 0 and told == [True] and not transfers.out
 
 
@@ -75,7 +75,7 @@ def test_a_block_is_given_away_when_its_content_is_stored_and_nobody_is_preempte
     plan = until(harness, "store")
     ((block, _),), (transfer,) = plan.copies("store"), plan.transfers
     preemptions = harness.scheduler.snapshot().preemptions
-    while transfer.ticket in harness.scheduler.transfers_out:
+    while transfer.transfer_id in harness.scheduler.transfers_out:
         assert harness._ref_counts(block) == 1
         assert harness.scheduler.snapshot().preemptions == preemptions
         harness.step()
@@ -85,11 +85,11 @@ def test_a_block_is_given_away_when_its_content_is_stored_and_nobody_is_preempte
 def test_a_sequence_waits_for_its_keys_and_values_while_others_go_on() -> None:
     harness = pressed(replace(SLOW, transfer_polls=(0, 4, 4, 4)))
     loaded = until(harness, "load")
-    (ticket,) = [one.ticket for one in loaded.transfers]
+    (transfer_id,) = [one.transfer_id for one in loaded.transfers]
     assert not loaded.chunks, "nobody else was left"
     harness.add(request("c", [0], output=3))
     before = len(harness.plans)
-    while ticket in harness.loading:
+    while transfer_id in harness.loading:
         harness.step()
     others = {chunk.sequence_id for plan in harness.plans[before:] for chunk in plan.chunks}
     assert others <= {2}
@@ -108,7 +108,7 @@ def test_what_a_lost_transfer_should_have_brought_is_computed_again(lost: int) -
 
 
 @pytest.mark.parametrize("kind", ["store", "load"])
-def test_one_that_is_aborted_meanwhile_leaves_its_blocks_to_the_ticket(kind: str) -> None:
+def test_one_that_is_aborted_meanwhile_leaves_its_blocks_to_the_transfer(kind: str) -> None:
     harness = pressed(SLOW)
     plan = until(harness, kind)
     harness.abort("b")

@@ -371,7 +371,7 @@ AMBIGUOUS = Grammar("lark", 'start: s\ns: s s s | s s | "a" | "b" | ""')
 
 
 def waits(row: Row) -> int:
-    """Its draw sits out; the ticket that it waits for."""
+    """Its draw sits out; the transfer that it waits for."""
     assert row.allowed() == [[]]
     (told,) = row.rows.sampled(BatchPlan(0, (row._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
     assert (told.token_ids, told.error) == ((), None) and told.waits_for < 0
@@ -379,10 +379,10 @@ def waits(row: Row) -> int:
 
 
 def ended(rows: GrammarRows) -> list[int]:
-    while not (tickets := rows.poll()):
-        assert tickets is not None, "a draw waits"
+    while not (transfer_ids := rows.poll()):
+        assert transfer_ids is not None, "a draw waits"
         time.sleep(0.001)
-    return tickets
+    return transfer_ids
 
 
 @pytest.mark.parametrize("slow", ["when it was filled", "while it is filled", "not compiled any more"])
@@ -403,11 +403,11 @@ def test_a_row_whose_mask_takes_long_sits_out_and_has_it_later(
     else:
         row = Row(compiled, Grammar("regex", "[ab]{40}"))
         compiled._entries.clear()
-    ticket = waits(row)
+    transfer_id = waits(row)
     if slow == "while it is filled":
         assert row.rows.poll() == []
         release.set()
-    assert ended(row.rows) == [ticket] and row.rows.poll() is None
+    assert ended(row.rows) == [transfer_id] and row.rows.poll() is None
     assert row.allowed() == [expected] and row.fault() == "nothing to draw"
 
 
@@ -428,21 +428,22 @@ def test_a_preempted_row_goes_on_with_the_mask_that_it_waited_for(
 def test_a_row_that_comes_back_before_its_mask_is_filled_waits_for_the_same_mask_again(
     compiled: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads would move one matcher; and its ticket comes for the later draw, too, where it was polled before."""
+    """Two threads would move one matcher; and its transfer comes for the later draw, too, where it was polled
+    before."""
     row = Row(compiled, Grammar("regex", "[ab]{30}"))
     (expected,) = row.allowed()
     fillings: list[tuple[SlowMask, Callable[[], None]]] = []
     monkeypatch.setattr(row.rows._slow, "fill", lambda *given: fillings.append(given))
     monkeypatch.setattr(row.rows._rows[4], "is_slow", True)
-    ticket = waits(row)
+    transfer_id = waits(row)
     row.rows.start((4,), [NewRow(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))])
     assert row.allowed(300) == [[], []] and len(fillings) == 1
     ((mask, fill),) = fillings
     fill()
     mask.done = True
-    assert row.rows.poll() == [ticket]
+    assert row.rows.poll() == [transfer_id]
     (told,) = row.rows.sampled(BatchPlan(0, (row._chunk((300,)),)), [Sampled(9, ())])
-    assert told.waits_for == ticket and row.rows.poll() == [ticket]
+    assert told.waits_for == transfer_id and row.rows.poll() == [transfer_id]
     assert row.allowed() == [expected]
 
 

@@ -27,4 +27,4 @@ def test_where_a_mask_cannot_be_filled_nothing_may_be_drawn() -> None:
     masks.close()
     while not mask.done:
         ended.wait(0.01)
-    assert not lines.any() and masks.poll() == [mask.ticket]
+    assert not lines.any() and masks.poll() == [mask.transfer_id]

@@ -1,4 +1,4 @@
-"""The exchange: what is given arrives as it was, what goes wrong fails its ticket alone, nothing is held for ever."""
+"""The exchange: what is given arrives as it was, what goes wrong fails its transfer alone, nothing is held for ever."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_blocks_arrive_as_they_are_given(make: Make, way: str) -> None:
     received = decode.take(prefill, "one", names, taken)
     assert decode.ended() == (received, None)
     assert [decode.block(block) for block in taken] == [prefill.block(block) for block in given]
-    assert {prefill.ended().ticket, prefill.ended().ticket} == {sent, sent + 1}
+    assert {prefill.ended().transfer_id, prefill.ended().transfer_id} == {sent, sent + 1}
     assert prefill.exchange.poll() is None and decode.exchange.poll() is None
     assert decode.exchange.counts.pulled_blocks == prefill.exchange.counts.given_blocks == 50
 
@@ -101,16 +101,16 @@ def test_what_was_taken_or_never_came_is_refused_at_once(make: Make) -> None:
 
 def test_what_nobody_takes_is_held_for_a_time(make: Make) -> None:
     prefill = make(options(hold=0.1))
-    ticket = prefill.give("nobody's", [1], [1])
+    transfer_id = prefill.give("nobody's", [1], [1])
     assert prefill.exchange.poll() == ()
-    assert prefill.ended(5.0) == (ticket, None)
+    assert prefill.ended(5.0) == (transfer_id, None)
 
 
 def test_the_oldest_gives_way_where_too_much_is_held(make: Make) -> None:
     prefill, decode = make(), make()
     first = prefill.give("first", range(20), range(20))
     prefill.give("second", range(20), range(20, 40))
-    assert prefill.ended(1.0).ticket == first
+    assert prefill.ended(1.0).transfer_id == first
     decode.take(prefill, "second", [5], [0])
     assert decode.ended().error is None
 
@@ -173,7 +173,7 @@ def test_a_peer_that_is_gone_is_told(make: Make) -> None:
 
 
 def test_a_peer_that_stops_half_way_costs_its_time_alone(make: Make) -> None:
-    """The transfer never completes: its ticket ends by the time limit, and the next pull is as ever."""
+    """The transfer never completes: its transfer ends by the time limit, and the next pull is as ever."""
     prefill, decode = make(), make(options(timeout=0.5))
     prefill.give("half", [1], [1])
     began = time.monotonic()
@@ -185,33 +185,33 @@ def test_a_peer_that_stops_half_way_costs_its_time_alone(make: Make) -> None:
     assert decode.ended().error is None
 
 
-def test_a_provider_that_closes_ends_pulls_and_its_tickets(make: Make) -> None:
+def test_a_provider_that_closes_ends_pulls_and_its_transfers(make: Make) -> None:
     prefill, decode = make(), make()
-    ticket = prefill.give("one", [1], [1])
+    transfer_id = prefill.give("one", [1], [1])
     decode.take(prefill, "one", [1, 2], [1, 2])
     time.sleep(0.1)
     prefill.exchange.close()
     assert decode.ended().error is not None
-    assert prefill.ended() == (ticket, None)
+    assert prefill.ended() == (transfer_id, None)
 
 
 def test_an_engine_that_ends_breaks_its_pulls_off(make: Make) -> None:
     prefill, decode = make(), make(options(timeout=600.0))
-    tickets = {decode.take(prefill, "never", [1], [1]) for _ in range(12)}
+    transfer_ids = {decode.take(prefill, "never", [1], [1]) for _ in range(12)}
     time.sleep(0.2)
     began = time.monotonic()
     decode.exchange.close()
     assert time.monotonic() - began < 30
-    assert {decode.ended().ticket for _ in tickets} == tickets
+    assert {decode.ended().transfer_id for _ in transfer_ids} == transfer_ids
 
 
 def test_many_pulls_at_once(make: Make) -> None:
     prefill, decode = make(options(way="shm")), make(options(way="shm"))
     for run in range(24):
         prefill.give(f"run {run}", [run], [run])
-    tickets = {decode.take(prefill, f"run {run}", [run], [63 - run]) for run in range(24)}
-    ended = [decode.ended() for _ in tickets]
-    assert {one.ticket for one in ended} == tickets and not any(one.error for one in ended)
+    transfer_ids = {decode.take(prefill, f"run {run}", [run], [63 - run]) for run in range(24)}
+    ended = [decode.ended() for _ in transfer_ids]
+    assert {one.transfer_id for one in ended} == transfer_ids and not any(one.error for one in ended)
     assert all(decode.block(63 - run) == prefill.block(run) for run in range(24))
 
 

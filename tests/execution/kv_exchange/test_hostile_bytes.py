@@ -185,8 +185,10 @@ def test_a_mad_peer_fails_a_pull_and_no_more(engine: Engine, kind: str) -> None:
     listener = _listener(ANSWERS[kind])
     beside = engine.block(9)
     with listener:
-        ticket = engine.take(listener.getsockname()[:2], "one", [1, 2], [7, 8])
+        transfer_id = engine.take(listener.getsockname()[:2], "one", [1, 2], [7, 8])
         ended = engine.ended()
-    assert ended.ticket == ticket and ended.error is not None and ended.error.startswith("The peer at 127.0.0.1")
+    assert (
+        ended.transfer_id == transfer_id and ended.error is not None and ended.error.startswith("The peer at 127.0.0.1")
+    )
     assert engine.block(9) == beside, "no byte goes beside the blocks that were asked for"
     works(engine)

@@ -161,7 +161,7 @@ class Ended:
     capacity = Capacity(8, 16, 2, 64, 10, 4, asynchronous_transfers=True)
 
     def submit(self, plan: BatchPlan) -> None:
-        self.told = [Transferred(one.ticket) for one in plan.transfers]
+        self.told = [Transferred(one.transfer_id) for one in plan.transfers]
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         told, self.told = self.told, []

@@ -52,7 +52,7 @@ class Engine:
         most = blocks * file_bytes(BLOCK_BYTES)
         self.tier = FolderTier(folder, most, identity, SIZE, memory, **more)  # type: ignore[arg-type]
         OPEN.append(self.tier)
-        self._ticket = 0
+        self._transfer_id = 0
 
     def block(self, at: int) -> bytes:
         return bytes(self.memory[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES])
@@ -70,13 +70,13 @@ class Engine:
 
     def transfer(self, kind: str, blocks: tuple[int, ...], numbers: tuple[int, ...]) -> str | None:
         """Its error."""
-        self._ticket += 1
-        self.tier.begin(Transfer(self._ticket, kind, PLACE, blocks, numbers))  # type: ignore[arg-type]
+        self._transfer_id += 1
+        self.tier.begin(Transfer(self._transfer_id, kind, PLACE, blocks, numbers))  # type: ignore[arg-type]
         while not (ended := self.tier.poll()):
             assert ended is not None
             time.sleep(0.001)
         (told,) = ended
-        assert told.ticket == self._ticket
+        assert told.transfer_id == self._transfer_id
         return told.error
 
     def keep(self, blocks: tuple[int, ...] = (0, 1, 2, 3), **chain: object) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ def test_a_full_disk_is_told_once_and_the_engine_goes_on(
     engine.keep()
 
 
-def test_a_disk_that_hangs_fails_its_ticket_and_never_touches_its_blocks_again(
+def test_a_disk_that_hangs_fails_its_transfer_and_never_touches_its_blocks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(tmp_path)
@@ -229,7 +229,7 @@ def test_a_disk_that_hangs_fails_its_ticket_and_never_touches_its_blocks_again(
     assert waits and engine.block(9) == before
 
 
-def test_a_ticket_of_which_something_comes_again_and_again_is_waited_for(
+def test_a_transfer_of_which_something_comes_again_and_again_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it takes in all, and those behind it, too."""
@@ -243,8 +243,8 @@ def test_a_ticket_of_which_something_comes_again_and_again_is_waited_for(
 
     monkeypatch.setattr(folder_tier, "read_block", slow)
     monkeypatch.setattr(folder_tier, "LIMIT", 0.4)
-    for ticket, blocks in ((1, (4, 5, 6, 7)), (2, (8, 9, 10, 11)), (3, (12, 13, 14, 15))):
-        engine.tier.begin(Transfer(ticket, "load", PLACE, blocks, numbers))
+    for transfer_id, blocks in ((1, (4, 5, 6, 7)), (2, (8, 9, 10, 11)), (3, (12, 13, 14, 15))):
+        engine.tier.begin(Transfer(transfer_id, "load", PLACE, blocks, numbers))
     ended: list[str | None] = []
     while (told := engine.tier.poll()) is not None:
         ended += [one.error for one in told]
@@ -312,8 +312,8 @@ def test_what_is_written_is_no_sign_that_anything_is_read(tmp_path: Path, monkey
     monkeypatch.setattr(folder_tier, "read_block", lambda *of: goes_on.wait(10))
     monkeypatch.setattr(folder_tier, "LIMIT", 0.2)
     monkeypatch.setattr(folder_tier, "_PAUSE", 0.0)
-    for ticket in (100, 101):
-        engine.tier.begin(Transfer(ticket, "load", PLACE, (4, 5), numbers[:2]))
+    for transfer_id in (100, 101):
+        engine.tier.begin(Transfer(transfer_id, "load", PLACE, (4, 5), numbers[:2]))
     ended: dict[int, str | None] = {}
     others = iter(range(1000, 100_000, 4))
     last = time.monotonic() + 5
@@ -321,9 +321,11 @@ def test_what_is_written_is_no_sign_that_anything_is_read(tmp_path: Path, monkey
         tokens = tuple(range(at := next(others), at + 4))
         engine.tier.begin(Transfer(at, "store", PLACE, (12,), tuple(engine.names(tokens=tokens))))
         time.sleep(0.02)
-        ended.update({one.ticket: one.error for one in engine.tier.poll() or () if one.ticket < 1000})
+        ended.update({one.transfer_id: one.error for one in engine.tier.poll() or () if one.transfer_id < 1000})
     goes_on.set()
-    assert [ended.get(ticket, "") for ticket in (100, 101)] == ["The folder of blocks has not answered for 0.2 s."] * 2
+    assert [ended.get(transfer_id, "") for transfer_id in (100, 101)] == [
+        "The folder of blocks has not answered for 0.2 s."
+    ] * 2
 
 
 def test_a_folder_that_may_not_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

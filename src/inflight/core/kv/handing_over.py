@@ -1,8 +1,8 @@
 """Handing over: blocks of prompts that are held for other engines, from when they are computed until one has them.
 
-Knows which blocks of whose prompt are told already, and asks for a ticket for those that were computed since: it holds
-them whatever becomes of the sequence. What a step is about to compute is told with its plan, and held by the sequence
-meanwhile. Does not know who comes for them, nor when.
+Knows which blocks of whose prompt are told already, and asks for a transfer for those that were computed since: it
+holds them whatever becomes of the sequence. What a step is about to compute is told with its plan, and held by the
+sequence meanwhile. Does not know who comes for them, nor when.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class HandingOver:
         ready, self._ready = self._ready, []
         for one in ready:
             self._transfers.begin("send", giving_place(one.export_id), one.blocks, one.names, lambda done: None)
-            self._pool.release(reversed(one.blocks), self._keeps_content)  # the ticket has its own references
+            self._pool.release(reversed(one.blocks), self._keeps_content)  # the transfer has its own references
 
     def _early(self, sequence: Sequence, tokens: int, block_size: int) -> EarlySend | None:
         """None: no block that is handed over becomes whole."""

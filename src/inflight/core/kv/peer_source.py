@@ -1,7 +1,7 @@
 """The peer of a request: another engine that has computed its prompt, or is about to, as a source of blocks.
 
-Knows how blocks are named to peers; asks nobody. What the request says is believed as far as a ticket: if the peer does
-not have the blocks, the transfer fails, and they are computed.
+Knows how blocks are named to peers; asks nobody. What the request says is believed as far as a transfer: if the peer
+does not have the blocks, the transfer fails, and they are computed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which
 
 class CachedBlock(Struct, eq=False):
     """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more. loading: the
-    ticket of the transfer that brings it into its device block; 0 where it is there."""
+    transfer_id of the transfer that brings it into its device block; 0 where it is there."""
 
     node: int
     key: Key

@@ -1,9 +1,9 @@
 """The prefix loader: brings what a waiting sequence's prefix continues with in a tier or with a peer.
 
 Knows sources (`core.types.block_source`) and what of their blocks is on its way. The blocks are taken, and can be found
-in the prefix cache at once, marked as loading; their ticket alone holds them, so that no waiting sequence holds any and
-waiting cannot deadlock. When it has ended they are cached blocks like all others; if it failed they are forgotten, and
-computed. Each time that a sequence waits it is fetched for once: what was brought and given away again is computed.
+in the prefix cache at once, marked as loading; their transfer alone holds them, so that no waiting sequence holds any
+and waiting cannot deadlock. When it has ended they are cached blocks like all others; if it failed they are forgotten,
+and computed. Each time that a sequence waits it is fetched for once: what was brought and given away again is computed.
 Whether bringing is worth it, `estimation.restoring` says; who stands apart meanwhile, `scheduling.prefix_fetching`.
 """
 
@@ -63,15 +63,16 @@ class PrefixLoader:
         self._writes = writes
         self._pool, self._prefix, self._sharing, self._transfers = pool, prefix, sharing, transfers
         self._sources, self._worth, self._size = sources, worth, block_size
-        self._out: dict[int, float] = {}  # tickets → when they began
+        self._out: dict[int, float] = {}  # transfer_id → when they began
         self._ended: list[tuple[int, str, int, bool]] = []  # since they were asked for
         self._told: dict[int, tuple[int, Continuation | None]] = {}  # by number: behind so many blocks, what there is
         self._ahead: dict[int, int] = {}  # blocks that were brought for those that still wait, by number
         self.counts = LoaderCounts()
 
     def awaited(self, sequence: Sequence, spare: int, now: float, is_due: bool = True) -> int:
-        """The ticket that a waiting sequence is to stand apart for: more of its prefix is on its way, or begins to be.
-        0: nothing is. spare: blocks that must stay available. is_due: its turn has come; else others are before it."""
+        """The transfer_id that a waiting sequence is to stand apart for: more of its prefix is on its way, or begins to
+        be. 0: nothing is. spare: blocks that must stay available. is_due: its turn has come; else others are before
+        it."""
         lookup = self._sharing.find(sequence)
         last = lookup.chain.places[-1].loading if lookup.chain.places else 0
         if last in self._out:
@@ -93,13 +94,13 @@ class PrefixLoader:
         self._told.pop(sequence.number, None)
 
     def drain_ended(self, now: float) -> list[int]:
-        """Tickets that have ended since the last call."""
+        """transfer_ids that have ended since the last call."""
         ended, self._ended = self._ended, []
-        for ticket, place, blocks, done in ended:
-            began = self._out.pop(ticket)
+        for transfer_id, place, blocks, done in ended:
+            began = self._out.pop(transfer_id)
             if done:
                 self._worth.brought(place, blocks, now - began)
-        return [ticket for ticket, *_ in ended]
+        return [transfer_id for transfer_id, *_ in ended]
 
     # -- inside -------------------------------------------------------------------------------------------------
     def _continuation(self, sequence: Sequence, lookup: Lookup) -> Continuation | None:
@@ -152,17 +153,19 @@ class PrefixLoader:
             node = self._prefix.publish(node, sequence.token_slice(at * size, (at + 1) * size), block)
             places.append(self._prefix.at(block))
         ended = partial(self._loaded, found.place, places)
-        ticket = self._transfers.begin(found.kind, found.place, blocks, found.remote_blocks, ended)
+        transfer_id = self._transfers.begin(found.kind, found.place, blocks, found.remote_blocks, ended)
         for place in places:
-            place.loading = ticket
-        self._pool.release(reversed((*before, *blocks)), self._prefix.__contains__)  # the ticket has its own references
-        self._out[ticket] = now
+            place.loading = transfer_id
+        self._pool.release(
+            reversed((*before, *blocks)), self._prefix.__contains__
+        )  # the transfer has its own references
+        self._out[transfer_id] = now
         self._ahead[sequence.number] = len(blocks)
-        return ticket
+        return transfer_id
 
     def _loaded(self, from_place: str, places: list[CachedBlock], done: bool) -> None:
-        ticket = places[0].loading
-        self._ended.append((ticket, from_place, len(places), done))
+        transfer_id = places[0].loading
+        self._ended.append((transfer_id, from_place, len(places), done))
         self.counts.brought += len(places) * done
         self.counts.failed += len(places) * (not done)
         for place in places:

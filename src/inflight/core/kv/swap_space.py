@@ -166,10 +166,12 @@ class SwapSpace:
         host_blocks = tuple(place.host_block for place in places if place.host_block is not None)
         for place, block in zip(places, blocks, strict=True):
             self._prefix.move(place, block, None)
-        ticket = self._transfers.begin("load", HOST, blocks, host_blocks, partial(self._loaded, places, host_blocks))
+        transfer_id = self._transfers.begin(
+            "load", HOST, blocks, host_blocks, partial(self._loaded, places, host_blocks)
+        )
         if self._transfers.asynchronous:
             for place in places:
-                place.loading = ticket
+                place.loading = transfer_id
 
     def forget_all(self) -> None:
         """Nothing on the host can be trusted any more; its blocks are free but for those of transfers that are out."""

@@ -2,8 +2,8 @@
 
 Knows which blocks that can be found are not in the tier yet, and by which names they would be (`types.block_names`). A
 block may be stored once the step that computes it has been committed: before, its content is a promise, and what a
-failed step leaves must never be kept. While a ticket is out it holds its blocks; so only a share of the pool is out at
-a time, and what is given away before its turn has come is not kept. Decides neither what is worth keeping (the sink
+failed step leaves must never be kept. While a transfer is out it holds its blocks; so only a share of the pool is out
+at a time, and what is given away before its turn has come is not kept. Decides neither what is worth keeping (the sink
 does) nor what is brought back (`prefix_loader`).
 """
 
@@ -20,7 +20,7 @@ from inflight.core.types.block_source import BlockSink
 from inflight.core.types.cache_changes import SharedRoot
 
 SHARE_OUT = 8  # of the pool one block in so many is being stored at most
-BATCH = 16  # blocks of a ticket, at most: each is held until the last is stored
+BATCH = 16  # blocks of a transfer, at most: each is held until the last is stored
 
 
 @dataclass(slots=True)

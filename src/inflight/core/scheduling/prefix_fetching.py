@@ -18,16 +18,16 @@ class PrefixFetching:
     def __init__(self, loader: PrefixLoader, lanes: Lanes, running: Running):
         self._loader, self._lanes, self._running = loader, lanes, running
         self._newcomers: list[Sequence] = []
-        self._apart: dict[int, list[Sequence]] = {}  # by ticket
+        self._apart: dict[int, list[Sequence]] = {}  # by transfer_id
 
     def arrived(self, sequence: Sequence) -> None:
         """It has joined its queue."""
         self._newcomers.append(sequence)
 
     def rejoin(self, now: float) -> None:
-        """Whoever waited for a ticket that has ended joins its queue: before anybody looks how many wait there."""
-        for ticket in self._loader.drain_ended(now):
-            for sequence in self._apart.pop(ticket, ()):
+        """Whoever waited for a transfer that has ended joins its queue: before anybody looks how many wait there."""
+        for transfer_id in self._loader.drain_ended(now):
+            for sequence in self._apart.pop(transfer_id, ()):
                 lane = self._lanes.of(sequence)
                 if lane.queue.lacks(sequence) == KV:
                     sequence.timings.awaited(KV, now, lane.clock, lane.settings.name)
@@ -44,10 +44,10 @@ class PrefixFetching:
     def fetches(self, sequence: Sequence, lane: Lane, now: float, is_due: bool = True) -> bool:
         """Whether a waiting sequence stands apart from now on, since more of its prefix is brought. is_due: its turn
         has come."""
-        ticket = self._loader.awaited(sequence, self._running.spare_for(lane), now, is_due)
-        if not ticket:
+        transfer_id = self._loader.awaited(sequence, self._running.spare_for(lane), now, is_due)
+        if not transfer_id:
             return False
         sequence.timings.stand_apart(now, lane.clock)
         lane.queue.defer(sequence, KV)
-        self._apart.setdefault(ticket, []).append(sequence)
+        self._apart.setdefault(transfer_id, []).append(sequence)
         return True

@@ -25,7 +25,7 @@ class Running:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.sequences: list[Sequence] = []
-        self.masks_out: set[int] = set()  # tickets that draws wait for
+        self.masks_out: set[int] = set()  # transfer_ids that draws wait for
         self.preemptions = 0
         self.swap_preemptions = 0  # of these, the ones whose blocks were to be kept on the host
         self._memory = memory
@@ -135,21 +135,21 @@ class Running:
         sequence.recomputes = sequence.sits_out = False
         self._send_back(sequence, False, now)
 
-    def sit_out(self, sequence: Sequence, ticket: int) -> None:
-        """Its last draw waits for this ticket, with which the next plan that names it comes. Where what was computed
-        cannot be taken back by a token, it comes again from the start."""
-        self.masks_out.add(ticket)
+    def sit_out(self, sequence: Sequence, transfer_id: int) -> None:
+        """Its last draw waits for this transfer_id, with which the next plan that names it comes. Where what was
+        computed cannot be taken back by a token, it comes again from the start."""
+        self.masks_out.add(transfer_id)
         sequence.sits_out = sequence.slow_to_draw = True
         sequence.recomputes = self._memory.has_windows or self._memory.has_state
         if not sequence.recomputes:
-            sequence.waiting_for_kv.add(ticket)
+            sequence.waiting_for_kv.add(transfer_id)
 
-    def transferred(self, ticket: int, done: bool, now: float) -> None:
+    def transferred(self, transfer_id: int, done: bool, now: float) -> None:
         """Let those go on that wait for it; where it failed, send them to their queue, to find what there is."""
-        self.masks_out.discard(ticket)
+        self.masks_out.discard(transfer_id)
         for sequence in tuple(self.sequences):
-            if ticket in sequence.waiting_for_kv:
-                sequence.waiting_for_kv.remove(ticket)
+            if transfer_id in sequence.waiting_for_kv:
+                sequence.waiting_for_kv.remove(transfer_id)
                 if not done and sequence.finish is None:
                     self._send_back(sequence, False, now)
 

@@ -137,7 +137,7 @@ class Scheduler:
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
         # Recurrent state cannot be taken back, where an answer ends among its drafts.
         self._drafts = None if self._capacity.state_snapshots else ForcedDrafts(self._latency, self._speculation)
-        self._adapters = AdapterSlots(self._capacity.adapter_slots, self._memory.transfers.new_ticket)
+        self._adapters = AdapterSlots(self._capacity.adapter_slots, self._memory.transfers.new_transfer_id)
         self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._adapters, self._drafts)
         self._requests = LivingRequests(
             self._memory,
@@ -226,7 +226,7 @@ class Scheduler:
         for chunk in plan.chunks:
             self._planned[chunk.sequence_id].in_flight -= 1
         together = self._step_builder.run_to_completion
-        events = self.transferred([one for one in result.transferred if one.ticket > 0], now)
+        events = self.transferred([one for one in result.transferred if one.transfer_id > 0], now)
         if result.error is None:
             if plan.chunks:
                 self._learn(plan, result, now)
@@ -241,7 +241,7 @@ class Scheduler:
             events += self._outputs.take_prompt(self._planned[yielded.sequence_id], yielded, now)
         for sampled in result.sampled:
             events += self._take_tokens(self._planned[sampled.sequence_id], sampled, now)
-        self.transferred([one for one in result.transferred if one.ticket < 0], now)  # of this step's draws, too
+        self.transferred([one for one in result.transferred if one.transfer_id < 0], now)  # of this step's draws, too
         for chunk in plan.chunks:
             events += self._settle(chunk, now)
         if result.error is None:
@@ -281,18 +281,18 @@ class Scheduler:
         ends with its error."""
         events: list[Event] = []
         for one in ended:
-            if one.ticket in self._adapters.out:
+            if one.transfer_id in self._adapters.out:
                 events += self._adapter_ended(one, now)
-            elif one.ticket < 0:
-                self._running.transferred(one.ticket, True, now)
+            elif one.transfer_id < 0:
+                self._running.transferred(one.transfer_id, True, now)
             else:
-                self._memory.transfers.end(one.ticket, one.error is None)
-                self._running.transferred(one.ticket, one.error is None, now)
+                self._memory.transfers.end(one.transfer_id, one.error is None)
+                self._running.transferred(one.transfer_id, one.error is None, now)
         return events
 
     @property
     def transfers_out(self) -> tuple[int, ...]:
-        """Their tickets, those of adapters' loads, and those that draws wait for."""
+        """Their transfer_ids, those of adapters' loads, and those that draws wait for."""
         return (*self._memory.transfers.out, *self._adapters.out, *self._running.masks_out)
 
     def recover(self, error: str, now: float) -> list[Event]:
@@ -400,7 +400,7 @@ class Scheduler:
             self._step_builder.arrived(first)
 
     def _adapter_ended(self, load: Transferred, now: float) -> list[Event]:
-        request_ids = self._adapters.ended(load.ticket, load.error is None)
+        request_ids = self._adapters.ended(load.transfer_id, load.error is None)
         if load.error is None:
             self._join_queue(request_ids, now)
             return []

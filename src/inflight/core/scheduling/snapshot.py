@@ -111,9 +111,9 @@ def take_snapshot(
     """step: the next plan's number."""
     pool, swap, states, sequences = memory.pool, memory.swap, memory.states, running.sequences
     # A block that several hold is full: each holder but one counts its tokens too often.
-    ticketed = [block for transfer in memory.transfers.out.values() for block in transfer.blocks]
+    in_transfer = [block for transfer in memory.transfers.out.values() for block in transfer.blocks]
     extra_holders = sum(len(memory.tables.held(one)) for one in sequences) - pool.held
-    extra_holders += sum(pool.ref_count(block) == 1 for block in ticketed)
+    extra_holders += sum(pool.ref_count(block) == 1 for block in in_transfer)
     return Snapshot(
         step=step,
         waiting=len(lanes),

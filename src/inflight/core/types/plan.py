@@ -97,12 +97,12 @@ HOST = "host"
 class Transfer(NamedTuple):
     """Keys and values that are copied between blocks of the device and blocks elsewhere, one to one.
 
-    ticket: its number in the engine, by which the executor tells what became of it. kind: to a tier of memory and back
-    (store, load), to and from another engine (send, receive). place: the tier's or the peer's name; HOST is memory of
-    this machine that the executor copies to by itself. remote_blocks: as that place numbers them.
+    transfer_id: its number in the engine, by which the executor tells what became of it. kind: to a tier of memory and
+    back (store, load), to and from another engine (send, receive). place: the tier's or the peer's name; HOST is memory
+    of this machine that the executor copies to by itself. remote_blocks: as that place numbers them.
     """
 
-    ticket: int
+    transfer_id: int
     kind: TransferKind
     place: str
     blocks: tuple[int, ...]
@@ -121,9 +121,9 @@ class EarlySend(NamedTuple):
 
 class AdapterLoad(NamedTuple):
     """An adapter that takes a slot, whatever was there before; no row of the slot is alive. It is loaded beside the
-    steps, and what became of it is told as of a transfer: tickets are of one count."""
+    steps, and what became of it is told as of a transfer: their ids are of one count."""
 
-    ticket: int
+    transfer_id: int
     slot: int
     adapter: Adapter
 
@@ -132,7 +132,7 @@ class Transferred(NamedTuple):
     """What became of a transfer, or of the load of an adapter. error: a sentence where it failed; what its target
     blocks or its slot hold is not to be used."""
 
-    ticket: int
+    transfer_id: int
     error: str | None = None
 
 
@@ -194,8 +194,8 @@ class Sampled(NamedTuple):
     error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
     by_request: it is what the request asks (a grammar, bans) that lets nothing be drawn.
     forced_token_ids: what the sequence's grammar lets follow alone, as far as the executor knows it.
-    waits_for: nothing was drawn, since what may be drawn is not known yet; `Executor.poll` returns this ticket, which
-    is negative, when it is. 0: it waits for nothing.
+    waits_for: nothing was drawn, since what may be drawn is not known yet; `Executor.poll` returns this transfer_id,
+    which is negative, when it is. 0: it waits for nothing.
     """
 
     sequence_id: int

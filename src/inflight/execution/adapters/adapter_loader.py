@@ -1,6 +1,6 @@
 """Adapters come and go beside the steps: read, packed and put into their slots.
 
-Knows plans' loads and tickets, and which row is computed with which slot. One is loaded at a time, matrix by matrix,
+Knows plans' loads and transfers, and which row is computed with which slot. One is loaded at a time, matrix by matrix,
 on a thread of its own. While steps are computed it rests between two matrices for longer than these took, since it uses
 the cores that the steps do: so nobody's next token is late by more than a small part of a step. The more loads wait
 behind it the shorter it rests, or requests would come faster than their adapters.
@@ -31,7 +31,7 @@ class AdapterLoader:
     def __init__(self, matrices: AdapterMatrices, backend: Backend, slots: RequestSlots, steps: StepActivity):
         self._matrices, self._backend, self._slots, self._steps = matrices, backend, slots, steps
         self._thread = ThreadPoolExecutor(1, "adapters")
-        self._under_way: dict[int, tuple[AdapterLoad, Future[Adapter]]] = {}  # by ticket
+        self._under_way: dict[int, tuple[AdapterLoad, Future[Adapter]]] = {}  # by transfer_id
         self._slot_of: dict[int, int] = {}  # of rows with an adapter
 
     def begin(self, plan: BatchPlan) -> None:
@@ -43,7 +43,7 @@ class AdapterLoader:
                 self._slot_of[new.row] = new.adapter_slot
         for load in plan.adapter_loads:
             self._backend.place_adapter(self._slots, load.slot, None)
-            self._under_way[load.ticket] = load, self._thread.submit(self._packed, load)
+            self._under_way[load.transfer_id] = load, self._thread.submit(self._packed, load)
 
     def side_by_side(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """With those of one adapter next to each other, so that a pass reads each once."""
@@ -56,9 +56,9 @@ class AdapterLoader:
         if not self._under_way:
             return None
         ended = []
-        for ticket, (load, packed) in tuple(self._under_way.items()):
+        for transfer_id, (load, packed) in tuple(self._under_way.items()):
             if packed.done():
-                del self._under_way[ticket]
+                del self._under_way[transfer_id]
                 ended.append(self._placed(load, packed))
         return tuple(ended)
 
@@ -83,10 +83,10 @@ class AdapterLoader:
         try:
             self._backend.place_adapter(self._slots, load.slot, packed.result())
         except ModelError as error:
-            return Transferred(load.ticket, f"The adapter {name!r} could not be loaded: {error}")
+            return Transferred(load.transfer_id, f"The adapter {name!r} could not be loaded: {error}")
         except Exception as fault:  # whatever it is, it need not end a step
             log.error("adapter %r could not be loaded", name, exc_info=fault)
             return Transferred(
-                load.ticket, f"The adapter {name!r} could not be loaded ({type(fault).__name__}: {fault})."
+                load.transfer_id, f"The adapter {name!r} could not be loaded ({type(fault).__name__}: {fault})."
             )
-        return Transferred(load.ticket)
+        return Transferred(load.transfer_id)

@@ -180,7 +180,7 @@ class GrammarRows:
                 self._waiting.popitem(last=False)
             self._slow.report(row.mask)
             self._compiled.tally.sit_outs += 1
-            return Sampled(drawn.sequence_id, (), waits_for=row.mask.ticket)
+            return Sampled(drawn.sequence_id, (), waits_for=row.mask.transfer_id)
         row.mask = None
         self._waiting.pop(drawn.sequence_id, None)
         if drawn.error is not None:
@@ -210,7 +210,7 @@ class GrammarRows:
         return False
 
     def poll(self) -> list[int] | None:
-        """Return the tickets of masks that have been filled since the last call; None: no row waits for one."""
+        """Return the transfer_ids of masks that have been filled since the last call; None: no row waits for one."""
         return self._slow.poll()
 
     def close(self) -> None:

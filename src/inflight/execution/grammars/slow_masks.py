@@ -1,8 +1,8 @@
 """Threads that fill masks: one while a pass computes, and others for what takes longer than a pass may wait.
 
 Those have low priority, and work beside the steps. A row whose mask is not there sits the step out: its draw is
-reported as waiting for a ticket, and the scheduler plans the row again once `poll` has returned that. Tickets count
-from -1 down; those of transfers are positive.
+reported as waiting for a transfer_id, and the scheduler plans the row again once `poll` has returned that. These ids
+count from -1 down; those of transfers are positive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SlowMask(Struct, eq=False):
     """The masks of one row behind `num_tokens` tokens and behind each draft: uint32[1 + D, V / 32, rounded up]. done:
     they are filled."""
 
-    ticket: int
+    transfer_id: int
     num_tokens: int
     drafts: tuple[int, ...]
     lines: Array
@@ -55,14 +55,14 @@ class SlowMasks:
     """The masks that draws wait for, and the threads that fill them. A mask may be filled in any thread."""
 
     def __init__(self) -> None:
-        self._last_ticket = 0
+        self._last_transfer_id = 0
         self._awaited: list[SlowMask] = []  # by draws that were reported as waiting
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, num_tokens: int, drafts: tuple[int, ...], lines: Array) -> SlowMask:
-        """Return a ticket for masks that are being filled, or will be; the thread that fills them sets `done`."""
-        self._last_ticket -= 1
-        return SlowMask(self._last_ticket, num_tokens, drafts, lines)
+        """Return a transfer_id for masks that are being filled, or will be; the thread that fills them sets `done`."""
+        self._last_transfer_id -= 1
+        return SlowMask(self._last_transfer_id, num_tokens, drafts, lines)
 
     def fill(self, mask: SlowMask, work: Callable[[], None]) -> None:
         """Fill it in a thread of low priority: steps come first."""
@@ -70,18 +70,18 @@ class SlowMasks:
         self._pool.submit(work).add_done_callback(mask.set_done)
 
     def report(self, mask: SlowMask) -> None:
-        """Have `poll` return the ticket of this mask once it is filled, for the first of the draws in flight."""
+        """Have `poll` return the transfer_id of this mask once it is filled, for the first of the draws in flight."""
         if not mask.is_reported:
             mask.is_reported = True
             if mask not in self._awaited:
                 self._awaited.append(mask)
 
     def poll(self) -> list[int] | None:
-        """Return the tickets of masks that have been filled since the last call; None: no draw waits."""
+        """Return the transfer_ids of masks that have been filled since the last call; None: no draw waits."""
         if not self._awaited:
             return None
-        ended = [one.ticket for one in self._awaited if one.done]
-        self._awaited = [one for one in self._awaited if one.ticket not in ended]
+        ended = [one.transfer_id for one in self._awaited if one.done]
+        self._awaited = [one for one in self._awaited if one.transfer_id not in ended]
         return ended
 
     def close(self) -> None:

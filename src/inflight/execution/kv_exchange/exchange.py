@@ -94,16 +94,16 @@ class KVExchange:
 
     def begin(self, transfer: Transfer) -> None:
         if transfer.kind == "send":
-            self._exports.add(transfer.ticket, _export_id(transfer.place), transfer.remote_blocks, transfer.blocks)
+            self._exports.add(transfer.transfer_id, _export_id(transfer.place), transfer.remote_blocks, transfer.blocks)
         else:
             place = peer_of(transfer.place)
-            self._pulls.begin(transfer.ticket, place, transfer.remote_blocks, transfer.blocks)
+            self._pulls.begin(transfer.transfer_id, place, transfer.remote_blocks, transfer.blocks)
 
     def poll(self) -> tuple[Transferred, ...] | None:
         given, pulled = self._exports.poll(), self._pulls.poll()
         if given is None and pulled is None:
             return None
-        return (*(Transferred(ticket) for ticket in given or ()), *(pulled or ()))
+        return (*(Transferred(transfer_id) for transfer_id in given or ()), *(pulled or ()))
 
     def when_wanted(self, told: Callable[[str], None]) -> None:
         """Has it told of each export that a peer asks for before it has begun, in a thread of the exchange's."""

@@ -1,11 +1,11 @@
 """Exports: blocks that this engine holds for others, by the id of the request that they were computed for.
 
-An export grows by a ticket with each chunk that is computed, until its prompt is whole. What a step is computing can be
-read as far as its layers are done; it counts once a ticket holds it, and not if the step fails. An export ends when a
-peer has taken it, when nobody has come in time, or when too much is held and it is the oldest, of those that nobody
-reads if there are any; then its tickets end. As long as somebody reads from it, nothing that a ticket holds ends:
-blocks must not be written anew under a reader. Knows names and numbers of blocks, no sockets. Used by the engine's
-thread and by those of the provider.
+An export grows by a transfer with each chunk that is computed, until its prompt is whole. What a step is computing can
+be read as far as its layers are done; it counts once a transfer holds it, and not if the step fails. An export ends
+when a peer has taken it, when nobody has come in time, or when too much is held and it is the oldest, of those that
+nobody reads if there are any; then its transfers end. As long as somebody reads from it, nothing that a transfer holds
+ends: blocks must not be written anew under a reader. Knows names and numbers of blocks, no sockets. Used by the
+engine's thread and by those of the provider.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Export:
     expires: float
     blocks: dict[int, int] = field(default_factory=dict)
     coming: dict[int, tuple[int, _Step]] = field(default_factory=dict)
-    tickets: list[int] = field(default_factory=list)
+    transfer_ids: list[int] = field(default_factory=list)
     readers: int = 0
     is_whole: bool = False
     is_over: bool = False
@@ -67,16 +67,16 @@ class Exports:
         self._changed = threading.Condition()
         self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
         self._over: OrderedDict[str, None] = OrderedDict()
-        self._ended: list[int] = []  # tickets
+        self._ended: list[int] = []  # transfer_ids
         self._counts = dict.fromkeys(("taken", "cached", "expired", "displaced", "withdrawn"), 0)  # blocks
         self._is_closed = False
 
     # -- the engine's side ----------------------------------------------------------------------------------------
-    def add(self, ticket: int, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> None:
-        """Computed blocks, which the ticket holds. None at all: the prompt is whole, or nothing more will come."""
+    def add(self, transfer_id: int, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> None:
+        """Computed blocks, which the transfer holds. None at all: the prompt is whole, or nothing more will come."""
         with self._changed:
             if self._is_closed or export_id in self._over:
-                self._ended.append(ticket)
+                self._ended.append(transfer_id)
                 return
             export = self._exports.setdefault(export_id, _Export(0.0))
             export.expires = self._clock() + self._hold
@@ -84,11 +84,11 @@ class Exports:
             for name in names:
                 export.coming.pop(name, None)
             if blocks:
-                export.tickets.append(ticket)
+                export.transfer_ids.append(transfer_id)
             else:
                 export.is_whole = True
                 export.coming.clear()  # of steps that came to nothing
-                self._ended.append(ticket)
+                self._ended.append(transfer_id)
             held = sum(len(one.blocks) for one in self._exports.values())
             for other_id, other in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
                 if held <= self._most:
@@ -127,13 +127,13 @@ class Exports:
             self._changed.notify_all()
 
     def poll(self) -> tuple[int, ...] | None:
-        """Tickets that have ended since the last call; None: none is out."""
+        """Transfers that have ended since the last call; None: none is out."""
         with self._changed:
             now = self._clock()
             for export_id, export in tuple(self._exports.items()):
                 if export.expires <= now and not export.readers:
                     self._end(export_id, export, "expired")
-            if not self._ended and not any(one.tickets for one in self._exports.values()):
+            if not self._ended and not any(one.transfer_ids for one in self._exports.values()):
                 return None
             ended, self._ended = tuple(self._ended), []
             return ended
@@ -210,7 +210,7 @@ class Exports:
 
     def _free(self, export_id: str, export: _Export) -> None:
         if not export.readers and self._exports.pop(export_id, None) is not None:
-            self._ended += export.tickets
+            self._ended += export.transfer_ids
 
 
 class Reading:

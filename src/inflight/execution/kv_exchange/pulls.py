@@ -1,4 +1,5 @@
-"""Pulls: blocks that are fetched from peers into this engine's own, each pull under a ticket, in threads of their own.
+"""Pulls: blocks that are fetched from peers into this engine's own, each pull a transfer of its own, in threads of
+their own.
 
 Knows how a peer is called, and which way is taken to it; keeps connections for the next pull. A pull ends within its
 time, whatever the peer does, and nothing touches its blocks afterwards. Used by the engine's thread, which begins pulls
@@ -76,7 +77,7 @@ class Arrivals:
 class _Wanted:
     """names, blocks: one to one, in order. until: on the clock."""
 
-    ticket: int
+    transfer_id: int
     place: PeerPlace
     names: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -128,7 +129,7 @@ class Pulls:
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
         self._is_closed, self._abandoned = False, 0.0  # when pulls were abandoned last
 
-    def begin(self, ticket: int, place: PeerPlace, names: tuple[int, ...], blocks: tuple[int, ...]) -> None:
+    def begin(self, transfer_id: int, place: PeerPlace, names: tuple[int, ...], blocks: tuple[int, ...]) -> None:
         self._memory.views(blocks)  # a number that is none is told here
         with self._lock:
             self._out += 1
@@ -136,7 +137,7 @@ class Pulls:
                 thread = threading.Thread(target=self._main, name="inflight-kv-pull", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-        self._waiting.put(_Wanted(ticket, place, names, blocks, time.monotonic() + self._timeout))
+        self._waiting.put(_Wanted(transfer_id, place, names, blocks, time.monotonic() + self._timeout))
 
     def poll(self) -> tuple[Transferred, ...] | None:
         """Those that have ended since the last call; None: none is under way."""
@@ -173,7 +174,7 @@ class Pulls:
             error = self._end(wanted) if is_wanted else "The pull was broken off."
             with self._lock:
                 self._out -= 1
-                self._ended.append(Transferred(wanted.ticket, error))
+                self._ended.append(Transferred(wanted.transfer_id, error))
 
     def _end(self, wanted: _Wanted) -> str | None:
         """Pulls; returns why not."""

@@ -2,7 +2,7 @@
 
 A way has two ends. The sender is told which blocks are there, or which bytes of them, in the order in which they were
 asked for; the receiver is handed each `Blocks` message, and puts them into blocks of its own. Knows neither exports nor
-tickets.
+transfers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transfers of blocks that every rank does for itself, and which of them have ended on all.
 
-Knows tickets and ranks; not how ranks tell of them.
+Knows transfers and ranks; not how ranks tell of them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ class RankTransfers:
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
         for one in transfers:
-            self._under_way[one.ticket] = _UnderWay(time.monotonic(), set(range(self._ranks)))
+            self._under_way[one.transfer_id] = _UnderWay(time.monotonic(), set(range(self._ranks)))
 
     def told(self, rank: int, ended: Iterable[Transferred]) -> None:
         """What failed on one rank has failed: its blocks hold something else there."""
         for one in ended:
-            state = self._under_way[one.ticket]
+            state = self._under_way[one.transfer_id]
             state.ranks.discard(rank)
             if one.error is not None:
                 state.error = state.error or f"On rank {rank}: {one.error}"
 
     def ended(self) -> tuple[Transferred, ...]:
         """On all ranks, since the last call."""
-        ended = tuple(Transferred(ticket, one.error) for ticket, one in self._under_way.items() if not one.ranks)
+        ended = tuple(
+            Transferred(transfer_id, one.error) for transfer_id, one in self._under_way.items() if not one.ranks
+        )
         for one in ended:
-            del self._under_way[one.ticket]
+            del self._under_way[one.transfer_id]
         return ended
 
     def overdue(self, seconds: float) -> set[int]:

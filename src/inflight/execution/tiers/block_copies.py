@@ -1,6 +1,8 @@
-"""Private copies of an engine's blocks, for threads that may hang: they touch the blocks only while a ticket has them.
+"""Private copies of an engine's blocks, for threads that may hang: they touch the blocks only while a transfer has
+them.
 
-Once a ticket was given up, nothing is read from its blocks or written to them any more, whatever its thread still does.
+Once a transfer was given up, nothing is read from its blocks or written to them any more, whatever its thread still
+does.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from collections.abc import Sequence
 
 
 class GivenUp(RuntimeError):
-    """The ticket was given up: nothing came of it for too long."""
+    """The transfer was given up: nothing came of it for too long."""
 
 
 class BlockCopies:
     def __init__(self, views: Sequence[memoryview]):
-        """Of the ticket's blocks."""
+        """Of the transfer's blocks."""
         self._views = views
         self._lock = threading.Lock()
         self._given_up = False
@@ -49,4 +51,4 @@ class BlockCopies:
 
     def _check(self) -> None:
         if self._given_up:
-            raise GivenUp("the ticket was given up")
+            raise GivenUp("the transfer was given up")

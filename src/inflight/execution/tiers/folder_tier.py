@@ -1,10 +1,10 @@
 """A folder as a tier: blocks are written to it behind the steps, found in it by their names, and read back.
 
 For core a source and a sink, for the runner a place of transfers. Asking it costs look-ups in memory; files are read
-and written in threads of their own, by way of private copies, so that a disk that hangs costs a ticket and no more.
-Faults cost no more than a computation: a file that is gone or damaged fails its ticket, and is asked for no more; where
-nothing can be written (the disk is full, or no longer there) a sentence says so once, and it is tried again after a
-while.
+and written in threads of their own, by way of private copies, so that a disk that hangs costs a transfer and no more.
+Faults cost no more than a computation: a file that is gone or damaged fails its transfer, and is asked for no more;
+where nothing can be written (the disk is full, or no longer there) a sentence says so once, and it is tried again after
+a while.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from inflight.private_files import NotPrivate, check_private
 
 PLACE = "folder"
 READERS = 2
-LIMIT = 30.0  # seconds in which something of a ticket comes
+LIMIT = 30.0  # seconds in which something of a transfer comes
 _RESTS = 40 * READERS - 1  # times as long as a block took, while a step is computed: a fortieth of a core for all
 _LONGEST_REST = 0.05  # seconds: a disk that is slow takes no core
 _PAUSE = 30.0  # seconds without it after a fault
@@ -102,7 +102,7 @@ class FolderTier:
         self._turn = threading.Lock()  # of readers, while steps are computed
         self._readers = BackgroundThreads(READERS, "kv-read", READING)
         self._writer = BackgroundThreads(1, "kv-write", WRITING)
-        self._out: dict[int, _UnderWay] = {}  # by ticket
+        self._out: dict[int, _UnderWay] = {}  # by transfer_id
         self._closed = threading.Event()
 
     def stats(self) -> FolderStats:
@@ -157,23 +157,23 @@ class FolderTier:
         else:
             shares = [range(first, len(numbers), READERS) for first in range(min(READERS, len(numbers)))]
             parts = [self._readers.submit(partial(self._read, numbers, copies, share)) for share in shares]
-        self._out[transfer.ticket] = _UnderWay(transfer.kind, copies, parts, time.monotonic())
+        self._out[transfer.transfer_id] = _UnderWay(transfer.kind, copies, parts, time.monotonic())
 
     def poll(self) -> Sequence[Transferred] | None:
         if not self._out:
             return None
         now, ended = time.monotonic(), []
-        for ticket, one in tuple(self._out.items()):
+        for transfer_id, one in tuple(self._out.items()):
             if all(part.done() for part in one.parts):
                 faults = [fault for part in one.parts if (fault := part.exception()) is not None]
-                ended.append(Transferred(ticket, str(faults[0]) or type(faults[0]).__name__ if faults else None))
+                ended.append(Transferred(transfer_id, str(faults[0]) or type(faults[0]).__name__ if faults else None))
             elif now - self._last_sign(one) > LIMIT:
                 one.copies.give_up()
                 self._stands_still(now)
-                ended.append(Transferred(ticket, f"The folder of blocks has not answered for {LIMIT:g} s."))
+                ended.append(Transferred(transfer_id, f"The folder of blocks has not answered for {LIMIT:g} s."))
             else:
                 continue
-            del self._out[ticket]
+            del self._out[transfer_id]
         if now - self._looked > _LOOK:
             self._looked = now
             self._writer.submit(self._look)
@@ -192,7 +192,7 @@ class FolderTier:
             threads.close(1.0)
 
     def _last_sign(self, one: _UnderWay) -> float:
-        """Of life: of a ticket's own blocks, or, while it waits for a thread, of others' that such a thread has."""
+        """Of life: of a transfer's own blocks, or, while it waits for a thread, of others' that such a thread has."""
         return one.copies.touched or max(one.began, self._came[one.kind])
 
     def _stands_still(self, now: float) -> None:

@@ -62,7 +62,7 @@ class Watched:
 
     def submit(self, plan: BatchPlan) -> Any:
         self.steps_beside += bool(plan.chunks) and len(self.kinds) > len(self.ended)
-        self.kinds |= {one.ticket: one.kind for one in plan.transfers}
+        self.kinds |= {one.transfer_id: one.kind for one in plan.transfers}
         return self._submit(plan)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
@@ -99,7 +99,7 @@ def test_the_tokens_of_the_definition(
     assert engine.executor.capacity.asynchronous_transfers
     watched = Watched(engine)
     assert run(engine, asked()) == wanted
-    assert {one.ticket for one in watched.ended} == set(watched.kinds), "each is told of"
+    assert {one.transfer_id for one in watched.ended} == set(watched.kinds), "each is told of"
     assert set(watched.kinds.values()) == {"store", "load"} and watched.steps_beside > 5
 
 
