@@ -29,7 +29,7 @@ from inflight.report.pictures import kv_by_owner
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.over_time import waiting
-from inflight.simulate.exchange import Link
+from inflight.simulate.disagg import Link
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.workload.workload import Entry, Workload
 

@@ -38,8 +38,7 @@ from inflight.report.draft_pictures import draft_pictures
 from inflight.report.pictures import batch_over_time, kv_by_owner, queue_over_time
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
-from inflight.simulate.acceptance import parse_acceptance
-from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.workload.workload import Entry, Workload
 

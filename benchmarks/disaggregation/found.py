@@ -17,8 +17,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, prompt_seconds, traffic_of
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
-from inflight.simulate.exchange import Link
-from inflight.simulate.handover import AFTER, Handover
+from inflight.simulate.disagg import AFTER, Handover, Link
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import parse_lengths
 

@@ -9,7 +9,7 @@ from benchmarks.disaggregation.found import Search, Shape, alone
 from benchmarks.disaggregation.shapes import LINKS, PUBLISHED, Published
 from benchmarks.results import table
 from inflight.planning.layouts import LayoutNeed
-from inflight.simulate.handover import Handover
+from inflight.simulate.disagg import Handover
 
 FASTEST = max(LINKS.values())
 AS_PUBLISHED = Handover("first", "prefill")  # blocks travel while prompts are computed; the first token is the prompt's

@@ -14,8 +14,7 @@ from simulate.setups import MODEL
 from inflight.cli import call
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.features import Features
-from inflight.simulate.fitted import FittedModel, Provenance
-from inflight.simulate.fitting import normalized
+from inflight.simulate.fitted import FittedModel, Provenance, normalized
 from inflight.simulate.steps import Step
 
 HYBRID = Path(__file__).parents[1] / "models/published/qwen3.5-27b.json"

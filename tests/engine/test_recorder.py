@@ -46,8 +46,7 @@ from inflight.records.schema import (
     read_records,
     values_of,
 )
-from inflight.simulate.acceptance import parse_acceptance
-from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import COMPARED, Replay, replay
 from inflight.simulate.simulation import Setup as SimulationSetup

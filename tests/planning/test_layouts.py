@@ -30,7 +30,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import Tiers
 from inflight.planning.sizing import LayoutsAsked, Question, TrialRunner, candidate_for, traffic_of
 from inflight.planning.text import as_text
-from inflight.simulate.exchange import Link
+from inflight.simulate.disagg import Link
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine

@@ -16,7 +16,7 @@ from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
 from inflight.planning.machine import Hardware
 from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, packing
-from inflight.simulate.split import SplitError
+from inflight.simulate.tensor_parallel import SplitError
 
 PUBLISHED = Path(__file__).parents[1] / "models/published"
 MODELS = st.sampled_from(["llama-3-8b", "llama-3-70b", "llama-2-7b", "qwen3-0.6b", "mixtral-8x7b"])

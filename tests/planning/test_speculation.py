@@ -14,8 +14,7 @@ from inflight.planning.plan import Plan, PlanError, plan
 from inflight.planning.sizing import Question
 from inflight.planning.speculation import SpeculationOutlook
 from inflight.planning.text import as_text
-from inflight.simulate.acceptance import parse_acceptance
-from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 
 from .builders import Linear, drawn, machine
 

@@ -9,7 +9,7 @@ import pytest
 
 from inflight.config.setting import SettingsError
 from inflight.records.schema import RecordError
-from inflight.simulate.acceptance import FEWEST, Acceptance, acceptance_of, parse_acceptance, pass_seconds_of
+from inflight.simulate.drafting import FEWEST, Acceptance, acceptance_of, parse_acceptance, pass_seconds_of
 
 
 def test_drafts_are_right_as_often_as_was_said() -> None:

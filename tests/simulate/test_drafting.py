@@ -12,10 +12,9 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.sequence import SequenceView
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.records.schema import read_records
-from inflight.simulate.acceptance import parse_acceptance
-from inflight.simulate.drafting import SimulatedDrafter, SimulatedDrafts
+from inflight.simulate.compare import compare
+from inflight.simulate.drafting import SimulatedDrafter, SimulatedDrafts, parse_acceptance
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.modelled import compare
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload

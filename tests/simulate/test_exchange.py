@@ -6,7 +6,7 @@ import math
 
 from inflight.core.types.peers import PeerPlace, giving_place
 from inflight.core.types.plan import EarlySend, Transfer
-from inflight.simulate.exchange import HOLD_SECONDS, TIMEOUT_SECONDS, Exchange, ExchangeSide, Link
+from inflight.simulate.disagg import HOLD_SECONDS, TIMEOUT_SECONDS, Exchange, ExchangeSide, Link
 
 LINK = Link(bytes_per_token=1e6, gbps=8.0, setup_s=0.004)  # a block of 16 tokens takes 16 ms
 EXPORT = "e"

@@ -18,9 +18,8 @@ from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.state_slots import StateSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
-from inflight.simulate.exchange import Link
+from inflight.simulate.disagg import Handover, Link
 from inflight.simulate.fast_forward import TOKEN, FastForward
-from inflight.simulate.handover import Handover
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload
 

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from inflight.core.types.features import Features
-from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
-from inflight.simulate.fitting import fit, held_out_errors, normalized
+from inflight.simulate.fitted import (
+    FittedModel,
+    NoisyModel,
+    Provenance,
+    StepModelError,
+    fit,
+    held_out_errors,
+    normalized,
+)
 from inflight.simulate.steps import Step, Timed, errors_of, kind_of, rounds
 
 TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)

@@ -11,9 +11,8 @@ from core.builders import request
 
 from benchmarks.comparison import steady
 from inflight.records.schema import RecordError, of_kind, read_records
-from inflight.simulate import exchange
-from inflight.simulate.exchange import Link
-from inflight.simulate.handover import AFTER, Asks, FirstToken, Handover, for_decode, for_prefill
+from inflight.simulate import disagg
+from inflight.simulate.disagg import AFTER, Asks, FirstToken, Handover, Link, for_decode, for_prefill
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, best_split, simulate
 from inflight.workload.workload import Entry, Workload
@@ -117,7 +116,7 @@ def test_a_link_that_is_slower_than_the_steps_holds_layers_up_as_it_does_chunks(
 
 
 def test_a_link_that_is_too_slow_costs_the_computation_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(disagg, "TIMEOUT_SECONDS", 0.2)
     run = simulate(Workload((Entry(0.0, 40, 4),), "one"), Setup(pool(model=Affine()), pool(model=Affine()), LINK))
     (seen,) = run.observations
     assert list(seen.token_times) == pytest.approx([0.05 + 0.2 + 0.05 + 0.011 * token for token in range(4)])
@@ -171,7 +170,7 @@ def test_the_best_split_is_searched() -> None:
 
 def test_each_pool_scales_by_its_own_queue() -> None:
     """Long prompts make more of the first, long answers more of the second."""
-    from inflight.simulate.scaled_pool import Scaling
+    from inflight.simulate.replicas import Scaling
 
     def most(entries: tuple[Entry, ...]) -> list[int]:
         prefill = pool(scaling=Scaling(4, 1.0), max_rows=4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from inflight.simulate.fitting import nnls
+from inflight.simulate.fitted import nnls
 
 
 def test_it_finds_what_made_the_target() -> None:

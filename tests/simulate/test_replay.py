@@ -11,8 +11,8 @@ import pytest
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.records.schema import RecordError, of_kind, read_records
-from inflight.simulate.modelled import compare
-from inflight.simulate.recorded_settings import recorded_settings
+from inflight.simulate.compare import compare
+from inflight.simulate.recorded_run import recorded_settings
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, simulate
 from inflight.workload.workload import Workload

@@ -15,11 +15,10 @@ from inflight.core.types.plan import Capacity
 from inflight.models.known import known_model, read_model
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Attention, ModelSpec
-from inflight.simulate.efficiency import Case, all_reduce_seconds, efficiencies
 from inflight.simulate.hardware import data_sheets, find_gpu
-from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.roofline import KINDS, Case, Roofline, all_reduce_seconds, efficiencies
 from inflight.simulate.simulation import Pool, Setup, simulate
-from inflight.simulate.split import SplitError, fewest_kv_heads
+from inflight.simulate.tensor_parallel import SplitError, fewest_kv_heads
 from inflight.workload.workload import Entry, Workload
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).

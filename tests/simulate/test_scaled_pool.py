@@ -10,7 +10,7 @@ import pytest
 
 from inflight.routing.autoscaling import DOWN_SECONDS, UP_SECONDS
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.scaled_pool import Scaled, Scaling
+from inflight.simulate.replicas import Scaled, Scaling
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload
 

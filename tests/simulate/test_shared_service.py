@@ -22,8 +22,7 @@ from inflight.records.schema import of_kind, read_records
 from inflight.routing.router import Router
 from inflight.simulate.cluster import Cluster
 from inflight.simulate.replay import replay
-from inflight.simulate.replica import Replica
-from inflight.simulate.routed_pool import RoutedPool
+from inflight.simulate.replicas import Replica, RoutedPool
 from inflight.simulate.simulation import Requests, Setup, _replica, simulate
 from inflight.workload.workload import Entry, Workload
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from inflight.records.schema import RecordError, read_records
-from inflight.simulate import folder as folders
-from inflight.simulate.folder import Folder
+from inflight.simulate import transfers
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Pool, Setup, simulate
-from inflight.simulate.timed_transfers import TransferRate
+from inflight.simulate.transfers import Folder, TransferRate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import Affine, chat, pool
@@ -68,7 +67,7 @@ def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
 def test_replicas_see_what_others_have_written_after_a_while() -> None:
     two = kept(pool(model=Affine(), num_blocks=20, replicas=2))
     soon = simulate(prompts(1, 1, gap=9.0), Setup(two)).observations
-    late = simulate(prompts(1, 1, gap=folders.LOOK_SECONDS + 2), Setup(two)).observations
+    late = simulate(prompts(1, 1, gap=transfers.LOOK_SECONDS + 2), Setup(two)).observations
     assert (soon[1].cached_tokens, late[1].cached_tokens) == (0, 192)
 
 

@@ -1,6 +1,6 @@
 """Options that say how often drafts are right where nothing is computed: of `simulate` and `plan`.
 
-Knows which of them go together; what they rest on, `simulate.acceptance` knows.
+Knows which of them go together; what they rest on, `simulate.drafting` knows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError, option
 from inflight.config.speculation import DraftKind
 from inflight.records.schema import of_kind, read_records
-from inflight.simulate.acceptance import Acceptance, acceptance_of, parse_acceptance, pass_seconds_of
-from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.drafting import Acceptance, SimulatedDrafts, acceptance_of, parse_acceptance, pass_seconds_of
 
 _NAMES = ("speculation_acceptance", "speculation_record", "speculation_draft_ms")
 

@@ -17,11 +17,9 @@ from inflight.config.setting import SettingsError, option
 from inflight.planning.machine import Machine
 from inflight.planning.simulation import Tiers
 from inflight.planning.sizing import LayoutsAsked
-from inflight.simulate.efficiency import network_gbps
-from inflight.simulate.exchange import Link
-from inflight.simulate.folder import Folder
-from inflight.simulate.handover import Handover
-from inflight.simulate.timed_transfers import TransferRate
+from inflight.simulate.disagg import Handover, Link
+from inflight.simulate.roofline import network_gbps
+from inflight.simulate.transfers import Folder, TransferRate
 
 _POSITIVE = {
     "transfer_gbps": "gigabits per second",

@@ -27,9 +27,9 @@ from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
-from inflight.simulate.efficiency import network_gbps
 from inflight.simulate.fitted import FittedModel, NoisyModel, Size
 from inflight.simulate.hardware import ITEM_BYTES, find_gpu, read_hardware_file
+from inflight.simulate.roofline import network_gbps
 from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 

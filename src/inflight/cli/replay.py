@@ -14,7 +14,7 @@ from inflight.config.setting import SettingsError
 from inflight.counted import counted
 from inflight.records.json_text import json_text
 from inflight.records.schema import RecordError, of_kind, read_records
-from inflight.simulate.modelled import Comparison, compare
+from inflight.simulate.compare import Comparison, compare
 from inflight.simulate.replay import Outcome, replay
 from inflight.simulate.sources import read_step_model
 

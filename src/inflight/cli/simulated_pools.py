@@ -16,9 +16,8 @@ from inflight.cli.options import declared
 from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
 from inflight.routing.registry import OPTIONS, ROUTERS
-from inflight.simulate.exchange import Link
-from inflight.simulate.handover import Handover
-from inflight.simulate.scaled_pool import START_SECONDS, Scaling
+from inflight.simulate.disagg import Handover, Link
+from inflight.simulate.replicas import START_SECONDS, Scaling
 from inflight.simulate.simulation import Pool, Setup
 
 SETUP_MS = 1.0  # of a transfer between pools

@@ -19,8 +19,7 @@ from inflight.config.setting import SettingsError, option
 from inflight.core.types.plan import Capacity
 from inflight.execution.tiers.disk_rates import DiskRates, measured_rates
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.folder import Folder
-from inflight.simulate.timed_transfers import TransferRate
+from inflight.simulate.transfers import Folder, TransferRate
 
 DEFAULT_GIB = 10.0
 DISK_SETUP_MS = 0.2  # of a transfer: threads are told, files are opened

@@ -17,7 +17,7 @@ from inflight.config.engine import placed
 from inflight.core.types.tier_counts import TierCounts
 from inflight.counted import counted
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.simulate.scaled_pool import Scaled
+from inflight.simulate.replicas import Scaled
 from inflight.simulate.simulation import Setup, Simulation
 from inflight.workload.workload import Workload
 

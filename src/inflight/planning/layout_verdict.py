@@ -15,7 +15,7 @@ from inflight.planning.layouts import APART, CHUNKED, LayoutNeed
 from inflight.planning.simulation import Pools, Tiers, Trial
 from inflight.planning.traffic import Traffic
 from inflight.planning.wording import how_broken
-from inflight.simulate.exchange import Link
+from inflight.simulate.disagg import Link
 
 WORTH = 0.03  # of GPUs or of rate: less is noise of trials as short as these
 NOTICED = 0.2  # of a promise on TTFT that a transfer takes

@@ -23,8 +23,7 @@ from inflight.planning.simulation import Pools, Tiers, Trial
 from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for, whole_engines
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
-from inflight.simulate.exchange import Link
-from inflight.simulate.handover import AFTER, Handover
+from inflight.simulate.disagg import AFTER, Handover, Link
 
 WHOLE, CHUNKED, APART = "whole prompts", "chunked", "prefill and decode apart"
 MOST_ENGINES = 4  # of a split that is simulated; larger pools are multiples of it

@@ -15,13 +15,12 @@ from inflight.core.types.kv_groups import max_blocks, max_sequence_tokens
 from inflight.core.types.plan import Capacity
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
-from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
-from inflight.simulate.roofline import Roofline
+from inflight.simulate.roofline import Case, Roofline
 from inflight.simulate.sources import known_of
-from inflight.simulate.split import SplitError, check_split
 from inflight.simulate.steps import StepModel
+from inflight.simulate.tensor_parallel import SplitError, check_split
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing

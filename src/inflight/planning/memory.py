@@ -16,7 +16,7 @@ from inflight.models.layer_weights import adapter_parameters, kinds_of_layers, m
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
-from inflight.simulate.split import caches, check_split
+from inflight.simulate.tensor_parallel import caches, check_split
 
 GIB = 2**30
 # Of the memory on the data sheet that an engine takes; the rest is left to the driver and to fragmentation.

@@ -18,14 +18,12 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
+from inflight.simulate.disagg import AFTER, Handover, Link
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.exchange import Link
-from inflight.simulate.folder import Folder
-from inflight.simulate.handover import AFTER, Handover
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
 from inflight.simulate.steps import StepModel
-from inflight.simulate.timed_transfers import TransferRate
+from inflight.simulate.transfers import Folder, TransferRate
 from inflight.workload.contents import Contents
 from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload

@@ -25,9 +25,8 @@ from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Pools, Tiers, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
+from inflight.simulate.disagg import AFTER, Handover, Link
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.exchange import Link
-from inflight.simulate.handover import AFTER, Handover
 from inflight.simulate.steps import StepModel
 
 POOLED = 3  # replicas that are simulated together

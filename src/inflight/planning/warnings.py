@@ -19,7 +19,7 @@ from inflight.planning.sizing import Candidate, Question, prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.planning.wording import how_broken
 from inflight.simulate.roofline import Roofline
-from inflight.simulate.split import fewest_kv_heads
+from inflight.simulate.tensor_parallel import fewest_kv_heads
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices

@@ -25,8 +25,17 @@ from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.records.checked import converted
-from inflight.simulate.fitted import FittedModel, Provenance, Size, StepModelError
-from inflight.simulate.fitting import fit, median_ratio, nnls, normalized, scaled
+from inflight.simulate.fitted import (
+    FittedModel,
+    Provenance,
+    Size,
+    StepModelError,
+    fit,
+    median_ratio,
+    nnls,
+    normalized,
+    scaled,
+)
 from inflight.simulate.profile_run import Design, ProfileRun, Traffic
 from inflight.simulate.sources import machine
 from inflight.simulate.steps import Step, equal_steps, errors_of, noise_of, rounds

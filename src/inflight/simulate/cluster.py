@@ -1,16 +1,11 @@
-"""Several simulated engines behind a router, in order of their times; one engine is a cluster of one.
+"""Run several simulated engines behind a router, in the order of their times; one engine is a cluster of one.
 
-Three things happen: a step's events are told, a request comes, a replica steps. Whichever is earliest happens next, at
-equal times in this order, so that an answer's end can bring the next request before the next step is planned. Before
-them, now and then, replicas that share tenants are told what the others gave, and replicas are added and taken away
-where they scale.
+The earliest of three things happens next, and at equal times in this order: the events of a step are delivered, a
+request arrives, a replica steps. So the end of an answer can bring the next request before the next step is planned.
+Before these, replicas that share tenants exchange their usage, and pools that scale add and remove replicas.
 
-With `decode`, requests are in two parts (`handover`): an engine of the first pool computes the prompt, one of the
-second pool takes its blocks over (`exchange`) and answers. What passes between the two is the core's own: transfers of
-what is computed, and of what is awaited. Splitwise (arXiv 2311.18677) and DistServe (arXiv 2401.09670) describe the
-scheme.
-
-Knows workloads, replicas, routers and links; not what steps cost, and not what figures mean.
+With a decode pool, an engine of the first pool computes the prompt, and one of the second pool loads its blocks and
+generates (`disagg`), as in Splitwise (arXiv 2311.18677) and DistServe (arXiv 2401.09670).
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.core.tenants.service import PERIOD_SECONDS, Service, elsewhere
@@ -26,15 +21,45 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
 from inflight.routing.routed_request import RoutedRequest
-from inflight.simulate.exchange import Exchange, ExchangeSide
-from inflight.simulate.handover import AFTER, Handover, for_decode, for_prefill
-from inflight.simulate.ready_line import ReadyLine
-from inflight.simulate.replica import Replica
-from inflight.simulate.routed_pool import RoutedPool
-from inflight.simulate.scaled_pool import ScaledPool
+from inflight.simulate.disagg import AFTER, Exchange, ExchangeSide, Handover, for_decode, for_prefill
+from inflight.simulate.replicas import Replica, RoutedPool, ScaledPool
 from inflight.workload.observation_collector import EngineFault, ObservationCollector
 from inflight.workload.pacing import Pacer
 from inflight.workload.workload import Workload
+
+
+class ReadyLine:
+    """A heap whose entries are replaced, not changed: of each replica the last one counts."""
+
+    def __init__(self, replicas: Sequence[Replica]):
+        self._places: dict[int, int] = {}
+        self._heap: list[tuple[float, int, int, Replica]] = []
+        self._last: list[int] = []  # number of each one's entry that counts
+        for one in replicas:
+            self.join(one)
+
+    def join(self, replica: Replica) -> None:
+        """It has nothing to do yet."""
+        self._places[id(replica)] = len(self._last)
+        self._last.append(0)
+
+    def changed(self, replica: Replica) -> None:
+        """When it is ready may be another time now."""
+        place, ready = self._places[id(replica)], replica.ready
+        self._last[place] += 1
+        if ready is not None:
+            heapq.heappush(self._heap, (ready, place, self._last[place], replica))
+
+    def next_time(self) -> float:
+        """When the first one is ready; infinite where none has work."""
+        heap, last = self._heap, self._last
+        while heap and heap[0][2] != last[heap[0][1]]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def take(self) -> Replica:
+        """Out of the line, until it is `changed`: the first one of those that `next_time` is of."""
+        return heapq.heappop(self._heap)[3]
 
 
 @dataclass(slots=True)
@@ -83,7 +108,7 @@ class Cluster:
         self._pacer = Pacer(workload)
         self._collector = ObservationCollector(workload)
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
-        self._transfer_ids = itertools.count()
+        self._seq = itertools.count()
         self._next_exchange = 0.0 if shares_service else math.inf
         self._given: dict[str, Service] = {}  # in the last period, by replica
         self._sent: dict[str, _Sent] = {}
@@ -126,7 +151,7 @@ class Cluster:
             self._sent[request_id].tokens += len(times)
             self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
         if events:
-            heapq.heappush(self._pending, (replica.now, next(self._transfer_ids), replica, events))
+            heapq.heappush(self._pending, (replica.now, next(self._seq), replica, events))
 
     def _exchange_service(self, now: float) -> None:
         """As whoever stands before replicas does: with the question what each gave goes what the others had given."""

@@ -1,18 +1,92 @@
-"""Simulated drafts: right as often as it was said (`acceptance`), whoever makes them.
-
-Knows core's protocol of drafters, and that every token of a simulated answer is TOKEN. Whether anybody is drafted for,
-core decides, as in a real engine.
-"""
+"""Simulated drafts: how often they are accepted, and the drafter that makes them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
-from inflight.simulate.acceptance import Acceptance
+from inflight.records.drafts import DraftCounts, verified
+from inflight.records.schema import RecordError, StepRecord
 from inflight.simulate.fast_forward import TOKEN
+
+_MASK = (1 << 64) - 1
+FEWEST = 20  # drafts that a position must have had to tell its chance
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """chances: of the first draft of a step, of the second if the first is right, …; the last one's holds for all
+    behind it. source: what they rest on, in words."""
+
+    chances: tuple[float, ...]
+    source: str
+
+    def chance(self, place: int) -> float:
+        """Of the draft at this place (from 0), if those before it are right."""
+        return self.chances[min(place, len(self.chances) - 1)]
+
+    def right(self, seed: int, sequence: int, position: int, place: int) -> bool:
+        """Whether a draft of the token at `position` of a sequence is right, at this place among its step's."""
+        return _uniform(seed, sequence, position) < self.chance(place)
+
+    def accepted(self, seed: int, sequence: int, position: int, drafts: int) -> int:
+        """How many of so many drafts are right, of which the first is of the token at `position`."""
+        place = 0
+        while place < drafts and self.right(seed, sequence, position + place, place):
+            place += 1
+        return place
+
+
+def parse_acceptance(text: str) -> Acceptance:
+    """A chance from 0 to 1, or several with commas, by position. Raises SettingsError."""
+    try:
+        chances = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        chances = ()
+    if not chances or not all(0 <= chance <= 1 for chance in chances):
+        raise SettingsError(
+            f"--speculation-acceptance is {text!r}; give the chance that a draft is right if those before it are, from "
+            "0 to 1, or one for each position with commas, such as 0.8,0.7,0.6."
+        )
+    return Acceptance(chances, f"as set: {text}")
+
+
+def acceptance_of(steps: Sequence[StepRecord], source: str) -> Acceptance:
+    """As it was in the steps of a record. source: its name. Raises RecordError."""
+    counts = DraftCounts.of(steps)
+    enough = takewhile(lambda one: one.reached >= FEWEST, counts.positions())
+    chances = tuple(one.accepted / one.reached for one in enough)
+    if not chances:
+        raise RecordError(
+            f"{source} tells of {counts.tokens:,} drafts, too few to say how often they are right; give a record of a "
+            f"run with speculation, with at least {FEWEST} of them."
+        )
+    return Acceptance(chances, f"{counts.tokens:,} drafts of {source}")
+
+
+def pass_seconds_of(steps: Sequence[StepRecord]) -> float:
+    """What executors took in them to make one more draft for every row that had any; 0 where they made none."""
+    drafted = (step for step in steps if "draft_seconds" in step)
+    passes = sum(max((one.drafts for one in verified(step)), default=0) for step in drafted)
+    seconds = sum(step.get("draft_seconds", 0.0) for step in steps)
+    return seconds / passes if passes else 0.0
+
+
+def _uniform(seed: int, sequence: int, position: int) -> float:
+    """In [0, 1), by the finalizer of splitmix64 over the three."""
+    value = seed & _MASK
+    for part in (sequence, position):
+        value = (value ^ (part + 0x9E3779B97F4A7C15 + (value << 6 & _MASK) + (value >> 2))) & _MASK
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+        value ^= value >> 31
+    return (value >> 11) / (1 << 53)
+
 
 WRONG = TOKEN + 1
 

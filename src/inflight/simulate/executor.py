@@ -18,7 +18,7 @@ from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan, SteadyDecodes
 from inflight.simulate.fitted import NoisyModel
 from inflight.simulate.steps import StepModel
-from inflight.simulate.timed_transfers import TimedTransfers
+from inflight.simulate.transfers import TimedTransfers
 
 _TOKENS = (TOKEN,)
 

@@ -41,9 +41,7 @@ from inflight.records.schema import (
     of_kind,
     values_of,
 )
-from inflight.simulate.recorded_drafts import RecordedDrafts
-from inflight.simulate.recorded_requests import Recall, rebuilt
-from inflight.simulate.recorded_settings import recorded_scheduler, recorded_settings
+from inflight.simulate.recorded_run import Recall, RecordedDrafts, rebuilt, recorded_scheduler, recorded_settings
 
 Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves", "adapter_loads"]
 

@@ -32,18 +32,22 @@ from inflight.routing.registry import make_router
 from inflight.routing.router import Router
 from inflight.routing.serving_costs import ServingCosts
 from inflight.simulate.cluster import Cluster, DecodePool
+from inflight.simulate.disagg import AFTER, Exchange, ExchangeSide, Handover, Link
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
-from inflight.simulate.exchange import Exchange, ExchangeSide, Link
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.fast_forward_ahead import FastForwardAhead
-from inflight.simulate.folder import Folder, FolderContents, SimulatedFolder
-from inflight.simulate.handover import AFTER, Handover
-from inflight.simulate.replica import Replica, ReplicaFigures
-from inflight.simulate.routed_pool import RoutedPool
-from inflight.simulate.scaled_pool import Scaled, ScaledPool, Scaling
+from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, Scaled, ScaledPool, Scaling
 from inflight.simulate.steps import StepModel
-from inflight.simulate.timed_transfers import HostCopies, SimulatedPlace, TimedTransfers, TransferRate
+from inflight.simulate.transfers import (
+    Folder,
+    FolderContents,
+    HostCopies,
+    SimulatedFolder,
+    SimulatedPlace,
+    TimedTransfers,
+    TransferRate,
+)
 from inflight.workload.contents import Contents
 from inflight.workload.driving import core_request
 from inflight.workload.workload import Workload

@@ -26,8 +26,7 @@ import msgspec
 from inflight.core.types.features import Features
 from inflight.records.checked import Count, Malformed, Seconds, Time, converted, decoded
 from inflight.records.schema import header_of, of_kind, read_records, values_of
-from inflight.simulate.fitted import FittedModel, Provenance, Size, StepModelError
-from inflight.simulate.fitting import MIN_STEPS, fit, held_out_errors
+from inflight.simulate.fitted import MIN_STEPS, FittedModel, Provenance, Size, StepModelError, fit, held_out_errors
 from inflight.simulate.steps import Step, rounds, timed_steps
 
 _LOOK = 1 << 16  # bytes of a file's beginning that distinguish a record from a step model

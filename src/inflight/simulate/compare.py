@@ -1,8 +1,8 @@
-"""A record against a step model: how far off its seconds are, and what that does to the times of whole answers.
+"""Compare a record with a step model: errors of its steps, and what they do to the times of whole requests.
 
-The recorded requests are offered again at their recorded times to the recorded settings, with answers as long as they
-were, on the model's seconds; drafts are right as often as they were. Arrivals are taken as they came: where a client
-waited for answers before it sent more, its times would have moved with the model's, and here they do not.
+The recorded requests are offered again at their recorded times, with the recorded settings and output lengths, on the
+model's seconds; drafts are accepted as often as they were. Arrivals are not moved, although a client that waits for
+answers would have sent later requests at other times.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, summarize
 from inflight.records.drafts import DraftCounts
 from inflight.records.schema import Records, RequestRecord, header_of, of_kind
-from inflight.simulate.acceptance import acceptance_of, pass_seconds_of
-from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
+from inflight.simulate.drafting import SimulatedDrafts, acceptance_of, pass_seconds_of, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.recorded_requests import Recall, rebuilt
-from inflight.simulate.recorded_settings import RecordedSettings, recorded_settings
+from inflight.simulate.recorded_run import Recall, RecordedSettings, rebuilt, recorded_settings
 from inflight.simulate.replay import Replay
 from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver

@@ -1,26 +1,168 @@
-"""Simulated replicas of which there are as many as their queues make: by the rule of real ones (`routing.autoscaling`).
-
-Every second each replica that serves tells how long a newcomer would wait. One that is wanted takes time to start, with
-an empty cache; one that is not is sent nothing more, and is gone when what it has is answered. Of those that may go the
-ones that still start go first, then the youngest. What a replica takes up it takes up from when it was wanted until it
-is gone. Knows replicas, their router and queues; not what else happens.
-"""
+"""Simulated replicas: one engine on a virtual clock, pools of them behind a router, and pools that scale."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.tenants.service import Service
+from inflight.core.types.events import Event
+from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
+from inflight.engine.loop import EngineLoop
 from inflight.routing.autoscaling import TELL_SECONDS, ReplicaTarget
 from inflight.routing.replica_queue import ReplicaQueue
 from inflight.routing.routed_request import RoutedRequest
 from inflight.routing.router import Router
 from inflight.routing.serving_costs import ServingCosts
-from inflight.simulate.replica import Replica
-from inflight.simulate.routed_pool import RoutedPool
+from inflight.simulate.disagg import ExchangeSide
+from inflight.simulate.executor import ForeseenSteps, SimulatedExecutor
+from inflight.simulate.fast_forward import FastForward
+from inflight.simulate.transfers import TimedTransfers
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFigures:
+    """What a replica did. busy: seconds of steps. last: its counts at the end."""
+
+    steps: int
+    busy: float
+    last: Snapshot
+
+
+class Replica:
+    def __init__(
+        self,
+        loop: EngineLoop,
+        executor: SimulatedExecutor,
+        skips: FastForward | None = None,
+        peers: ExchangeSide | None = None,
+    ):
+        """skips: the loop's scheduler, where it leaves out what is foreseen; None: every plan is whole. peers: what it
+        exchanges with others."""
+        self.peers = peers
+        self._skips = skips
+        self._ends = array("d")  # of all steps so far, where some tokens come without events
+        self._loop = loop
+        self._executor = executor
+        self._wake: float | None = None  # it has work, and may not start before
+        self._foreseen: ForeseenSteps | None = None  # its next steps, unless something comes
+
+    @property
+    def now(self) -> float:
+        return self._loop.clock.now()
+
+    @property
+    def ready(self) -> float | None:
+        """When something may happen here that is not foreseen, if nothing comes before: its next step begins, behind
+        those that are all alike. None while it has nothing to do."""
+        if self._loop.idle:
+            return None
+        if self._wake is not None:
+            return self._wake
+        if self._executor.awaits_transfer and self._executor.timed is not None:
+            end = self._executor.timed.next_end
+            return None if math.isinf(end) else max(end, self.now)
+        if self._foreseen is None and self._skips is not None and (coming := self._skips.steady_decodes()) is not None:
+            self._foreseen = self._executor.foresee(coming, self.now)
+        return self.now if self._foreseen is None else self._foreseen.times[-1]
+
+    def add(self, request: Request, at: float) -> None:
+        """Raises RequestRefused. Steps that began before it came were taken without it."""
+        if self._foreseen is not None:
+            self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
+        self._loop.clock.wait_until(at)
+        self._wake = None
+        self._executor.awaits_transfer = False
+        self._loop.add(request)
+
+    def exchange_service(self, elsewhere: Service) -> Service:
+        return self._loop.exchange_service(elsewhere)
+
+    def step(self) -> list[Event]:
+        """Events of the next step, whose time is `now` afterwards; none of those that are foreseen, and where it turns
+        out that it must wait."""
+        if self._foreseen is not None:
+            self._take_foreseen(len(self._foreseen.seconds))
+            return []
+        if self._wake is not None:
+            self._loop.clock.wait_until(self._wake)
+            self._wake = None
+        if self._executor.timed is not None:
+            self._take_transferred(self._executor.timed)
+        result = self._loop.advance()
+        if isinstance(result, WaitUntil):
+            self._wake = result.time
+            return []
+        if self._executor.awaits_transfer:  # nothing was computed
+            return []
+        if self._skips is not None:
+            self._ends.append(self.now)
+        return result
+
+    def _take_transferred(self, timed: TimedTransfers) -> None:
+        """What has ended since the last step; where nothing else can be done, the next that ends is waited for."""
+        if self._executor.awaits_transfer:
+            self._loop.clock.wait_until(timed.next_end)
+            self._executor.awaits_transfer = False
+        if timed.next_end <= self.now:
+            self._loop.take_transferred()
+
+    def _take_foreseen(self, steps: int) -> None:
+        """The first so many of them."""
+        foreseen, self._foreseen = self._foreseen, None
+        assert foreseen is not None and self._skips is not None
+        self._executor.compute(foreseen, steps)
+        if steps:
+            times = foreseen.times[: steps + 1]
+            self._loop.clock.wait_until(times[-1])
+            self._skips.fast_forward(times)
+            self._ends.extend(times[1:])
+
+    def tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Those that came without events, of requests of which the next event is due: (request id, times)."""
+        if self._skips is not None:
+            for one in self._skips.drain_tokens():
+                yield one.request_id, self._ends[one.first : one.last]
+
+    def close(self) -> None:
+        """Its record is whole, and what was to be kept of it is; raises what the record's file failed with."""
+        while self._executor.timed is not None and self.ready is not None:
+            self.step()
+        self._loop.close()
+        if self._loop.watcher_fault is not None:
+            raise self._loop.watcher_fault
+
+    @property
+    def extrapolated(self) -> dict[str, int]:
+        return self._executor.extrapolated
+
+    def figures(self) -> ReplicaFigures:
+        return ReplicaFigures(self._executor.steps, self._executor.busy, self._loop.snapshot())
+
+
+class RoutedPool:
+    def __init__(self, replicas: Sequence[Replica], router: Router):
+        """router: it knows each by its number."""
+        self.replicas = list(replicas)
+        self._router = router
+
+    def send(self, request: Request, routed: RoutedRequest) -> Replica:
+        """The replica that gets it, which is to be told."""
+        return self.replicas[int(self._router.send(routed).name)]
+
+    def first_token(self, request_id: str) -> None:
+        self._router.first_token(request_id)
+
+    def ended(self, request_id: str, now: float, output_tokens: int | None = None) -> None:
+        """output_tokens: of its answer, where it came to its end."""
+        self._router.ended(request_id, output_tokens)
+
 
 START_SECONDS = 60.0
 

@@ -1,7 +1,4 @@
-"""A model split over the GPUs of one replica by tensor parallelism: what each holds of its caches.
-
-Knows heads and how they are dealt out; no time and no memory's size.
-"""
+"""A model split over the GPUs of one replica by tensor parallelism: the cache that each GPU holds."""
 
 from __future__ import annotations
 

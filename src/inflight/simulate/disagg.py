@@ -1,23 +1,58 @@
-"""Keys and values between simulated engines: which blocks of prompts are held for whom, and when they have come over.
-
-Each engine has a side of it, which is a place of its transfers: what the core sends is held there, by the rules of the
-real exchange (`execution.kv_exchange`): until somebody has taken it, HOLD_SECONDS long, and half of the blocks at most,
-the oldest giving way; what the core receives ends when the last of its blocks has come, or fails. A sender's link
-carries one piece after the other: blocks of a chunk go as soon as the chunk is computed and somebody waits for them; of
-one who waits already they go layer by layer while it is, and count once the core has handed them over. Knows links and
-names; not who computes what.
-"""
+"""Disaggregated prefill and decode: requests in two parts, and the KV transfers between simulated engines."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from inflight.core.types.peers import export_of, is_of_peers, peer_of
+from inflight.core.types.peers import KVHandover, PeerPlace, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
-from inflight.simulate.timed_transfers import TransferRate
+from inflight.core.types.request import Request
+from inflight.simulate.transfers import TransferRate
+
+Asks = Literal["after", "first"]
+FirstToken = Literal["decode", "prefill"]
+
+_PROMPT = "prompt of "
+_SOMEWHERE = ("prefill", 1)  # an address, which nobody calls
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """asks: when the decode engine is asked: after the prompt is computed, as behind a router, or first, so that blocks
+    travel while it is. first_token: whose the client sees: the decode engine's, as with this engine's servers, or that
+    of the prefill engine, as DistServe's (arXiv 2401.09670) and Splitwise's (arXiv 2311.18677)."""
+
+    asks: Asks = "after"
+    first_token: FirstToken = "decode"
+
+    def ends_with_prompt(self, request: Request) -> bool:
+        """Whether the prefill engine's token is the whole answer."""
+        length, most = request.forced_output_tokens, request.params.max_tokens
+        return self.first_token == "prefill" and (length == 1 or most == 1)
+
+
+AFTER = Handover()
+
+
+def for_prefill(request: Request) -> Request:
+    """The prompt and one token, whose blocks are held for whoever asks for them."""
+    return replace(
+        request,
+        request_id=_PROMPT + request.request_id,
+        params=replace(request.params, max_tokens=1, min_tokens=0),
+        forced_output_tokens=1,
+        handover=KVHandover(give=request.request_id),
+    )
+
+
+def for_decode(request: Request) -> Request:
+    """All of it, with the place where its prompt is."""
+    return replace(request, handover=KVHandover(take=PeerPlace(*_SOMEWHERE, request.request_id)))
+
 
 HELD_SHARE = 0.5  # of a sender's blocks
 HOLD_SECONDS = 60.0  # for which an export stays after its last block

@@ -1,0 +1,215 @@
+"""Rebuild a recorded run: its settings and scheduler, its requests and its drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any
+
+import msgspec
+
+from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.engine import EngineSettings, EvictionChoice
+from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.estimation.output_length import QUANTILES
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
+from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
+from inflight.core.stopping import StopTextFactory
+from inflight.core.types.adapter import Adapter
+from inflight.core.types.plan import Capacity, Chunk
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import NO_SAMPLING, InvalidSampling, PoolingParams, SamplingParams
+from inflight.records.checked import Malformed, converted, decoded
+from inflight.records.drafts import num_drafts
+from inflight.records.schema import Header, RecordError, RequestRecord, StepRecord, values_of
+
+Depth = Annotated[int, msgspec.Meta(ge=1, le=2)]
+_TABLE = msgspec.json.Decoder(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSettings:
+    capacity: Capacity
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    token_budget: int
+    depth: int
+
+
+class _Sizes(msgspec.Struct):
+    """Of a record's settings those that decide plans, beside capacity and `SchedulingSettings`."""
+
+    prefix_caching: bool
+    watermark: float
+    max_num_batched_tokens: int
+    depth: Depth
+    kv_cache_host: float | None = None
+    kv_eviction: EvictionChoice = "lru"
+
+
+def recorded_settings(header: Header) -> RecordedSettings:
+    """From a record's header. Raises RecordError where it lacks what decides plans, SettingsError."""
+    values, capacity = values_of(header), Capacity(**header["capacity"])
+    if "kv_cache_dir" in values:
+        raise RecordError(
+            f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, and what lay in that folder is "
+            "not in it; record a run without one."
+        )
+    if "role" in values:
+        raise RecordError(
+            f"The record is of an engine with --role {values['role']}, and what its peers had is not in it; record a "
+            "run without one."
+        )
+    try:
+        sizes = converted(values, _Sizes)
+        scheduling = SchedulingSettings.of(**_scheduling(values))
+    except Malformed as fault:
+        raise RecordError(
+            f"The record's header {fault.cause}, which decides plans; record the run again with this version."
+        ) from None
+    engine = EngineSettings(
+        max_num_seqs=capacity.max_rows,
+        max_model_len=capacity.max_model_len,
+        block_size=capacity.block_size,
+        num_blocks=capacity.num_blocks,
+        enable_prefix_caching=sizes.prefix_caching,
+        watermark=sizes.watermark,
+        kv_cache_host=sizes.kv_cache_host,
+        kv_eviction=sizes.kv_eviction,
+    )
+    return RecordedSettings(capacity, engine, scheduling, sizes.max_num_batched_tokens, sizes.depth)
+
+
+def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises Malformed."""
+    given = {name: value for name, value in values.items() if name in SCHEDULING_NAMES}
+    for name in ("lanes", "tenant_weights"):
+        if isinstance(given.get(name), str):
+            given[name] = decoded(_TABLE, given[name].encode())
+    given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
+    given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
+    given.setdefault("speculation", "off")  # nor this, of versions that drafted nothing
+    if given.get("predictor") == QUANTILES.name:
+        del given["predictor"]  # the default, where it is asked at all
+    return given
+
+
+def recorded_scheduler(
+    settings: RecordedSettings, stop_text: StopTextFactory | None = None, speculation: Speculation | None = None
+) -> Scheduler:
+    """A fresh one, as it was in the recorded run."""
+    capacity = settings.capacity
+    rules = make_rules(settings.scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
+    return make_scheduler(
+        capacity, rules, settings.engine, settings.scheduling, stop_text=stop_text, speculation=speculation
+    )
+
+
+class Recall:
+    """Stop texts that end each sample after as many tokens as it had in the record."""
+
+    def __init__(self, requests: Sequence[RequestRecord], reasons: tuple[str, ...] = ("stop",)):
+        """reasons: samples that ended for one of these are ended; others end by themselves, as they did."""
+        self._lengths = {
+            record["request_id"]: iter(
+                [
+                    len(sample["token_ids"]) if sample["finish_reason"] in reasons else None
+                    for sample in record["samples"]
+                ]
+            )
+            for record in requests
+        }
+
+    def __call__(self, of: Request) -> RecalledEnd:
+        return RecalledEnd(next(self._lengths[of.request_id]))  # samples are made in their order
+
+
+class RecalledEnd:
+    def __init__(self, after: int | None):
+        self._after = after
+        self._tokens = 0
+
+    def push(self, token_id: int) -> str | None:
+        self._tokens += 1
+        return "recorded" if self._tokens == self._after else None
+
+
+def rebuilt(record: RequestRecord) -> Request:
+    """The request of a record. Its own stop rules make room for the record's word on where it stopped. Raises
+    RecordError."""
+    params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
+    pooling, adapter = record.get("pooling"), record.get("adapter")
+    try:
+        asked = SamplingParams(**params) if pooling is None else NO_SAMPLING
+        pooled = None if pooling is None else PoolingParams(**pooling)
+    except (TypeError, InvalidSampling) as error:
+        raise RecordError(f"The request {record['request_id']!r} cannot be asked again: {error}") from None
+    if asked.n != len(record["samples"]):
+        raise RecordError(
+            f"The request {record['request_id']!r} asks for {asked.n} samples, but the record has "
+            f"{len(record['samples'])}; record the run again."
+        )
+    return Request(
+        request_id=record["request_id"],
+        prompt_token_ids=tuple(record["prompt_token_ids"]),
+        params=asked,
+        seed=record["seed"],
+        arrival=record["arrival"],
+        lane=record["lane"],
+        tenant=record["tenant"],
+        priority=record["priority"],
+        slo=SLO(**record["slo"]),
+        cache_salt=record["cache_salt"],
+        handed_tokens=record.get("handed_tokens", 0),
+        session=record.get("session", ""),
+        call_marks=tuple(map(tuple, record.get("call_marks", ()))),
+        forced_output_tokens=record.get("forced_output_tokens"),
+        pooling=pooled,
+        second_text_at=record.get("second_text_at"),
+        adapter=None if adapter is None else Adapter(adapter["name"], "", adapter["number"]),
+    )
+
+
+class RecordedDrafts(Speculation):
+    """Speculation with the drafts of a record: those that its steps had."""
+
+    def __init__(self, steps: Sequence[StepRecord]):
+        self._drafts = {
+            (step["step"], chunk["sequence"]): (num_drafts(chunk), tuple(chunk.get("draft_token_ids", ())))
+            for step in steps
+            for chunk in step["chunks"]
+            if num_drafts(chunk)
+        }
+        self._ahead = [_was_ahead(before, step) for before, step in pairwise(steps)]
+        self._held = {step["step"]: set(step.get("held_back", ())) for step in steps}
+        self._due = {step: set(held) for step, held in self._held.items()}
+        for step, sequence in self._drafts:  # none of these has a token in flight
+            self._due[step].add(sequence)
+
+    def __bool__(self) -> bool:
+        return bool(self._drafts) or any(self._held.values())
+
+    def waits(self, step: int) -> bool:
+        return not self._ahead[step - 1]
+
+    def due(self, step: int) -> set[int]:
+        return self._due[step]
+
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> set[int]:
+        return {view.number for view in views}
+
+    def allot(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        of = {view.number: min(room, budget) for view, room in candidates}
+        drafted = [(number, *self._drafts.get((step, number), (0, ()))) for number in of]
+        return [Allotment(number, count, token_ids) for number, count, token_ids in drafted if 0 < count <= of[number]]
+
+
+def _was_ahead(before: StepRecord, step: StepRecord) -> bool:
+    """Whether a step was planned while the one before it was computed."""
+    if "before_commit" in step:
+        return step["before_commit"] < step["step"]
+    return step["planned"] < before["committed"]
