@@ -17,8 +17,7 @@ from inflight.build import Engine, PeersWanted, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
-from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
-from inflight.core.types.peers import PeerPlace
+from inflight.core.types.kv_transfer import KVExchangeOptions, PeerPlace, Role, Way
 from inflight.core.types.request import Request
 from inflight.peer_secret import PeerSecret
 

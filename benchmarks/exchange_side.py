@@ -10,8 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
-from inflight.core.types.peers import PeerPlace, giving_place
+from inflight.core.types.kv_transfer import KVExchangeOptions, PeerPlace, giving_place
 from inflight.core.types.plan import Transfer, TransferKind, Transferred
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription

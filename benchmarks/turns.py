@@ -31,7 +31,7 @@ from benchmarks.comparison import log_line
 from benchmarks.gguf_hybrids import SHAPES, words
 from benchmarks.results import table, write_section
 from benchmarks.served import Server, tree_seconds
-from inflight.core.types.kv_groups import max_blocks
+from inflight.core.types.kv_blocks import max_blocks
 from inflight.counted import counted
 from inflight.execution.kv_groups import kv_groups
 from inflight.models.gguf.gguf_model import GGUFModel

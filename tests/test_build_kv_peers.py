@@ -9,8 +9,8 @@ from execution.kv_exchange.two_exchanges import DESCRIPTION
 
 from inflight.build.kv_peers import PeerIdentity, PeersWanted
 from inflight.config.setting import SettingsError
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
+from inflight.core.types.kv_transfer import KVExchangeOptions
+from inflight.core.types.sampling import Adapter
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
 

@@ -11,7 +11,7 @@ from inflight.build.kv_peers import PeersWanted
 from inflight.build.kv_places import KeptState, KVPlaces, wanted_places
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role
+from inflight.core.types.kv_transfer import KVExchangeOptions, Role
 from inflight.execution.step_activity import StepActivity
 from inflight.peer_secret import PeerSecret
 

@@ -19,7 +19,7 @@ from execution.grammars.schemas import Schema, drawn_schema
 
 from inflight import LLM, SamplingParams, StructuredOutputsParams
 from inflight.build import BUILT_IN
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.text import Tokenizer

@@ -12,8 +12,7 @@ from benchmarks.engine_side import SECRET
 from benchmarks.engine_side import EngineSide as Side
 from inflight.build import PeersWanted, build_engine
 from inflight.config.engine import EngineSettings
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
-from inflight.core.types.peers import KVHandover
+from inflight.core.types.kv_transfer import KVExchangeOptions, KVHandover
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge

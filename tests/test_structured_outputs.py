@@ -24,9 +24,8 @@ from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.speculation.forced import ForcedDrafts
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.sampling import InvalidSampling
+from inflight.core.types.sampling import Grammar, InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend

@@ -16,7 +16,7 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.legs import told
 from benchmarks.structured_output.arrivals import tail, tail_ratio
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 
 LEG, SETTLING = 12, 4  # steps
 LONGEST = 200  # until a newcomer is served

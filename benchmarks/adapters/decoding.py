@@ -8,7 +8,7 @@ from benchmarks import decoding
 from benchmarks.decoding import NEWCOMER, ROW
 from benchmarks.engines import Model
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 
 
 class Decoding(decoding.Decoding):

@@ -15,9 +15,8 @@ from benchmarks.results import table
 from benchmarks.speculation.legs import told
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.metrics.confidence import paired_ratio
 
 PROMPT, OUTPUT = 64, (8, 48)  # tokens

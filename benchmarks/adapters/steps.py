@@ -15,7 +15,7 @@ from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.legs import told
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 from inflight.metrics.confidence import paired_ratio
 
 LEG, SETTLING = 8, 4  # steps

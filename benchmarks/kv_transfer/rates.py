@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from benchmarks.comparison import log_line
 from benchmarks.exchange_side import ExchangeSide
-from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
+from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.shared_memory import places

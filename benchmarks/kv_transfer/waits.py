@@ -24,7 +24,7 @@ from benchmarks.engine_side import EngineSide
 from benchmarks.kv_transfer.slow_link import slow_link
 from benchmarks.shapes import write_config
 from benchmarks.workloads import prompt
-from inflight.core.types.peers import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVHandover, PeerPlace
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.kv_exchange import pulls

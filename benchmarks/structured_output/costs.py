@@ -15,7 +15,7 @@ from benchmarks.comparison import spread
 from benchmarks.results import table
 from benchmarks.structured_output.schemas import endless, never_seen
 from benchmarks.structured_output.vocabulary import made_up_tokenizer
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.vocabulary import Vocabulary
 

@@ -13,9 +13,8 @@ from benchmarks import decoding
 from benchmarks.decoding import NEWCOMER, ROW
 from benchmarks.engines import Model
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import Grammar, GrammarStats
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.results import table
 from benchmarks.structured_output.property_order import PropertyOrder
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import RequestRefused
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.json_schema.lowering import lower
 

@@ -10,7 +10,7 @@ import json
 import random
 from typing import Any
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 
 Schema = dict[str, Any]
 ENDLESS = 100_000  # records

@@ -16,7 +16,7 @@ from benchmarks.results import table
 from benchmarks.speculation.legs import told
 from benchmarks.structured_output.engine import Decoding
 from benchmarks.structured_output.schemas import endless
-from inflight.core.types.grammar_stats import GrammarStats
+from inflight.core.types.sampling import GrammarStats
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.metrics.confidence import Estimate, paired_ratio
 

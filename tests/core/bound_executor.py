@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
+from inflight.core.types.sampling import Grammar
 from inflight.engine.null import Done, NullExecutor
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars

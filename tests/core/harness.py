@@ -47,12 +47,10 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
-from inflight.core.types import kv_groups
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.block_source import BlockSource
+from inflight.core.types import kv_blocks
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.peers import giving_place
+from inflight.core.types.kv_blocks import KVSource
+from inflight.core.types.kv_transfer import giving_place
 from inflight.core.types.plan import (
     HOST,
     AdapterLoad,
@@ -67,7 +65,7 @@ from inflight.core.types.plan import (
     WaitUntil,
 )
 from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams, TokenLogprob
 from inflight.counted import UNBOUNDED
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -167,7 +165,7 @@ class Setup:
         return self.token_budget if self.strategy in ("chunked", "adaptive") else UNBOUNDED
 
     def max_blocks(self, tokens: int) -> int:
-        return kv_groups.max_blocks(tokens, self.block_size, self.windows, self.longest_chunk)
+        return kv_blocks.max_blocks(tokens, self.block_size, self.windows, self.longest_chunk)
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -232,8 +230,8 @@ class Setup:
             identity=identity if self.peers else None,
         )
 
-    def _sources(self) -> list[BlockSource]:
-        tiers: list[BlockSource] = [] if self.tier is None else [self.tier]
+    def _sources(self) -> list[KVSource]:
+        tiers: list[KVSource] = [] if self.tier is None else [self.tier]
         return [*tiers, PeerSource(self.block_size, identity)] if self.peers else tiers
 
     def drafts(self) -> Drafts:
@@ -712,7 +710,7 @@ class Harness:
             told = (chunk.new_blocks, *(chunk.window_blocks or [()] * (len(row.tables) - 1)))
             for group, (table, new_blocks) in enumerate(zip(row.tables, told, strict=True)):
                 table += new_blocks
-                seen = kv_groups.first_seen(chunk.start, self.setup.windows[group]) // size
+                seen = kv_blocks.first_seen(chunk.start, self.setup.windows[group]) // size
                 now = sequence.block_tables[group]
                 assert len(table) == len(now) and table[seen:] == now[seen:], "the plans do not tell the table"
                 assert self.setup.num_blocks not in table[seen:], "a block is missing that is seen"

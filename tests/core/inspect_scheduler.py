@@ -15,8 +15,7 @@ from inflight.core.kv.prefix_sharing import Lookup
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.types.cache_changes import SharedRoot
-from inflight.core.types.kv_groups import first_seen
+from inflight.core.types.kv_blocks import SharedRoot, first_seen
 from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRow
 
 

@@ -5,8 +5,8 @@ The same engine is both sides. What was given stays until a peer is lost, with a
 
 from __future__ import annotations
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.peers import KVHandover, PeerPlace, export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVHandover, PeerPlace, export_of, is_of_peers, peer_of
+from inflight.core.types.sampling import Adapter
 
 EXPORTS = ("one", "two", "three")
 GIVES = [KVHandover(give=export) for export in EXPORTS]

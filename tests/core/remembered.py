@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inflight.core.types.block_names import next_name, root_name
-from inflight.core.types.block_source import Continuation
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
 from inflight.core.types.request import Request
 
 from .peering import identity
@@ -40,23 +38,21 @@ class RememberingTier:
     def held(self) -> dict[int, list[int]]:
         return self.elsewhere[self.place]
 
-    def continuation(
-        self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
-    ) -> Continuation | None:
+    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
         self.asked += 1
-        name, found = root_name(root, identity(root.adapter)), []
+        name, found = root_hash(root, identity(root.adapter)), []
         for at in range(len(token_ids) // self.block_size):
-            name = next_name(name, token_ids[at * self.block_size : (at + 1) * self.block_size])
+            name = block_hash(name, token_ids[at * self.block_size : (at + 1) * self.block_size])
             if at < held:
                 continue
             if int.from_bytes(name) not in self.held:
                 break
             found.append(int.from_bytes(name))
-        return Continuation("load", self.place, tuple(found)) if found else None
+        return KVMatch("load", self.place, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes:
-        return next_name(
-            root_name(before, identity(before.adapter)) if isinstance(before, SharedRoot) else before, token_ids
+        return block_hash(
+            root_hash(before, identity(before.adapter)) if isinstance(before, SharedRoot) else before, token_ids
         )
 
     def wants(self, name: bytes) -> bool:

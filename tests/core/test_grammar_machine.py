@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, rule
 
 from inflight.core.types.events import Finish, FinishedEvent, TokensEvent
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Grammar, SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 

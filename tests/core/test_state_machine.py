@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, Adapter, PoolingParams, SamplingParams
 
 from .harness import POLICIES, STRATEGIES, Client, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
 from .peering import GIVES, TAKES

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from inflight.core.types.events import Event, PooledEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.engine.event_stream import PIECE, EventStream
 
 SCORE = TokenLogprob(1, -1.0, tuple((token, -2.0) for token in range(20)))

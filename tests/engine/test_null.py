@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow
-from inflight.core.types.sampling import PoolingParams, SamplingParams
+from inflight.core.types.sampling import PoolingParams, SamplingParams, TokenLogprob
 from inflight.engine.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=8, block_size=2, max_rows=2, max_model_len=16, vocab_size=1000)

@@ -12,11 +12,9 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Grammar, GrammarStats, SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped, EventStream

@@ -13,9 +13,8 @@ import pytest
 import zmq
 
 from inflight.core.types.events import Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams, TokenLogprob, TopLogprobs
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.channel import make_socket
 from inflight.engine.remote.client import RemoteClient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inflight.core.types.kv_groups import max_blocks
+from inflight.core.types.kv_blocks import max_blocks
 from inflight.execution.kv_groups import kv_groups, one_group
 from inflight.execution.memory import MachineMemory, kv_shape, kv_size
 from inflight.models.registry import read_spec

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.execution.passes import joined
 
 from .conftest import OracleOf

@@ -8,9 +8,8 @@ import pytest
 
 from inflight.build import BUILT_IN
 from inflight.core.types.events import Finish, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.frontend.answers import AnswerParsing, ParsedAnswer
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ToolCallDelta

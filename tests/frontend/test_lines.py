@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import InvalidSampling, SamplingParams, TokenLogprob
 from inflight.frontend.fields import SAMPLING_FIELDS, PlacementError, UnknownField, with_fields
 from inflight.frontend.lines import InputLine, LineError, logprob_json, output_line, parse_line
 from inflight.frontend.outputs import OutputCollector

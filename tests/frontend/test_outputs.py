@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from inflight.core.types.events import Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams, TokenLogprob
 from inflight.frontend.outputs import Logprob, OutputCollector
 from inflight.text import Tokenizer
 

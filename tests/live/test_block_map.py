@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inflight.core.scheduling.census import HostCensus
-from inflight.core.types.tier_counts import FolderStats
+from inflight.core.types.kv_transfer import FolderStats
 from inflight.live.block_map import MOST_CELLS, MOST_TIER_CELLS, folder_tier, host_tier, in_cells, owners_of
 from inflight.live.frames import EVICTABLE, FREE, MOVING, OTHERS, SHARED
 

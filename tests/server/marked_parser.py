@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import ReasoningText
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.answer_parser import (
     AnswerDelta,
     ContentDelta,

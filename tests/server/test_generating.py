@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.records.timings import Timings

@@ -9,7 +9,7 @@ import pytest
 from text.builders import BUILDERS, CONFIGS, write_folder
 
 import inflight
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.prompts import PromptEncoder, text_stream
 from inflight.server.logprobs import CompletionLogprobs, TokenNames
 from inflight.text import Tokenizer

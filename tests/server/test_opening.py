@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import Grammar
 from inflight.engine.event_stream import EventStream
 from inflight.server.call import Call
 from inflight.server.errors import ApiError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from inflight.core.types.peers import PeerPlace, giving_place
+from inflight.core.types.kv_transfer import PeerPlace, giving_place
 from inflight.core.types.plan import EarlySend, Transfer
 from inflight.simulate.disagg import HOLD_SECONDS, TIMEOUT_SECONDS, Exchange, ExchangeSide, Link
 

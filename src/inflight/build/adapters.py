@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
-from inflight.core.types.adapter import DEFAULT_RANK, MAX_RANK
+from inflight.core.types.sampling import DEFAULT_RANK, MAX_RANK
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Device
 from inflight.execution.checkpoints.lora_files import LoraFiles, resolve_lora

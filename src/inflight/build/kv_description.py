@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inflight.build.limits import Limits
 from inflight.config.engine import EngineSettings
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.checkpoints.files_digest import computed_files, files_digest
 from inflight.execution.kv_exchange.description import KVDescription

@@ -13,8 +13,8 @@ import msgspec
 
 from inflight.build.kv_description import adapter_digest
 from inflight.config.setting import SettingsError
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
+from inflight.core.types.kv_transfer import KVExchangeOptions
+from inflight.core.types.sampling import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.kv_exchange.exchange import ExchangeError, KVExchange

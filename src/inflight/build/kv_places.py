@@ -18,8 +18,8 @@ from msgspec import Struct
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.core.kv.peer_source import Identity, PeerSource
-from inflight.core.types.block_source import BlockSource
-from inflight.core.types.tier_counts import FolderStats, HandedOver
+from inflight.core.types.kv_blocks import KVSource
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.memory import gib
@@ -120,11 +120,11 @@ class KVPlaces:
             self._identity.adapters = adapters
 
     @property
-    def sources(self) -> Sequence[BlockSource]:
+    def sources(self) -> Sequence[KVSource]:
         """From where blocks of prefixes are brought."""
         peers = self._wanted.peers
         takes = peers is not None and peers.options.takes
-        found: list[BlockSource] = [] if self._tier is None else [self._tier]
+        found: list[KVSource] = [] if self._tier is None else [self._tier]
         return [*found, PeerSource(self._block_size, self._identity.identity)] if takes and self._identity else found
 
     @property
@@ -146,7 +146,7 @@ class KVPlaces:
     def folder_stats(self) -> FolderStats | None:
         return None if self._tier is None else self._tier.stats()
 
-    def handed_over(self) -> HandedOver | None:
+    def handed_over(self) -> KVExportStats | None:
         return None if self.exchange is None or not self.exchange.gives else self.exchange.handed_over
 
     def abandon(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.execution.step_activity import StepActivity

@@ -16,7 +16,7 @@ from inflight.build.model import computed_model, model_folder
 from inflight.config.assembly import longest_chunk
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.kv_groups import max_blocks
+from inflight.core.types.kv_blocks import max_blocks
 from inflight.execution.memory import GIB
 from inflight.execution.sizes import weight_bytes
 from inflight.models.gguf.gguf_model import gguf_at

@@ -17,7 +17,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import resolve_threads
-from inflight.core.types.kv_exchange_options import KVExchangeOptions, Role, Way
+from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
 from inflight.peer_secret import PeerSecret
 

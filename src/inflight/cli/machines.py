@@ -18,7 +18,7 @@ import click
 from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, option
-from inflight.core.types.adapter import DEFAULT_RANK
+from inflight.core.types.sampling import DEFAULT_RANK
 from inflight.models.errors import ModelError
 from inflight.models.known import read_model
 from inflight.models.registry import family_at

@@ -36,7 +36,7 @@ from inflight.cli.verb import groups_of
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.adapter import MAX_NAME_CHARS
+from inflight.core.types.sampling import MAX_NAME_CHARS
 from inflight.server.settings import ServerSettings
 
 MAX_WAIT = 60.0  # seconds

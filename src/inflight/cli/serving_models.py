@@ -17,7 +17,7 @@ from inflight.cli.models_file import FileModel, ModelsFile
 from inflight.cli.serving import with_weights
 from inflight.cli.serving_pool import serve_pool
 from inflight.config.setting import SettingsError
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 from inflight.engine.cpu_sharing import Claim, ClaimTable
 from inflight.extras import pip_install
 from inflight.models.errors import ModelError

@@ -14,7 +14,7 @@ from inflight.cli.machines import Device
 from inflight.cli.summary import print_summary
 from inflight.config.assembly import budget
 from inflight.config.engine import placed
-from inflight.core.types.tier_counts import TierCounts
+from inflight.core.types.kv_transfer import TierStats
 from inflight.counted import counted
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.simulate.replicas import Scaled
@@ -134,12 +134,12 @@ def _report_drafts(run: Simulation) -> None:
     )
 
 
-def _tiers(run: Simulation) -> TierCounts | None:
+def _tiers(run: Simulation) -> TierStats | None:
     """Of all replicas together; None: there are none."""
     found = [one.last.tiers for one in run.replicas if one.last.tiers is not None]
     if not found:
         return None
-    return TierCounts(*(sum(getattr(one, name) for one in found) for name in TierCounts.__slots__))
+    return TierStats(*(sum(getattr(one, name) for one in found) for name in TierStats.__slots__))
 
 
 def _report_tiers(run: Simulation) -> None:

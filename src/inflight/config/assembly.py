@@ -27,7 +27,7 @@ from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import Strategy, StrategyContext
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.tenants.shares import Shares
-from inflight.core.types.block_source import BlockSink, BlockSource
+from inflight.core.types.kv_blocks import KVSource, KVStore
 from inflight.core.types.plan import Capacity
 from inflight.counted import UNBOUNDED
 
@@ -77,9 +77,9 @@ def make_scheduler(
     make: type[Scheduler] = Scheduler,
     speculation: Speculation | None = None,
     cache_journal: CacheJournal | None = None,
-    sources: Sequence[BlockSource] = (),
+    sources: Sequence[KVSource] = (),
     identity: Identity | None = None,
-    sink: BlockSink | None = None,
+    sink: KVStore | None = None,
 ) -> Scheduler:
     """make: the class of the scheduler. cache_journal, sources, identity, sink: as the scheduler has them."""
     return make(
@@ -129,9 +129,9 @@ def scheduler_for(
     scheduling: SchedulingSettings,
     make: type[Scheduler] = Scheduler,
     drafter: Drafter | ExecutorDrafter | None = None,
-    sources: Sequence[BlockSource] = (),
+    sources: Sequence[KVSource] = (),
     identity: Identity | None = None,
-    sink: BlockSink | None = None,
+    sink: KVStore | None = None,
 ) -> Scheduler:
     """Where the capacity is known beforehand. sources, identity, sink: as the scheduler has them; where blocks are
     handed over by an identity, they are also taken over by it."""

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from inflight.config.setting import Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
-from inflight.core.types.adapter import MAX_RANK
+from inflight.core.types.sampling import MAX_RANK
 from inflight.counted import UNBOUNDED, counted
 from inflight.cpus import BadCpuList, parse_cpu_list
 from inflight.models.spec import WeightFormat

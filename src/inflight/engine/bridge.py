@@ -25,9 +25,9 @@ from typing import Protocol, TypeVar
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import Grammar
 from inflight.engine.event_stream import EngineStopped, EventStream, settle
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.loop import EngineLoop

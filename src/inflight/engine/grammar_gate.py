@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.grammar_stats import GrammarStats
+from inflight.core.types.sampling import Grammar, GrammarStats
 
 
 class Preparation(Protocol):

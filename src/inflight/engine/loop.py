@@ -27,9 +27,9 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.tenants.service import Service
 from inflight.core.types.events import Event
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import Grammar
 from inflight.engine.clock import Clock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers

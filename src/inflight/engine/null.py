@@ -25,9 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.kv_groups import first_seen
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.kv_blocks import first_seen
 from inflight.core.types.plan import (
     HOST,
     AdapterLoad,
@@ -42,6 +40,7 @@ from inflight.core.types.plan import (
     Transfer,
     Transferred,
 )
+from inflight.core.types.sampling import Adapter, TokenLogprob
 
 _MASK = (1 << 64) - 1
 

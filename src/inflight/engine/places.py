@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from inflight.core.types.tier_counts import FolderStats, HandedOver
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 
 
 class Places(Protocol):
     def folder_stats(self) -> FolderStats | None:
         """None: there is no folder."""
 
-    def handed_over(self) -> HandedOver | None:
+    def handed_over(self) -> KVExportStats | None:
         """To peers; None: nothing is handed over."""
 
     def abandon(self) -> None:

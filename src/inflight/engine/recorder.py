@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from inflight.core.tenants.service import Service
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
@@ -29,7 +28,7 @@ from inflight.core.types.plan import (
     Transferred,
 )
 from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.records.json_text import json_text
 from inflight.records.schema import VERSION, AdapterRecord, ChunkRecord, NewRowRecord, PlanRecord, TransferredRecord
 

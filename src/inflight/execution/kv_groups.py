@@ -2,14 +2,14 @@
 
 Layers that look equally far back go together, dealt out so that a block of any group needs about the same bytes, each
 layer with heads and widths of its own (vLLM's hybrid KV cache manager does so where they are alike). Knows how much of
-a token each kind of layer keeps; what a sequence then holds is `core.types.kv_groups`'s to say.
+a token each kind of layer keeps; what a sequence then holds is `core.types.kv_blocks`'s to say.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.core.types.kv_groups import max_blocks
+from inflight.core.types.kv_blocks import max_blocks
 from inflight.execution.backends.protocol import KVLayer
 from inflight.models.spec import Attention, LatentAttention, Mixer, ModelSpec
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from inflight.core.types.kv_groups import max_blocks, max_sequence_tokens
-from inflight.core.types.snapshot_slots import usual_slots
+from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
 from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
@@ -148,7 +147,7 @@ def state_size(
     """What recurrent layers keep, to be asked before `kv_size`, which has what is left.
 
     bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
-    the live states of `max_num_seqs` rows and of padding; None: `snapshot_slots.usual_slots`. Raises ModelError for
+    the live states of `max_num_seqs` rows and of padding; None: `kv_blocks.default_checkpoints`. Raises ModelError for
     less than one snapshot, for more than is free, and for memory that the model has no use for.
     """
     if not bytes_per_state:
@@ -167,7 +166,10 @@ def state_size(
             "free; lower --max-num-seqs."
         )
     if state_memory_gib is None:
-        count, why = usual_slots(max_num_seqs, bytes_per_state, memory.available - live), "two for each sequence"
+        count, why = (
+            default_checkpoints(max_num_seqs, bytes_per_state, memory.available - live),
+            "two for each sequence",
+        )
         if count < 2 * max_num_seqs:
             why = "a quarter of what is free beside"
         elif count > 2 * max_num_seqs:

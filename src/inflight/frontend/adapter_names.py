@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from inflight.core.types.adapter import MAX_NAME_CHARS, Adapter
+from inflight.core.types.sampling import MAX_NAME_CHARS, Adapter
 from inflight.counted import shortened
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.counted import quoted
 from inflight.frontend.fields import PLACEMENT_FIELDS, placement, with_fields
 from inflight.frontend.logprobs import finite

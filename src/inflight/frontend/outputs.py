@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.answers import AnswerParsing, ParsedAnswer
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.frontend.prompts import text_stream

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.peers import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVHandover, PeerPlace
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams

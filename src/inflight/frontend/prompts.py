@@ -14,10 +14,8 @@ from functools import lru_cache
 from typing import Any, SupportsIndex
 
 from inflight.core.stopping import StopText
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import SLO, ReasoningText, Request
-from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, Adapter, Grammar, PoolingParams, SamplingParams
 from inflight.counted import quoted, shortened
 from inflight.text import (
     AnswerStart,

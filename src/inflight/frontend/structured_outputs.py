@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.sampling import InvalidSampling
+from inflight.core.types.sampling import Grammar, InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.counted import quoted
 

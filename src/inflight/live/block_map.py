@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from inflight.core.scheduling.census import HostCensus
-from inflight.core.types.tier_counts import FolderStats
+from inflight.core.types.kv_transfer import FolderStats
 from inflight.live.frames import EVICTABLE, FREE, MOVING, OTHERS, SHARED, TierPart
 
 MOST_CELLS = 4096

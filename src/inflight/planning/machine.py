@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 
 from inflight.config.engine import default_depth
-from inflight.core.types.adapter import DEFAULT_RANK
 from inflight.core.types.features import Features
-from inflight.core.types.kv_groups import max_blocks, max_sequence_tokens
+from inflight.core.types.kv_blocks import max_blocks, max_sequence_tokens
 from inflight.core.types.plan import Capacity
+from inflight.core.types.sampling import DEFAULT_RANK
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.fitted import FittedModel, StepModelError

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inflight.core.types.adapter import DEFAULT_RANK
-from inflight.core.types.snapshot_slots import usual_slots
+from inflight.core.types.kv_blocks import default_checkpoints
+from inflight.core.types.sampling import DEFAULT_RANK
 from inflight.models.arithmetic import weight_bytes
 from inflight.models.known import read_model
 from inflight.models.layer_weights import adapter_parameters, kinds_of_layers, mixer_weights
@@ -120,7 +120,7 @@ def max_concurrent_sequences(
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 
     KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
-    max_num_seqs rows / TP - snapshots of states (`snapshot_slots.usual_slots`) / TP, where activations = 2 bytes ·
+    max_num_seqs rows / TP - snapshots of states (`kv_blocks.default_checkpoints`) / TP, where activations = 2 bytes ·
     max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4
     bytes · max_num_seqs · V / TP: hidden states, the widest layer's projections and gated MLP (of a mixture the experts
     that a token picks and those that all share), and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences =
@@ -147,7 +147,7 @@ def max_concurrent_sequences(
     adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
     if state:
-        snapshots = usual_slots(max_num_seqs, state, max(0.0, left))
+        snapshots = default_checkpoints(max_num_seqs, state, max(0.0, left))
         states += snapshots * state
         left -= snapshots * state
     each = math.ceil(tokens_per_sequence / block_size)

@@ -15,8 +15,7 @@ import time
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
-from inflight.core.types.peers import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVExchangeOptions, KVHandover, PeerPlace
 from inflight.peer_secret import PeerSecret
 from inflight.server.bodies.kv_transfer import KVTransferParams
 

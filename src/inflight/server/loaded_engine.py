@@ -7,8 +7,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.parsers.parser_choice import ParserNames

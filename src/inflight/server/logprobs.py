@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.logprobs import finite
 from inflight.text import IncrementalDetokenizer, Tokenizer
 

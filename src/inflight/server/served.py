@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 from inflight.engine.client import EngineClient
 from inflight.server.bodies.unknown_fields import UnknownFields
 from inflight.server.call import EndpointName

@@ -16,9 +16,8 @@ from typing import TypedDict
 
 from msgspec import UNSET
 
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.request import SLO, ReasoningText, Request
-from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import Adapter, InvalidSampling, SamplingParams
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.fields import SAMPLING_FIELDS

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from inflight.core.types.peers import KVHandover, PeerPlace, export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVHandover, PeerPlace, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.simulate.transfers import TransferRate

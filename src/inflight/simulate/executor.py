@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from inflight.core.types.features import Features, features
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
+from inflight.core.types.sampling import TokenLogprob
 from inflight.engine.null import Done
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan, SteadyDecodes

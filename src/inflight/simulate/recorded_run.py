@@ -17,10 +17,9 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
 from inflight.core.stopping import StopTextFactory
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import NO_SAMPLING, InvalidSampling, PoolingParams, SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, Adapter, InvalidSampling, PoolingParams, SamplingParams
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.drafts import num_drafts
 from inflight.records.schema import Header, RecordError, RequestRecord, StepRecord, values_of

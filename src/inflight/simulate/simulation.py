@@ -21,9 +21,9 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.options import OptionValues
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import Adapter
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record

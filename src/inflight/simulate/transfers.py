@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight.core.types.block_names import next_name, root_name
-from inflight.core.types.block_source import Continuation
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
 from inflight.core.types.plan import HOST, BatchPlan, EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
@@ -189,20 +187,18 @@ class SimulatedFolder:
         self._failed: list[Transferred] = []
 
     # -- a source and a sink ------------------------------------------------------------------------------------
-    def continuation(
-        self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
-    ) -> Continuation | None:
-        name, found, now = root_name(root, _IDENTITY), [], self._clock.now()
+    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
+        name, found, now = root_hash(root, _IDENTITY), [], self._clock.now()
         for start in range(0, len(token_ids) - self._size + 1, self._size):
-            name = next_name(name, token_ids[start : start + self._size])
+            name = block_hash(name, token_ids[start : start + self._size])
             if start >= held * self._size:
                 if not self._contents.has(int.from_bytes(name), self._replica, now):
                     break
                 found.append(int.from_bytes(name))
-        return Continuation("load", PLACE, tuple(found)) if found else None
+        return KVMatch("load", PLACE, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
-        return next_name(root_name(before, _IDENTITY) if isinstance(before, SharedRoot) else before, token_ids)
+        return block_hash(root_hash(before, _IDENTITY) if isinstance(before, SharedRoot) else before, token_ids)
 
     def wants(self, name: bytes) -> bool:
         number = int.from_bytes(name)

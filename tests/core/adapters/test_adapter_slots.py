@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from inflight.core.adapters.adapter_slots import AdapterSlots
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import AdapterLoad
+from inflight.core.types.sampling import Adapter
 
 A, B, C, D = (Adapter(name, "") for name in "abcd")
 

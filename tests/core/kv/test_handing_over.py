@@ -8,12 +8,11 @@ from itertools import product
 import pytest
 
 from inflight.core.kv.peer_source import PeerSource
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.cache_changes import SharedRoot
-from inflight.core.types.peers import KVHandover, PeerPlace, giving_place
+from inflight.core.types.kv_blocks import SharedRoot
+from inflight.core.types.kv_transfer import KVHandover, PeerPlace, giving_place
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams
 
 from ..harness import Harness, Setup
 from ..peering import identity
@@ -29,7 +28,7 @@ def request(handover: KVHandover | None, name: str = "r", **given: object) -> Re
 
 def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
     asked = replace(asked, handover=KVHandover(take=PEER))
-    found = PeerSource(2, identity).continuation(asked, SharedRoot(salt, adapter), asked.prompt_token_ids, held)
+    found = PeerSource(2, identity).match(asked, SharedRoot(salt, adapter), asked.prompt_token_ids, held)
     return () if found is None else found.remote_blocks
 
 

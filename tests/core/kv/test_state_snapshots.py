@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.types.kv_blocks import default_checkpoints
 from inflight.core.types.request import Request
-from inflight.core.types.snapshot_slots import usual_slots
 
 from .. import inspect_scheduler as inside
 from ..builders import request
@@ -214,11 +214,11 @@ def test_drafts_are_refused_with_the_number() -> None:
 
 
 def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_one_at_least() -> None:
-    assert usual_slots(32, 10, 6400) == 64
-    assert usual_slots(32, 10, 400) == 10
-    assert usual_slots(32, 10, 0) == 1
+    assert default_checkpoints(32, 10, 6400) == 64
+    assert default_checkpoints(32, 10, 400) == 10
+    assert default_checkpoints(32, 10, 0) == 1
 
 
 def test_small_states_have_slots_for_more_conversations_than_run() -> None:
-    assert usual_slots(32, 10, 64_000) == 100
-    assert usual_slots(32, 10, 1e9) == 16 * 32
+    assert default_checkpoints(32, 10, 64_000) == 100
+    assert default_checkpoints(32, 10, 1e9) == 16 * 32

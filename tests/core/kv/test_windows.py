@@ -7,7 +7,7 @@ import pytest
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.types import kv_groups
+from inflight.core.types import kv_blocks
 from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
@@ -69,7 +69,7 @@ def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
     windows = (0, WINDOW, 100)
     engine = Endless(3000, windows)
     engine.add("one")
-    most = kv_groups.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
+    most = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
     assert most == 512 + 65 + 40
     (sequence,) = inside.samples(engine.scheduler, "one")
     while sequence.num_computed < CONTEXT + 100:
@@ -84,7 +84,7 @@ def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
 
 def test_what_can_never_fit_is_refused_with_what_it_needs() -> None:
     windows = (0, WINDOW)
-    needed = kv_groups.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
+    needed = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
     Endless(needed, windows).add("fits")
     with pytest.raises(
         Exception,
@@ -116,16 +116,16 @@ def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
 def test_a_window_and_a_chunk_span_no_more_blocks_than_is_said(window: int, chunk: int) -> None:
     spans = []
     for start in range(200, 264):
-        first = kv_groups.first_seen(start, window) // BLOCK
+        first = kv_blocks.first_seen(start, window) // BLOCK
         spans.append((start + chunk - 1) // BLOCK - first + 1)
-    assert max(spans) == kv_groups.window_blocks(window, chunk, BLOCK)
+    assert max(spans) == kv_blocks.window_blocks(window, chunk, BLOCK)
 
 
 @pytest.mark.parametrize("windows", [(0,), (0, 5), (3,), (0, 0, 9, 2)])
 @pytest.mark.parametrize("num_blocks", [1, 7, 30])
 def test_the_longest_sequence_is_the_longest_that_fits(windows: tuple[int, ...], num_blocks: int) -> None:
-    most = kv_groups.max_sequence_tokens(num_blocks, 4, windows, 6, 200)
-    fitting = [n for n in range(1, 200 + 1) if kv_groups.max_blocks(n, 4, windows, 6) <= num_blocks]
+    most = kv_blocks.max_sequence_tokens(num_blocks, 4, windows, 6, 200)
+    fitting = [n for n in range(1, 200 + 1) if kv_blocks.max_blocks(n, 4, windows, 6) <= num_blocks]
     assert most == max(fitting, default=0)
 
 

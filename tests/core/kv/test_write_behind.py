@@ -10,7 +10,7 @@ import pytest
 
 from inflight.core.kv.prefix_cache import PrefixCache
 from inflight.core.kv.write_behind import WriteBehind
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import SharedRoot
 
 ROOT, TOKENS = SharedRoot("", None), (7,)
 

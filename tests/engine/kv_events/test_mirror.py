@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
 from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.types.cache_changes import BlockPublished, CacheChange, SharedRoot
+from inflight.core.types.kv_blocks import BlockPublished, CacheChange, SharedRoot
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.kv_events.told_blocks import ToldBlocks

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.types.cache_changes import BlockDropped, BlockPublished, CacheChange, CacheCleared, SharedRoot
+from inflight.core.types.kv_blocks import BlockDropped, BlockPublished, CacheChange, CacheCleared, SharedRoot
 from inflight.engine.kv_events import replay as replaying
 from inflight.engine.kv_events.observer import KVEventObserver
 from inflight.engine.kv_events.options import KVEventOptions

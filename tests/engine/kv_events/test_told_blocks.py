@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.cache_changes import (
+from inflight.core.types.kv_blocks import (
     BlockDropped,
     BlockMoved,
     BlockPublished,
@@ -11,6 +10,7 @@ from inflight.core.types.cache_changes import (
     CacheCleared,
     SharedRoot,
 )
+from inflight.core.types.sampling import Adapter
 from inflight.engine.kv_events.block_hashes import as_number, block_hash, root_hash
 from inflight.engine.kv_events.told_blocks import ToldBlocks
 from inflight.engine.kv_events.wire import AllBlocksCleared, Batch, BlockRemoved, BlockStored, encode

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from text.builders import byte_level
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.text import Tokenizer
 

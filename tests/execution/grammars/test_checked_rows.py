@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 
 from .test_grammar_rows import END, SIZE, THINK_END, TOKENIZER, Row

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from text.builders import byte_level
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars import compile_worker
 from inflight.execution.grammars.compile_queue import CompileQueue
 from inflight.execution.grammars.compile_wire import CompileJob, Verdict

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from text.builders import byte_level
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
 from inflight.core.types.request import RequestRefused
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Grammar, SamplingParams
 from inflight.execution.grammars import compiled_grammars, grammar_row, grammar_rows
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError

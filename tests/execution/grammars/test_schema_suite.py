@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from text.builders import byte_level
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import RequestRefused
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.json_schema.dialect import FORMATS as ENFORCED
 from inflight.text import Tokenizer

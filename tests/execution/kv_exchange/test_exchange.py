@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inflight.core.types.tier_counts import HandedOver
+from inflight.core.types.kv_transfer import KVExportStats
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.exchange import ExchangeError
 
@@ -128,7 +128,9 @@ def test_what_became_of_blocks_is_counted(make: Make) -> None:
     prefill.give("new", range(15), range(20, 35))
     for _ in range(4):
         assert prefill.ended(5.0).error is None
-    assert prefill.exchange.handed_over == HandedOver(held=0, taken=2, cached=1, expired=15, displaced=20, withdrawn=4)
+    assert prefill.exchange.handed_over == KVExportStats(
+        held=0, taken=2, cached=1, expired=15, displaced=20, withdrawn=4
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inflight.core.types.peers import giving_place
+from inflight.core.types.kv_transfer import giving_place
 from inflight.core.types.plan import EarlySend
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.pulls import Arrivals

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from benchmarks.exchange_side import ExchangeSide
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
+from inflight.core.types.kv_transfer import KVExchangeOptions
 from inflight.execution.kv_exchange.description import KVDescription
 from inflight.peer_secret import PeerSecret
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers import folder_tier
@@ -86,7 +86,7 @@ class Engine:
         return numbers
 
     def found(self, held: int = 0, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> tuple[int, ...]:
-        told = self.tier.continuation(REQUEST, root, tokens, held)
+        told = self.tier.match(REQUEST, root, tokens, held)
         return () if told is None else told.remote_blocks
 
 

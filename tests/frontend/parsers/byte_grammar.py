@@ -9,7 +9,7 @@ import llguidance
 import llguidance.numpy
 import numpy as np
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 
 END = 256
 _WORDS = (

@@ -13,7 +13,7 @@ from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers, ParserError
 from tests.frontend.parsers.examples import ARGUMENTS, CALLS, TOOLS, parsed

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.parser_choice import ParserChoice, ParserNames, Tool, ToolChoice
 from inflight.frontend.parsers.registry import TOOL_FORMATS
 from inflight.frontend.prompts import PromptEncoder

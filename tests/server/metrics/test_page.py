@@ -11,7 +11,7 @@ from core.builders import request
 
 from inflight.core.scheduling.snapshot import AdapterCounts
 from inflight.core.speculation.stats import SpeculationStats
-from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.execution.grammars.compiled_grammars import GrammarTally
 from inflight.server.metrics import Metrics, Names
 
@@ -45,9 +45,9 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
         speculation=SpeculationStats("suffix"),
         grammars=GrammarTally().stats(),
         adapters=AdapterCounts(2, (("sql", 1),), (), 1),
-        tiers=TierCounts(),
+        tiers=TierStats(),
         folder=FolderStats(0, 0, 0, 0, 0, 0, 0, 0),
-        handed_over=HandedOver(),
+        handed_over=KVExportStats(),
     )
     manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
     of_several = re.compile(r"^## (Several models|Replicas)\n.*?(?=^## )", re.MULTILINE | re.DOTALL)

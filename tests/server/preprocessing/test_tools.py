@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inflight.build import BUILT_IN
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing.preprocessor import Preprocessor

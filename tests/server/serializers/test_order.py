@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.core.types.events import Finish, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import Tool
 from inflight.server.call import Call

@@ -17,7 +17,7 @@ from dataclasses import replace
 from inflight.cli.replicas.replica_links import Links
 from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.peers import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVHandover, PeerPlace
 from inflight.core.types.request import Request
 from inflight.engine.event_stream import settle
 from inflight.engine.remote.messages import Refused

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
+from inflight.core.types.kv_transfer import KVExchangeOptions
 from inflight.peer_secret import PeerSecret, PeerSecretError, read_peer_secret
 from inflight.server.settings import ServerSettings
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import AdapterLoad
+from inflight.core.types.sampling import Adapter
 
 
 class _Slot(Struct):

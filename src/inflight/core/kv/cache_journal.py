@@ -5,7 +5,7 @@ Knows the order of the changes. There is one only where somebody mirrors the cac
 
 from __future__ import annotations
 
-from inflight.core.types.cache_changes import CacheChange
+from inflight.core.types.kv_blocks import CacheChange
 
 
 class CacheJournal:

@@ -15,9 +15,8 @@ from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.peer_source import Identity, handed_blocks
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
-from inflight.core.types.block_names import next_name, root_name
-from inflight.core.types.cache_changes import SharedRoot
-from inflight.core.types.peers import giving_place
+from inflight.core.types.kv_blocks import SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_transfer import giving_place
 from inflight.core.types.plan import Chunk, EarlySend
 
 
@@ -112,11 +111,11 @@ class HandingOver:
         given = self._given.get(sequence.number)
         if given is None:
             root = SharedRoot(request.cache_salt, request.adapter)
-            given = self._given[sequence.number] = _Given(root_name(root, self._identity(request.adapter)))
+            given = self._given[sequence.number] = _Given(root_hash(root, self._identity(request.adapter)))
         whole = min(tokens // block_size, handed_blocks(request, block_size))
         for start in range(len(given.names) * block_size, whole * block_size, block_size):
             before = given.names[-1] if given.names else given.root
-            given.names.append(next_name(before, request.prompt_token_ids[start : start + block_size]))
+            given.names.append(block_hash(before, request.prompt_token_ids[start : start + block_size]))
         return given, whole
 
     def _give(self, export_id: str, blocks: tuple[int, ...], names: tuple[int, ...]) -> None:

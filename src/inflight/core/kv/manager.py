@@ -31,8 +31,8 @@ from inflight.core.kv.tiers import NO_TIERS, BlockTiers
 from inflight.core.kv.transfers import Transfers
 from inflight.core.kv.write_behind import WriteBehind, WriteCounts
 from inflight.core.sequence import Sequence
+from inflight.core.types.kv_transfer import TierStats
 from inflight.core.types.plan import Capacity, Chunk, EarlySend
-from inflight.core.types.tier_counts import TierCounts
 from inflight.counted import UNBOUNDED
 
 
@@ -217,14 +217,14 @@ class KVCacheManager:
         if self.writes is not None:
             self.writes.committed(step)
 
-    def tier_counts(self) -> TierCounts | None:
+    def tier_counts(self) -> TierStats | None:
         """None: there are no tiers."""
         if not self._tiers:
             return None
         loads = LoaderCounts() if self.loader is None else self.loader.counts
         writes = WriteCounts() if self.writes is None else self.writes.counts
         of_loads = loads.asked, loads.brought, loads.failed, loads.declined
-        return TierCounts(*of_loads, writes.stored, writes.failed, writes.missed)
+        return TierStats(*of_loads, writes.stored, writes.failed, writes.missed)
 
     @property
     def writes_wait(self) -> bool:

@@ -8,35 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.block_names import next_name, root_name
-from inflight.core.types.block_source import Continuation
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import Adapter
 
 Identity = Callable[[Adapter | None], bytes]  # of the model, how it computes, and an adapter's files
 
 
 class PeerSource:
-    """A `BlockSource`."""
+    """A `KVSource`."""
 
     def __init__(self, block_size: int, identity: Identity):
         self._size, self._identity = block_size, identity
 
-    def continuation(
-        self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
-    ) -> Continuation | None:
+    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
         """All of the prompt, whatever that takes: it is computed there for this request."""
         if request.handover is None or request.handover.take is None:
             return None
         blocks = min(handed_blocks(request, self._size), len(token_ids) // self._size)
         if blocks <= held:
             return None
-        name, names = root_name(root, self._identity(root.adapter)), []
+        name, names = root_hash(root, self._identity(root.adapter)), []
         for start in range(0, blocks * self._size, self._size):
-            name = next_name(name, token_ids[start : start + self._size])
+            name = block_hash(name, token_ids[start : start + self._size])
             names.append(int.from_bytes(name))
-        return Continuation("receive", request.handover.take.place, tuple(names[held:]), always=True)
+        return KVMatch("receive", request.handover.take.place, tuple(names[held:]), always=True)
 
 
 def handed_blocks(request: Request, block_size: int) -> int:

@@ -18,7 +18,7 @@ from typing import cast
 from msgspec import Struct, field
 
 from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.types.cache_changes import BlockDropped, BlockMoved, BlockPublished, CacheCleared, SharedRoot
+from inflight.core.types.kv_blocks import BlockDropped, BlockMoved, BlockPublished, CacheCleared, SharedRoot
 
 Node = Hashable
 Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which the garbage collector soon leaves alone

@@ -1,6 +1,6 @@
 """The prefix loader: brings what a waiting sequence's prefix continues with in a tier or with a peer.
 
-Knows sources (`core.types.block_source`) and what of their blocks is on its way. The blocks are taken, and can be found
+Knows sources (`core.types.kv_blocks`) and what of their blocks is on its way. The blocks are taken, and can be found
 in the prefix cache at once, marked as loading; their transfer alone holds them, so that no waiting sequence holds any
 and waiting cannot deadlock. When it has ended they are cached blocks like all others; if it failed they are forgotten,
 and computed. Each time that a sequence waits it is fetched for once: what was brought and given away again is computed.
@@ -20,8 +20,7 @@ from inflight.core.kv.prefix_sharing import Lookup, PrefixSharing
 from inflight.core.kv.transfers import Transfers
 from inflight.core.kv.write_behind import WriteBehind
 from inflight.core.sequence import Sequence
-from inflight.core.types.block_source import BlockSource, Continuation
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import KVMatch, KVSource, SharedRoot
 from inflight.counted import counted
 
 MOST_AHEAD = 0.5  # share of the pool that may be brought for those that still wait
@@ -54,7 +53,7 @@ class PrefixLoader:
         prefix: PrefixCache,
         sharing: PrefixSharing,
         transfers: Transfers,
-        sources: Sequences[BlockSource],
+        sources: Sequences[KVSource],
         worth: Worth,
         block_size: int,
         writes: WriteBehind | None = None,
@@ -65,7 +64,7 @@ class PrefixLoader:
         self._sources, self._worth, self._size = sources, worth, block_size
         self._out: dict[int, float] = {}  # transfer_id → when they began
         self._ended: list[tuple[int, str, int, bool]] = []  # since they were asked for
-        self._told: dict[int, tuple[int, Continuation | None]] = {}  # by number: behind so many blocks, what there is
+        self._told: dict[int, tuple[int, KVMatch | None]] = {}  # by number: behind so many blocks, what there is
         self._ahead: dict[int, int] = {}  # blocks that were brought for those that still wait, by number
         self.counts = LoaderCounts()
 
@@ -103,7 +102,7 @@ class PrefixLoader:
         return [transfer_id for transfer_id, *_ in ended]
 
     # -- inside -------------------------------------------------------------------------------------------------
-    def _continuation(self, sequence: Sequence, lookup: Lookup) -> Continuation | None:
+    def _continuation(self, sequence: Sequence, lookup: Lookup) -> KVMatch | None:
         """The longest that any source has, as far as bringing it is worth it."""
         root, most = self._sharing.root(sequence), sequence.max_cached_tokens // self._size
         held = len(lookup.chain.places)
@@ -112,7 +111,7 @@ class PrefixLoader:
         before, found = self._told.get(sequence.number, (-1, None))
         if before != held:
             tokens = sequence.token_slice(0, most * self._size)
-            told = (one.continuation(sequence.request, root, tokens, held) for one in self._sources)
+            told = (one.match(sequence.request, root, tokens, held) for one in self._sources)
             found = max((one for one in told if one is not None), key=_length, default=None)
             self._told[sequence.number] = held, found
             self.counts.asked += most - held
@@ -128,9 +127,7 @@ class PrefixLoader:
         self.counts.declined += blocks
         return None
 
-    def _has_room(
-        self, sequence: Sequence, lookup: Lookup, found_there: Continuation, spare: int, is_due: bool
-    ) -> bool:
+    def _has_room(self, sequence: Sequence, lookup: Lookup, found_there: KVMatch, spare: int, is_due: bool) -> bool:
         """Whether the sequence could be admitted behind them, and there is not too much ahead of its time already,
         which would be given away for it: of what would otherwise be computed twice, nothing is once its turn has come.
         """
@@ -141,7 +138,7 @@ class PrefixLoader:
         found = self._pool.count_evictable(place.block for place in lookup.chain.places)
         return self._pool.available - found - blocks >= spare
 
-    def _bring(self, sequence: Sequence, lookup: Lookup, found: Continuation, now: float) -> int:
+    def _bring(self, sequence: Sequence, lookup: Lookup, found: KVMatch, now: float) -> int:
         before = [place.block for place in lookup.chain.places if place.block is not None]
         for block in before:  # what it is to follow must not be given away for it
             self._pool.acquire(block)
@@ -178,5 +175,5 @@ class PrefixLoader:
                 self._writes.loaded(place.node, cast(int | SharedRoot, place.key[0]), place.token_ids)
 
 
-def _length(found: Continuation) -> int:
+def _length(found: KVMatch) -> int:
     return len(found.remote_blocks)

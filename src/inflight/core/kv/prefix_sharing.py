@@ -16,7 +16,7 @@ from inflight.core.kv.state_snapshots import StateSnapshots
 from inflight.core.kv.table_layout import TableLayout
 from inflight.core.kv.write_behind import WriteBehind
 from inflight.core.sequence import Sequence
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import SharedRoot
 
 
 @dataclass(slots=True)

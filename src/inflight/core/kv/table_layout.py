@@ -1,6 +1,6 @@
 """How long a sequence's block tables are: arithmetic over the capacity, the windows of KV groups, and the allocation.
 
-Knows lengths and positions; no blocks, and not what is in them. Of several KV groups (`core.types.kv_groups`) a
+Knows lengths and positions; no blocks, and not what is in them. Of several KV groups (`core.types.kv_blocks`) a
 sequence has a table each. One without a window has blocks for all its tokens; one with a window has those that the
 window and the next chunk need. Allocation is `paged` (vLLM, arXiv 2309.06180): blocks for the known tokens at
 admission, one more whenever a decode crosses a block's end; or, as older systems do and for comparison,
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from inflight.core.sequence import Sequence
-from inflight.core.types.kv_groups import first_seen, max_blocks, max_sequence_tokens, window_blocks
+from inflight.core.types.kv_blocks import first_seen, max_blocks, max_sequence_tokens, window_blocks
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted, there_are
 

@@ -11,7 +11,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.restoring import RestoreCost
 from inflight.core.kv.peer_source import Identity
 from inflight.core.kv.prefix_loader import Worth
-from inflight.core.types.block_source import BlockSink, BlockSource
+from inflight.core.types.kv_blocks import KVSource, KVStore
 
 
 class BlockTiers(Struct, frozen=True):
@@ -19,9 +19,9 @@ class BlockTiers(Struct, frozen=True):
     kept that can be found. identity: by which blocks of prompts are handed over to other engines; None: they are
     not."""
 
-    sources: tuple[BlockSource, ...]
+    sources: tuple[KVSource, ...]
     worth: Worth
-    sink: BlockSink | None = None
+    sink: KVStore | None = None
     identity: Identity | None = None
 
     def __bool__(self) -> bool:

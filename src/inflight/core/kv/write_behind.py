@@ -1,6 +1,6 @@
 """Write-behind: blocks of the prefix cache are kept in a tier as well, while steps go on.
 
-Knows which blocks that can be found are not in the tier yet, and by which names they would be (`types.block_names`). A
+Knows which blocks that can be found are not in the tier yet, and by which names they would be (`types.kv_blocks`). A
 block may be stored once the step that computes it has been committed: before, its content is a promise, and what a
 failed step leaves must never be kept. While a transfer is out it holds its blocks; so only a share of the pool is out
 at a time, and what is given away before its turn has come is not kept. Decides neither what is worth keeping (the sink
@@ -16,8 +16,7 @@ from functools import partial
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.transfers import Transfers
-from inflight.core.types.block_source import BlockSink
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import KVStore, SharedRoot
 
 SHARE_OUT = 8  # of the pool one block in so many is being stored at most
 BATCH = 16  # blocks of a transfer, at most: each is held until the last is stored
@@ -33,7 +32,7 @@ class WriteCounts:
 
 
 class WriteBehind:
-    def __init__(self, pool: BlockPool, prefix: PrefixCache, transfers: Transfers, sink: BlockSink):
+    def __init__(self, pool: BlockPool, prefix: PrefixCache, transfers: Transfers, sink: KVStore):
         self._prefix, self._transfers, self._sink = prefix, transfers, sink
         self._most_out = max(1, pool.num_blocks // SHARE_OUT)
         self._names: dict[int, bytes] = {}  # of nodes that can be found

@@ -14,9 +14,9 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
+from inflight.core.types.kv_transfer import FolderStats
 from inflight.core.types.plan import HOST
 from inflight.core.types.request import Request
-from inflight.core.types.tier_counts import FolderStats
 from inflight.records.timings import ADAPTER, KV, Timings
 
 NAMED = 24  # of those that wait in a lane

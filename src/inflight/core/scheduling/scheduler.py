@@ -44,9 +44,9 @@ from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.tenants.service import Service
-from inflight.core.types.block_source import BlockSink, BlockSource
 from inflight.core.types.events import Event, Finish
 from inflight.core.types.features import features
+from inflight.core.types.kv_blocks import KVSource, KVStore
 from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
@@ -86,8 +86,8 @@ class Scheduler:
         longest_chunk: int = UNBOUNDED,
         spacing: SnapshotSpacing | None = None,
         cache_journal: CacheJournal | None = None,
-        sources: Iterable[BlockSource] = (),
-        sink: BlockSink | None = None,
+        sources: Iterable[KVSource] = (),
+        sink: KVStore | None = None,
         host_is_tier: bool = False,
         session_eviction: bool = False,
         identity: Identity | None = None,

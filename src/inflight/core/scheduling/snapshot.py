@@ -11,8 +11,8 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.speculation.stats import SpeculationStats
-from inflight.core.types.grammar_stats import GrammarStats
-from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
+from inflight.core.types.sampling import GrammarStats
 from inflight.records.timings import ADAPTER, KV
 
 
@@ -89,9 +89,9 @@ class Snapshot:
     speculation: SpeculationStats | None = None
     grammars: GrammarStats | None = None
     adapters: AdapterCounts | None = None
-    tiers: TierCounts | None = None
+    tiers: TierStats | None = None
     folder: FolderStats | None = None
-    handed_over: HandedOver | None = None
+    handed_over: KVExportStats | None = None
 
     @property
     def compiling(self) -> int:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import TokenLogprob
 from inflight.records.timings import Timings
 
 FinishReason = Literal["stop", "length", "abort", "error"]

@@ -21,10 +21,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.sampling import PoolingParams, SamplingParams
+from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.peers import KVHandover
-from inflight.core.types.sampling import PoolingParams, SamplingParams
+from inflight.core.types.kv_transfer import KVHandover
+from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams
 from inflight.counted import counted
 
 

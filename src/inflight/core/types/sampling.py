@@ -1,46 +1,62 @@
-"""How the tokens of one request are chosen and when it ends; or what is made of its prompt instead. Names and defaults
-are those vLLM's users know.
+"""Request parameters: sampling, pooling, grammars and adapters, and the log-probabilities that a request asks for.
 
-Knows the meaning and the limits of each setting; not how a token is drawn (execution does that).
+Names and defaults are vLLM's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args, overload
+
+from msgspec import Struct
 
 from inflight.counted import quoted
 
 MIN_REPETITION_PENALTY = 0.001  # logits are divided by it: much less makes them infinite, and nothing can be drawn
 MAX_TEMPERATURE = 1_000_000  # far below it all tokens are equally likely; as a float32 it divides any logit
+MAX_NAME_CHARS = 256  # of an adapter
+DEFAULT_RANK, MAX_RANK = 16, 256  # of an adapter
+# Between the parts of a JSON text: nothing, a space, or a new line with its indentation. Without a bound a model that
+# is unsure writes spaces until its tokens are used up.
+JSON_WHITESPACE = r"( |\n[ \t]{0,32})"
+MAX_SOURCE_CHARS = 2**17  # of a grammar; one of so many, all property names, compiles in about two seconds
 PoolingActivation = Literal["none", "sigmoid", "softmax"]
+GrammarKind = Literal["none", "json_schema", "json_object", "regex", "choice", "lark", "structural_tag"]
 
 
 class InvalidSampling(ValueError):
-    """A sampling setting lies outside what it can mean."""
+    """A setting is outside its limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling settings of one request.
 
-    n: how many samples of the prompt are wanted; they share the prompt's KV blocks.
-    temperature: 0 takes the likeliest token; above 0 divides the logits.
-    top_k (0 or -1: off), top_p (1: off), min_p (0: off): which tokens may be drawn at all.
-    repetition_penalty (1: off; prompt and output), presence_penalty, frequency_penalty (0: off; output only).
-    logit_bias: token id → number added to its logit (at most 300 entries).
-    allowed_token_ids: no other tokens are drawn; None: any may be.
-    bad_words: texts whose last token is not drawn where the tokens before it have just been.
-    max_tokens: most output tokens of one sample; None: as many as the model's length allows; 0: the prompt is computed
-        (and scored, if asked), and nothing is sampled.
-    min_tokens: end tokens are not drawn before this many output tokens, and stop strings do not end it.
-    stop: strings that end the output; include_stop_str_in_output keeps them in the text.
-    stop_token_ids: token ids that end the output, beside the model's own end tokens; ignore_eos drops the latter.
-    seed: makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch.
-    logprobs: None, or how many alternatives' log-probabilities to report beside the sampled token's (0 to 20).
-    prompt_logprobs: the same for the tokens of the prompt, from its second on.
-    skip_special_tokens: leave special tokens out of the text.
+    Attributes:
+        n: Samples of the prompt; they share its KV blocks.
+        temperature: 0 takes the likeliest token; above 0 divides the logits.
+        top_k: Tokens that may be drawn; 0 or -1: off.
+        top_p: Probability mass that may be drawn from; 1: off.
+        min_p: Least probability of a token, relative to the likeliest; 0: off.
+        repetition_penalty: Of tokens in the prompt and output; 1: off.
+        presence_penalty: Of tokens in the output; 0: off.
+        frequency_penalty: The same, for each occurrence.
+        logit_bias: Token id → number added to its logit (at most 300 entries).
+        allowed_token_ids: No other tokens are drawn; None: any may be.
+        bad_words: Texts whose last token is not drawn behind the others.
+        max_tokens: Limit of output tokens of one sample; None: as many as the model's length allows; 0: the prompt is
+            computed (and scored, if asked), and nothing is sampled.
+        min_tokens: Before so many output tokens, end tokens are not drawn and stop strings are ignored.
+        stop: Strings that end the output.
+        include_stop_str_in_output: Whether they stay in the text.
+        stop_token_ids: Token ids that end the output, beside the model's end tokens.
+        ignore_eos: Whether the model's end tokens do not count.
+        seed: Makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch.
+        logprobs: Number of alternatives whose log-probabilities are reported beside the sampled token's (0 to 20).
+        prompt_logprobs: The same for the tokens of the prompt, from its second on.
+        skip_special_tokens: Whether special tokens are left out of the text.
     """
 
     n: int = 1
@@ -115,7 +131,7 @@ class SamplingParams:
 
     @staticmethod
     def _check_allowed(token_ids: tuple[int, ...]) -> None:
-        """There may be as many as the vocabulary has: one by one only where one of them is wrong."""
+        """Check all at once; one by one only if one is wrong, since there may be as many as the vocabulary has."""
         if set(map(type, token_ids)) <= {int} and min(token_ids, default=0) >= 0:
             return
         for token_id in token_ids:
@@ -129,12 +145,13 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingParams:
-    """What is wanted of a request of which nothing is sampled: the numbers that the model tells of its text, a vector
-    or a classifier's scores.
+    """Settings of a request for an embedding or a classifier's scores, of which nothing is sampled.
 
-    dimensions: of a vector the first so many numbers alone, as models allow whose vectors may be cut (Kusupati et al.,
-    arXiv 2205.13147); None: all. normalize: what is left is divided by its length. activation: what becomes of scores:
-    sigmoid of each, softmax over all, or none.
+    Attributes:
+        normalize: Whether the vector is divided by its length.
+        dimensions: Leading numbers of the vector that are returned, for models whose vectors may be cut (Kusupati et
+            al., arXiv 2205.13147); None: all.
+        activation: Of scores: sigmoid of each, softmax over all, or none.
     """
 
     normalize: bool = True
@@ -149,6 +166,124 @@ class PoolingParams:
         if self.activation not in get_args(PoolingActivation):
             known = ", ".join(get_args(PoolingActivation))
             raise InvalidSampling(f"activation is {quoted(self.activation)}; give one of {known}.")
+
+
+class Adapter(Struct, frozen=True):
+    """An adapter that changes the model for some requests.
+
+    Attributes:
+        name: By which requests ask for it.
+        path: Of its files.
+        number: Of this name and these files. Another adapter that takes the name later has another number, so that it
+            never finds blocks that were computed with the first.
+    """
+
+    name: str
+    path: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output must match, as the client wrote it.
+
+    Attributes:
+        kind: Of `source`.
+        source: Of the output, or of what follows the first occurrence of `after_token_ids`. A choice's is a JSON list
+            of texts; kind "none" has none and allows any output.
+        after_token_ids: End of the reasoning.
+        max_tokens_before: Output tokens before `after_token_ids`, which are forced then; None: no limit.
+        opening_token_ids: An output that begins with them has reasoning; one that begins otherwise follows the grammar
+            from its first token on. Empty: the reasoning has begun in the prompt.
+    """
+
+    kind: GrammarKind
+    source: str = ""
+    after_token_ids: tuple[int, ...] = ()
+    max_tokens_before: int | None = None
+    opening_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarStats:
+    """Cost of grammars since the engine began.
+
+    Attributes:
+        compiled: Grammars that were compiled.
+        refused: Grammars that could not be.
+        compile_seconds: Of both, in processes of their own.
+        cache_hits: Requests whose grammar was compiled already.
+        masks: Positions whose tokens a grammar decided.
+        mask_seconds: Time of the masks, beside the forward passes.
+        wait_seconds: Part of it that steps waited for.
+        sit_outs: Draws that waited for a slow mask, while other sequences drew.
+        cached_bytes: Of compiled grammars that are cached.
+    """
+
+    compiled: int
+    refused: int
+    compile_seconds: float
+    cache_hits: int
+    masks: int
+    mask_seconds: float
+    wait_seconds: float
+    sit_outs: int = 0
+    cached_bytes: int = 0
+
+
+class TopLogprobs(Sequence[tuple[int, float]]):
+    """Pairs of token id and natural log-probability (float32), the likeliest first.
+
+    A request may ask for twenty pairs for each of thousands of tokens. As Python objects a pair takes 116 bytes, which
+    Python's allocator keeps; in two arrays it takes eight.
+    """
+
+    __slots__ = ("_logprobs", "_token_ids")
+
+    def __init__(self, token_ids: array[int], logprobs: array[float]):
+        """Make pairs of two arrays of the same length."""
+        self._token_ids, self._logprobs = token_ids, logprobs
+
+    @classmethod
+    def of_bytes(cls, token_ids: bytes, logprobs: bytes) -> Self:
+        """Make pairs of the bytes of int32 ids and float32 log-probabilities."""
+        return cls(array("i", token_ids), array("f", logprobs))
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, float]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> TopLogprobs: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[int, float] | TopLogprobs:
+        if isinstance(index, slice):
+            return TopLogprobs(self._token_ids[index], self._logprobs[index])
+        return self._token_ids[index], self._logprobs[index]
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return zip(self._token_ids, self._logprobs, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with any sequence of such pairs."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log-probability of a token under the unmodified logits, with the likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    top: Sequence[tuple[int, float]] = ()
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
@@ -180,20 +315,20 @@ def _clean_bias(bias: Mapping[int, float] | None) -> dict[int, float]:
     return clean
 
 
-def _whole(name: str, value: object, least: int, most: int | None) -> None:
+def _whole(name: str, value: object, minimum: int, maximum: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidSampling(f"{name} is {quoted(value)}; give a whole number.")
-    if value < least or (most is not None and value > most):
-        limits = f"at least {least}" if most is None else f"from {least} to {most}"
+    if value < minimum or (maximum is not None and value > maximum):
+        limits = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise InvalidSampling(f"{name} is {value}; give a whole number {limits}.")
 
 
-def _real(name: str, value: object, least: float, most: float, *, open_below: bool = False) -> None:
+def _real(name: str, value: object, minimum: float, maximum: float, *, open_below: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidSampling(f"{name} is {quoted(value)}; give a number.")
     # Comparisons refuse NaN and infinities, and take whole numbers that no float holds.
-    if not (least < value if open_below else least <= value) or not value <= most:
-        limits = f"above {least} and up to {most}" if open_below else f"from {least} to {most}"
+    if not (minimum < value if open_below else minimum <= value) or not value <= maximum:
+        limits = f"above {minimum} and up to {maximum}" if open_below else f"from {minimum} to {maximum}"
         raise InvalidSampling(f"{name} is {value}; give a number {limits}.")
 
 

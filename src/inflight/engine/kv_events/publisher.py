@@ -16,7 +16,7 @@ from collections import deque
 
 import zmq
 
-from inflight.core.types.cache_changes import CacheChange
+from inflight.core.types.kv_blocks import CacheChange
 from inflight.engine.kv_events.options import KVEventOptions
 from inflight.engine.kv_events.replay import Replay
 from inflight.engine.kv_events.sockets import open_sockets

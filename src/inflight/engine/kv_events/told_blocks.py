@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from inflight.core.types.cache_changes import (
+from inflight.core.types.kv_blocks import (
     BlockDropped,
     BlockMoved,
     BlockPublished,

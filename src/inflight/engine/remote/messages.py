@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import TokenLogprob, TopLogprobs
 
 T = TypeVar("T")
 

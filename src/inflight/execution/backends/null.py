@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
+from inflight.core.types.sampling import TokenLogprob
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import (
     Adapter,

@@ -12,9 +12,8 @@ from itertools import chain
 
 import numpy as np
 
-from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.plan import Chunk, Pooled, Sampled, Scored
-from inflight.core.types.sampling import PoolingParams
+from inflight.core.types.sampling import PoolingParams, TokenLogprob, TopLogprobs
 from inflight.execution.backends.protocol import Array, SampledBatch, SamplingBatch, ScoredBatch
 
 ALL_BANNED = (

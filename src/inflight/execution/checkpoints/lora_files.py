@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inflight.core.types.adapter import MAX_RANK
+from inflight.core.types.sampling import MAX_RANK
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.checkpoint import fetch_folder

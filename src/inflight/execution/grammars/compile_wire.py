@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.grammar import GrammarKind
+from inflight.core.types.sampling import GrammarKind
 
 
 class CompileJob(Struct, frozen=True, tag="compile"):

@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from inflight.core.types.grammar import Grammar
-from inflight.core.types.grammar_stats import GrammarStats
 from inflight.core.types.request import RequestRefused
+from inflight.core.types.sampling import Grammar, GrammarStats
 from inflight.execution.grammars.compile_queue import CompileQueue
 from inflight.execution.grammars.compile_wire import Verdict
 from inflight.execution.grammars.compiling import NICE, STACK_BYTES, compiled

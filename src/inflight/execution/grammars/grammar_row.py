@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import Compiled, CompiledGrammars
 from inflight.execution.grammars.errors import GrammarError, client_sentence

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
-from inflight.core.types.grammar import JSON_WHITESPACE, MAX_SOURCE_CHARS, Grammar
+from inflight.core.types.sampling import JSON_WHITESPACE, MAX_SOURCE_CHARS, Grammar
 from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
 from inflight.execution.grammars.embedded_schemas import with_lowered_schemas
 from inflight.execution.grammars.errors import GrammarError, client_sentence

@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Self
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 
 
 class Prelude:

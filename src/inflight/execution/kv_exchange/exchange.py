@@ -10,10 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inflight.core.types.kv_exchange_options import KVExchangeOptions
-from inflight.core.types.peers import export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVExchangeOptions, KVExportStats, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
-from inflight.core.types.tier_counts import HandedOver
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
@@ -70,7 +68,7 @@ class KVExchange:
         return ExchangeCounts(pulled.blocks, pulled.pulls, pulled.failed, pulled.seconds, given.blocks, given.failed)
 
     @property
-    def handed_over(self) -> HandedOver:
+    def handed_over(self) -> KVExportStats:
         """Blocks, by what became of them. In any thread."""
         return self._exports.handed_over()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from inflight.core.types.tier_counts import HandedOver
+from inflight.core.types.kv_transfer import KVExportStats
 
 _REMEMBERED = 4096  # exports that are over, so that who comes late is told at once
 
@@ -151,10 +151,10 @@ class Exports:
                 self._end(export_id, export, "withdrawn")
             self._changed.notify_all()
 
-    def handed_over(self) -> HandedOver:
+    def handed_over(self) -> KVExportStats:
         with self._changed:
             held = sum(len(one.blocks) for one in self._exports.values() if not one.is_over)
-            return HandedOver(held=held, **self._counts)
+            return KVExportStats(held=held, **self._counts)
 
     def close(self) -> None:
         """Everything ends, once nobody reads any more."""

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from inflight.core.types.kv_exchange_options import Way
-from inflight.core.types.peers import PeerPlace
+from inflight.core.types.kv_transfer import PeerPlace, Way
 from inflight.core.types.plan import Transferred
 from inflight.execution.kv_exchange import nixl, shared_memory, stream
 from inflight.execution.kv_exchange.block_memory import BlockMemory

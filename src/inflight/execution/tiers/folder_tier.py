@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from inflight.core.types.adapter import Adapter
-from inflight.core.types.block_names import next_name, root_name
-from inflight.core.types.block_source import Continuation
-from inflight.core.types.cache_changes import SharedRoot
+from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_transfer import FolderStats
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.core.types.request import Request
-from inflight.core.types.tier_counts import FolderStats
+from inflight.core.types.sampling import Adapter
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
@@ -120,24 +118,22 @@ class FolderTier:
         )
 
     # -- a source and a sink ------------------------------------------------------------------------------------
-    def continuation(
-        self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int
-    ) -> Continuation | None:
+    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
         name, found, size = self._root(root), [], self._block_size
         if name is None or time.monotonic() < self._no_reads_before:
             return None
         for start in range(0, len(token_ids) - size + 1, size):
-            name = next_name(name, token_ids[start : start + size])
+            name = block_hash(name, token_ids[start : start + size])
             if start >= held * size:
                 number = int.from_bytes(name)
                 if number not in self.index:
                     break
                 found.append(number)
-        return Continuation("load", PLACE, tuple(found)) if found else None
+        return KVMatch("load", PLACE, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
         known = self._root(before) if isinstance(before, SharedRoot) else before
-        return None if known is None else next_name(known, token_ids)
+        return None if known is None else block_hash(known, token_ids)
 
     def wants(self, name: bytes) -> bool:
         number = int.from_bytes(name)
@@ -296,7 +292,7 @@ class FolderTier:
             if len(self._roots) >= _MOST_ROOTS:
                 self._roots.clear()
             digest = "" if root.adapter is None else self._adapter_digest(root.adapter)
-            self._roots[root] = None if digest is None else root_name(root, self._identity + digest.encode())
+            self._roots[root] = None if digest is None else root_hash(root, self._identity + digest.encode())
         return self._roots[root]
 
 

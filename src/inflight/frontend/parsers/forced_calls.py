@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.lark import Lark, no, regex, without
 from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
 from inflight.frontend.parsers.tool_format import AnswerGrammars

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import ReasoningText
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, calls_of, content_of
 from inflight.frontend.parsers.lark import Lark, without
 from inflight.frontend.parsers.parser_choice import ReasoningEnds, Tool, ToolChoice

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inflight.core.types.grammar import JSON_WHITESPACE
+from inflight.core.types.sampling import JSON_WHITESPACE
 
 _OPERATORS = re.compile(r"([\\.+*?()|\[\]{}^$])")
 _SLASHES = re.compile(r"\\.|[/\n]", re.DOTALL)

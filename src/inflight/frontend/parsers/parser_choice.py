@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import ReasoningText
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.answer_parser import AnswerParser
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-from inflight.core.types.grammar import Grammar
 from inflight.core.types.request import ReasoningText
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers import xml_calls
 from inflight.frontend.parsers.answer_parser import AnswerParser
 from inflight.frontend.parsers.content import ContentParser

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.answer_parser import AnswerParser
 from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
 

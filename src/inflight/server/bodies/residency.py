@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from inflight.core.types.adapter import MAX_NAME_CHARS
+from inflight.core.types.sampling import MAX_NAME_CHARS
 from inflight.server.bodies.decoding import BodyDecoder
 
 

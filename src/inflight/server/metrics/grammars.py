@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from inflight.core.types.grammar_stats import GrammarStats
+from inflight.core.types.sampling import GrammarStats
 from inflight.server.metrics.families import labelled
 
 

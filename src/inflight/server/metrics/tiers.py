@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from inflight.core.types.tier_counts import FolderStats, HandedOver, TierCounts
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.server.metrics.families import labelled
 
 
-def collect(counts: TierCounts) -> Iterator[Metric]:
+def collect(counts: TierStats) -> Iterator[Metric]:
     fetched = {("brought",): counts.brought, ("failed",): counts.failed, ("declined",): counts.declined}
     yield labelled(
         CounterMetricFamily,
@@ -31,7 +31,7 @@ def collect(counts: TierCounts) -> Iterator[Metric]:
     )
 
 
-def collect_handed_over(handed: HandedOver) -> Iterator[Metric]:
+def collect_handed_over(handed: KVExportStats) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "inflight_tier_held_for_peers_blocks", "Blocks of computed prompts that wait for the peers.", handed.held
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inflight.core.types.adapter import Adapter
+from inflight.core.types.sampling import Adapter
 from inflight.server.model_pool.resident import ModelNeeds
 from inflight.server.settings import ServerSettings
 

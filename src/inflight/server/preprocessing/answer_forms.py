@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.common import GenerationSettings

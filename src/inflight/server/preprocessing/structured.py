@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from inflight.core.types.grammar import MAX_SOURCE_CHARS, Grammar
+from inflight.core.types.sampling import MAX_SOURCE_CHARS, Grammar
 from inflight.counted import shortened
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.structured import (

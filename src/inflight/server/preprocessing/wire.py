@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.text_tasks import Told
 from inflight.limited_process import LENGTH_BYTES

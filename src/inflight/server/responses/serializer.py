@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.server.call import Call

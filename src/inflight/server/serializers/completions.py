@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.call import Call
 from inflight.server.logprobs import CompletionLogprobs, TokenNames, joined, prompt_logprobs

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from inflight.core.types.events import Finish
-from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta

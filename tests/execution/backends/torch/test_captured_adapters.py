@@ -20,10 +20,9 @@ from benchmarks.drive import drive
 from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.adapter import Adapter
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 from llguidance import LLMatcher, LLTokenizer
 
-from inflight.core.types.grammar import Grammar
+from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars.errors import GrammarError
 from inflight.execution.grammars.grammar_source import grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from inflight.core.types.block_names import next_name
+from inflight.core.types.kv_blocks import block_hash
 
 
 def test_token_ids_are_little_endian() -> None:
     content = b"before" + bytes([1, 0, 0, 0]) + bytes([0x44, 0x33, 0x22, 0x11])
     name = hashlib.blake2b(content, digest_size=16, person=b"inflight-block-1").digest()
-    assert next_name(b"before", (1, 0x11223344)) == name
+    assert block_hash(b"before", (1, 0x11223344)) == name

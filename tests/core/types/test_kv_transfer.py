@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.core.types.peers import PeerPlace, export_of, giving_place, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import PeerPlace, export_of, giving_place, is_of_peers, peer_of
 from inflight.core.types.plan import HOST
 
 
@@ -19,5 +19,5 @@ def test_what_is_written_is_read(host: str, port: int, export_id: str) -> None:
 
 def test_others_are_none() -> None:
     assert not is_of_peers(HOST) and export_of(HOST) is None
-    with pytest.raises(ValueError, match="no place of a peer"):
+    with pytest.raises(ValueError, match="not the address of a peer"):
         peer_of(giving_place("one"))

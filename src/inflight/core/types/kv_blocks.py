@@ -1,0 +1,182 @@
+"""KV blocks: how many a sequence needs, their hashes, what changes in the prefix cache, and where they are kept.
+
+Hashes name blocks in tiers: each is made of the hash before it and of the block's tokens, and is the same in every
+process that computes with the same model in the same way. Unlike the hashes that routers see, these decide what is
+served: they have 128 bits, and a store keeps a block's tokens beside it.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import Adapter
+
+HASH_BYTES = 16
+_ROOT, _BLOCK = b"inflight-root-1", b"inflight-block-1"
+
+CHECKPOINTS_PER_ROW = 2  # for the end of its prompt, and for where it is
+CHECKPOINT_MEMORY_SHARE = 0.25  # of the memory that live states leave free; the rest is for blocks
+MAX_SMALL_CHECKPOINTS_PER_ROW = 16  # as of short convolutions: a conversation that waits for its next turn has two
+SMALL_CHECKPOINT_MEMORY_SHARE = 1 / 64  # of that memory, which these may take
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------
+
+
+def first_seen(position: int, window: int) -> int:
+    """Return the first position that a query at `position` sees."""
+    return max(0, position - window + 1) if window else 0
+
+
+def window_blocks(window: int, chunk: int, block_size: int) -> int:
+    """Return the blocks of a group with a window that a chunk needs at most, wherever in a block the window begins."""
+    return -(-(window + chunk - 2) // block_size) + 1
+
+
+def max_blocks(tokens: int, block_size: int, windows: Sequence[int], chunk: int) -> int:
+    """Return the blocks of all groups that a sequence needs at most.
+
+    Args:
+        tokens: Length of the sequence.
+        block_size: Tokens of a block, the same in every group, so that one pool serves all.
+        windows: Window of each group; 0: none. Blocks behind a window are freed while the sequence runs.
+        chunk: Tokens of its longest chunk.
+    """
+    each = -(-tokens // block_size)
+    return sum(min(each, window_blocks(window, chunk, block_size)) if window else each for window in windows)
+
+
+def max_sequence_tokens(num_blocks: int, block_size: int, windows: Sequence[int], chunk: int, limit: int) -> int:
+    """Return the length of the longest sequence that fits into so many blocks.
+
+    Args:
+        num_blocks: Blocks of all groups.
+        block_size: Tokens of a block.
+        windows: Window of each group; 0: none.
+        chunk: Tokens of its longest chunk.
+        limit: Longest length of all, which counts where every group has a window.
+    """
+    if any(not window for window in windows):
+        limit = num_blocks * block_size
+    lengths = range(block_size, limit + block_size, block_size)
+    whole = bisect_right(lengths, num_blocks, key=lambda tokens: max_blocks(tokens, block_size, windows, chunk))
+    return min(limit, whole * block_size)
+
+
+def default_checkpoints(rows: int, bytes_per_state: float, free_bytes: float) -> int:
+    """Return how many copies of recurrent state to allocate: at least 1, from which samples of a request and preempted
+    sequences continue."""
+    small = int(SMALL_CHECKPOINT_MEMORY_SHARE * free_bytes // bytes_per_state)
+    usual = int(CHECKPOINT_MEMORY_SHARE * free_bytes // bytes_per_state)
+    return max(1, min(MAX_SMALL_CHECKPOINTS_PER_ROW * rows, small), min(CHECKPOINTS_PER_ROW * rows, usual))
+
+
+# -- hashes -----------------------------------------------------------------------------------------------------
+
+
+class SharedRoot(NamedTuple):
+    """Root of the chains that requests of the same salt and adapter share; a tuple, as the key of a dictionary."""
+
+    salt: str
+    adapter: Adapter | None
+
+
+def root_hash(root: SharedRoot, fingerprint: bytes) -> bytes:
+    """Return the hash that a chain begins with.
+
+    Args:
+        root: Which requests share the chain.
+        fingerprint: Of all that the bits depend on: the model, how it computes, and the adapter's files, if any.
+    """
+    adapter = b"" if root.adapter is None else b"+" + root.adapter.name.encode()
+    parts = (fingerprint, root.salt.encode(), adapter)
+    content = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return blake2b(content, digest_size=HASH_BYTES, person=_ROOT).digest()
+
+
+def block_hash(before: bytes, token_ids: Sequence[int]) -> bytes:
+    """Return the hash of a block behind that one, whatever the machine's byte order is."""
+    content = before + struct.pack(f"<{len(token_ids)}I", *token_ids)
+    return blake2b(content, digest_size=HASH_BYTES, person=_BLOCK).digest()
+
+
+# -- changes of the prefix cache, for mirrors of it: a block's node comes after that of the block before it -------
+
+
+class BlockPublished(Struct, frozen=True):
+    """A full block can be found from now on, on the device. parent: the node of the block before it."""
+
+    node: int
+    parent: int | SharedRoot
+    token_ids: tuple[int, ...]
+
+
+class BlockMoved(Struct, frozen=True):
+    """A block's content is in the other memory from now on, or once a transfer has ended, and can still be found."""
+
+    node: int
+    token_ids: tuple[int, ...]
+    to_host: bool
+
+
+class BlockDropped(Struct, frozen=True):
+    """A block's content can no longer be found, nor what is chained to it."""
+
+    node: int
+
+
+class CacheCleared(Struct, frozen=True):
+    """No block can be found any more. Numbers of nodes may be used again."""
+
+
+CacheChange = BlockPublished | BlockMoved | BlockDropped | CacheCleared
+
+
+# -- stores beyond the device and its host: a folder or a peer -----------------------------------------------------
+
+
+class KVMatch(Struct, frozen=True):
+    """Consecutive blocks that a source has.
+
+    Attributes:
+        kind: As in `Transfer`, like the next two.
+        place: The tier or peer.
+        remote_blocks: Their numbers there.
+        always: Whether to load them at any cost, as what a peer has computed for this very request; otherwise only
+            where computing them would take longer.
+    """
+
+    kind: Literal["load", "receive"]
+    place: str
+    remote_blocks: tuple[int, ...]
+    always: bool = False
+
+
+class KVSource(Protocol):
+    """Answers at once, from memory: it reads no file and asks no peer. An answer may be outdated by the time of the
+    transfer, which then fails, and the tokens are computed."""
+
+    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
+        """Return the blocks behind the first `held` ones of these tokens (whole blocks), kept under the same root."""
+
+
+class KVStore(Protocol):
+    """Keeps blocks beyond the device, for later and for others. Answers at once, as sources do."""
+
+    place: str
+
+    def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
+        """Return the hash of a block behind that one, or of the first of its root; None: this root is not stored.
+
+        Read as a number it is the block's `remote_blocks` entry.
+        """
+
+    def wants(self, name: bytes) -> bool:
+        """Return whether a block is to be stored: it is absent, not being written, and there is room."""
