@@ -38,7 +38,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
         *("suffix_index", "light", "first_token", "start", "install", "versions"),
     ),
     "What batching and scheduling bring": (
-        *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
+        *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane"),
         *("kv_allocation", "kv_windows", "prefix_cache", "turns", "preemption", "speculation"),
     ),
     "What the server bears": (

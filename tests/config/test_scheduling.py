@@ -288,3 +288,9 @@ def test_a_lane_may_name_its_step_target() -> None:
     for target in ("auto", "off", 0.05):
         lanes = make_lanes(SchedulingSettings.of(lanes={"batch": {"step_target": target}}), LatencyModel())
         assert lanes[1].step_target == target
+
+
+def test_an_itl_target_is_the_step_target_of_background_lanes_that_set_none() -> None:
+    settings = {"strategy": "adaptive", "itl_target": 0.05, "lanes": {"bulk": {"background": True, "step_target": "off"}}}
+    lanes = {one.name: one.step_target for one in make_lanes(SchedulingSettings.of(**settings), LatencyModel())}
+    assert lanes == {"interactive": "auto", "batch": 0.05, "bulk": "off"}

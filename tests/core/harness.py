@@ -31,7 +31,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
-from inflight.core.queueing.floor import Floor
+from inflight.core.queueing.min_share import MinShare
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
@@ -79,7 +79,6 @@ from .remembered import RememberingTier
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
-PATIENCE = 6  # steps until a lane that is overdue is served: of two in flight, victims can be taken at the third
 WEIGHTS = {"b": 2.0}  # of tenants, under fair
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "plugin")
 
@@ -442,7 +441,6 @@ class Harness:
         self.states: dict[int, StateCopy] = {}  # what the plans said about snapshots of recurrent state, by slot
         self.begun = 0  # rows that began from one
         self.drafted = [0, 0]  # drafts that were right, and all
-        self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
     # -- verbs --------------------------------------------------------------------------------------------------
 
@@ -499,7 +497,7 @@ class Harness:
         self.log.append(("plan", fail, self.now))
         held, alive = inside.held, inside.alive(self.scheduler)
         shared = [(s, b) for s in alive for b in held(self.scheduler, s) if self._ref_counts(b) > 1]
-        kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
+        protected = inside.protected(self.scheduler)
         before, wanting = list(inside.running(self.scheduler)), inside.wanting(self.scheduler)
         plan = self.scheduler.plan(self.now)
         joined = {one.number for one in inside.running(self.scheduler) if one not in before}
@@ -510,7 +508,7 @@ class Harness:
             told = {b for chunk in plan.chunks for blocks in (chunk.new_blocks, *chunk.window_blocks) for b in blocks}
             still = {b for s, b in shared if b in held(self.scheduler, s)}
             self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
-            self._check_floor(plan, kept, overdue)
+            self._check_protected(protected)
             beside = [one for one in plan.transfers if self.setup.transfer_polls or one.place != HOST]
             self.loading |= {one.transfer_id: one.blocks for one in beside if one.kind in ("load", "receive")}
             self.plans.append(plan)
@@ -791,19 +789,11 @@ class Harness:
         gained |= inside.with_untold_blocks(self.scheduler)
         assert (gained | joined) - numbers, "preempted in vain"
 
-    def _check_floor(self, plan: BatchPlan, kept: set[int], overdue: set[str]) -> None:
-        """Nobody pushes out what is kept for a background lane, unless nothing else is left; and a lane that was owed
-        something for long is served before more than a few steps have passed."""
+    def _check_protected(self, before: set[int]) -> None:
+        """A protected sequence is not preempted, unless nothing else is left."""
         running = inside.running(self.scheduler)
-        if not kept <= {one.number for one in running}:
-            assert all(one.protected for one in running), "what was kept was pushed out for somebody"
-        served = {self.owners[chunk.sequence_id][0].request.lane for chunk in plan.chunks}
-        if self.setup.together or self.setup.transfer_polls:
-            return  # batches run to their ends; nobody gives way while blocks are stored
-        if any(lane.get("min_rows") or lane.get("max_rows") or lane.get("max_tokens") for lane in self.setup.lanes):
-            return  # what lanes keep of rows, and so of blocks, goes before the floor, and so do their limits
-        self.starved = {lane: self.starved.get(lane, 0) + 1 for lane in overdue - served}
-        assert all(steps <= PATIENCE for steps in self.starved.values()), f"starved: {self.starved}"
+        if not before <= {one.number for one in running}:
+            assert all(one.protected for one in running), "a protected sequence was preempted"
 
     def _check_early_end(self, plan: BatchPlan) -> None:
         """Behind a foreground prompt that is complete, prompts have what the step may be filled up to, and floors."""
@@ -819,7 +809,7 @@ class Harness:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
-                    floors += Floor(self.setup.lane_floor).most(self.setup.token_budget) if self.setup.lane_floor else 0
+                    floors += MinShare(self.setup.lane_floor).max_tokens(self.setup.token_budget) if self.setup.lane_floor else 0
                     left = max(0, self.setup.early_end - tokens) + floors
         drafts = any(chunk.num_drafts for chunk in plan.chunks)
         assert left is None or not drafts or plan.tokens <= self.setup.early_end, "a first token waits for drafts"

@@ -73,8 +73,8 @@ def batches_together(scheduler: Scheduler) -> bool:
     return bool(running(scheduler)) and scheduler._step_builder.run_to_completion
 
 
-def kept(scheduler: Scheduler) -> set[int]:
-    """Numbers of those that are kept for their lanes."""
+def protected(scheduler: Scheduler) -> set[int]:
+    """Numbers of the sequences that their lanes' minimum share protects."""
     return {one.number for one in running(scheduler) if one.protected and one.finish is None}
 
 
@@ -100,13 +100,6 @@ def with_untold_blocks(scheduler: Scheduler) -> set[int]:
         for one in running(scheduler)
         if scheduler._memory.has_windows and one.told != [len(table) for table in one.block_tables]
     }
-
-
-def overdue(scheduler: Scheduler) -> set[str]:
-    """Background lanes to which foreground work is to give way; not those all of whose requests wait for an adapter's
-    slot, which goes by arrival."""
-    held_up = [lane for lane in scheduler._lanes.held_up() if lane.queue.ready or lane.running]
-    return {lane.settings.name for lane in held_up if lane.owed.is_overdue}
 
 
 def host_blocks_in_use(scheduler: Scheduler) -> int:

@@ -259,18 +259,6 @@ class TestAdaptive:
         assert Adaptive(200, 0.25, latency).shape(self.view(2)).row_limit < 32
         assert Adaptive(200, 0.01, latency).shape(self.view(9)).row_limit == 9
 
-    def test_prompts_are_held_back_before_a_burst_unless_others_wait(self) -> None:
-        def budget(rate: float, waiting: tuple[int, ...] = ()) -> int:
-            queue: Any = waiting
-            seen = StepView(0.0, queue, 4, lambda: (4, 0), 32, lambda horizon: rate * horizon)
-            return Adaptive(200, 1.0, self.learnt()).shape(seen).token_budget
-
-        free = budget(0.0)
-        assert budget(0.7) == free  # an arrival within the step is possible, but not likely
-        assert budget(1.0) < free and budget(50.0) <= budget(1.0)
-        assert budget(50.0) == pytest.approx(0.45 * 100 - 10, abs=8)  # half of the allowed time
-        assert budget(50.0, waiting=(1,)) == free
-
     def test_steps_that_miss_the_target_make_the_next_ones_smaller(self) -> None:
         strategy = Adaptive(200, 1.0, self.learnt())
         before = strategy.shape(self.view()).token_budget

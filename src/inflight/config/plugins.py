@@ -76,12 +76,16 @@ _LANE_FIELDS = tuple(item.name for item in fields(LaneSettings) if item.name not
 
 
 def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[LaneSettings, ...]:
-    """`interactive` and `batch`, and those that the settings name. A lane without a policy of its own has the engine's
-    (the batch lane: fcfs)."""
+    """Make `interactive`, `batch`, and the lanes that the settings name.
+
+    A lane without a policy of its own has the engine's (the batch lane: fcfs). An ITL target that is set is the step
+    target of background lanes that set none.
+    """
     lanes = {
         "interactive": LaneSettings(name="interactive", policy=make_policy(settings.policy, settings, latency)),
         "batch": LaneSettings(name="batch", policy=Fcfs(), background=True),
     }
+    itl_target = settings.options.given.get("itl_target")
     for name, given in settings.lanes.items():
         _check_lane(name, given, settings)
         chosen = dict(given)
@@ -91,6 +95,9 @@ def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[Lan
             made = make_policy(policy or settings.policy, settings, latency)
             base = LaneSettings(name=name, policy=made) if base is None else replace(base, policy=made)
         lanes[name] = replace(base, **chosen)
+    for name, lane in lanes.items():
+        if itl_target is not None and lane.background and lane.step_target == "auto":
+            lanes[name] = replace(lane, step_target=float(itl_target))
     for name, given in settings.lanes.items():
         kind = lanes[name].background
         if "weight" in given and sum(lane.background == kind for lane in lanes.values()) == 1:

@@ -164,9 +164,6 @@ class FastForward(Scheduler):
     def _learn(self, plan: BatchPlan, result: StepResult, now: float) -> None:
         """Nothing, since nobody asks."""
 
-    def _learn_arrival(self, lane: object, now: float) -> None:
-        """Nothing, since nobody asks."""
-
     # -- who is steady ------------------------------------------------------------------------------------------
 
     def _join(self, sequence: Sequence) -> None:

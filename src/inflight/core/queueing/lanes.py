@@ -2,8 +2,8 @@
 
 Knows which lanes there are, who waits in each, what each was served, and how many rows and tokens each may have; takes
 and gives nothing itself (`StepBuilder` does). Foreground lanes share a step by weight; background lanes have what those
-leave, and give way first, but for what they are owed (`floor`). Beyond that they have no more of a step than keeps its
-predicted time within a target, which is learnt from what foreground work takes by itself (`step_target`), or set.
+leave, and are preempted first, but for their minimum share (`min_share`). Beyond that they have no more of a step than
+keeps its predicted time within `step_target`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 from typing import Literal
 
-from inflight.core.estimation.arrivals import LIKELY, Forecast
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.step_target import StepTarget
 from inflight.core.policies import Policy
-from inflight.core.queueing.floor import Floor, Owed
+from inflight.core.queueing.min_share import Deficit, MinShare
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.request_timings import QueueWaitMeter
 from inflight.core.sequence import Sequence, SequenceView
@@ -27,6 +25,7 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
 
 HEAVIEST = 10**6  # weight: shares are to be finite numbers
+AUTO_STEP_TARGET = 0.5  # of the predicted time of a step of the whole token budget
 
 
 class LaneError(ValueError):
@@ -40,8 +39,8 @@ class LaneSettings:
     weight: share of the step's prompt tokens beside other foreground lanes. background: has what the others leave.
     min_rows, max_rows: rows kept for this lane, and most rows it may have. min_tokens, max_tokens: the same for prompt
     tokens of a step. chunk: most prompt tokens of one sequence per step. queue_limit: most requests waiting.
-    step_target: how long a step may take with this background lane's work in it. "auto": such that foreground work
-    hardly notices. Seconds: beside foreground work, or while some is expected before the step's end. "off": any time.
+    step_target: how long a step may take that holds foreground work and this background lane's. "auto": the ITL target
+    where one is set (`--itl-target`), else half as long as a full step. Seconds. "off": any time.
     """
 
     name: str
@@ -95,8 +94,7 @@ class Lane:
     settings: LaneSettings
     queue: WaitingQueue
     clock: QueueWaitMeter = field(default_factory=QueueWaitMeter)
-    forecast: Forecast = field(default_factory=Forecast)
-    owed: Owed = field(default_factory=Owed)
+    deficit: Deficit = field(default_factory=Deficit)
     running: int = 0
     service: float = 0.0
 
@@ -107,7 +105,7 @@ class Lane:
     @property
     def least_tokens(self) -> int:
         """Prompt tokens of the step under construction that are its own."""
-        return max(self.settings.min_tokens, self.owed.tokens)
+        return max(self.settings.min_tokens, self.deficit.reserved_tokens)
 
     @property
     def busy(self) -> bool:
@@ -125,13 +123,12 @@ class Lanes:
         token_budget: int,
         cached_tokens: Callable[[Sequence], int],
         latency: LatencyModel | None = None,
-        floor: float = 0.0,
+        min_share: float = 0.0,
     ):
-        """max_rows, token_budget: what there is to share; what lanes keep may not add up to more. floor: share of the
-        steps' tokens that background lanes have while they have work."""
-        self.floor = Floor(floor)
+        """max_rows, token_budget: what there is to share; what lanes keep may not add up to more. min_share: share of
+        the steps' tokens that background lanes have while they have work."""
+        self.min_share = MinShare(min_share)
         self._latency = latency or LatencyModel()
-        self._target = StepTarget()
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
         self._by_kind = {
             background: [lane for lane in self._lanes.values() if lane.settings.background == background]
@@ -183,7 +180,7 @@ class Lanes:
 
     def views(self) -> list[SequenceView]:
         """The waiting of all lanes: foreground first, unless a background lane is owed more than it had."""
-        kinds = (True, False) if any(lane.owed.is_due for lane in self._by_kind[True]) else (False, True)
+        kinds = (True, False) if any(lane.deficit.is_due for lane in self._by_kind[True]) else (False, True)
         return [view for kind in kinds for lane in self.in_turn(kind) for view in lane.queue.views()]
 
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
@@ -194,14 +191,8 @@ class Lanes:
         """Nobody waits or runs any more."""
         for lane in self._lanes.values():
             lane.queue.clear()
-            lane.owed = Owed()
+            lane.deficit = Deficit()
             lane.running = 0
-
-    def predict_arrivals(self, lane: Lane, now: float) -> None:
-        """Somebody comes: what that tells of who comes next."""
-        if not lane.settings.background:
-            self._target.arrives(self.expected(now, 1.0))
-        lane.forecast.arrived(now)
 
     def arrives(self, lane: Lane) -> None:
         """Somebody comes. An idle lane is lifted to the least service of those at work, so that idle time is not
@@ -211,11 +202,11 @@ class Lanes:
             lane.service = max(lane.service, min(at_work, default=0.0))
 
     def rows_for(self, lane: Lane, free: int, without: Sequences[Sequence] = ()) -> int:
-        """Rows that the lane may still take of those that are free: other lanes' floors and its own cap are kept.
+        """Rows that the lane may still take of those that are free: other lanes' min_rows and its own cap are kept.
 
         without: counted as if these gave up their rows; none of them is among those that its lane keeps."""
         kept = sum(
-            max(0, other.settings.min_rows - other.running, 0 if lane.settings.background else other.owed.rows)
+            max(0, other.settings.min_rows - other.running, 0 if lane.settings.background else other.deficit.reserved_rows)
             for other in self._lanes.values()
             if other is not lane
         )
@@ -224,43 +215,18 @@ class Lanes:
 
     def reserved(self, lane: Lane) -> tuple[int, int]:
         """Rows and blocks that newcomers of background lanes have before this one's."""
-        owed = [] if lane.settings.background else [one.owed for one in self._by_kind[True]]
-        return sum(one.rows for one in owed), sum(one.blocks for one in owed)
-
-    def may_grow(self, lane: Lane) -> bool:
-        """Whether a background lane could have one more row, if foreground work gave way."""
-        taken = lane.running
-        for other in self._lanes.values():
-            if other is not lane:
-                taken += max(other.settings.min_rows, other.running if other.settings.background else 0)
-        cap = lane.settings.max_rows
-        return taken < self._max_rows and (cap is None or lane.running < cap)
+        deficits = [] if lane.settings.background else [one.deficit for one in self._by_kind[True]]
+        return sum(one.reserved_rows for one in deficits), sum(one.reserved_blocks for one in deficits)
 
     def held_up(self) -> list[Lane]:
         """Background lanes with work, while foreground work is there to take everything."""
-        behind = [lane for lane in self._by_kind[True] if lane.busy] if self.floor.share else []
+        behind = [lane for lane in self._by_kind[True] if lane.busy] if self.min_share.share else []
         return behind if behind and any(lane.busy for lane in self._by_kind[False]) else []
 
-    def settle(self, tokens: int, now: float) -> None:
+    def add_min_share(self, tokens: int) -> None:
         """A step of so many tokens is planned."""
-        if self.floor.share and any(lane.busy or lane.owed.credit for lane in self._by_kind[True]):
-            self.floor.settle(self._by_kind[True], self.held_up(), tokens, now)
-
-    def expected(self, now: float, horizon: float) -> float:
-        """Requests forecast for the foreground lanes from now until `horizon` seconds later."""
-        return sum(
-            lane.forecast.expected(now, horizon) for lane in self._lanes.values() if not lane.settings.background
-        )
-
-    def learn(self, plan: BatchPlan, held: Features, seconds: float, owner: Callable[[int], Sequence]) -> None:
-        """A step was computed in so many seconds. What of them its foreground chunks would have taken by themselves
-        is the share that the model of step time gives them."""
-        own, chunks = seconds, plan.chunks
-        if any(lane.running for lane in self._lanes.values() if lane.settings.background):
-            chunks = tuple(one for one in chunks if not self.of(owner(one.sequence_id)).settings.background)
-            alone, whole = self._latency.seconds(features(BatchPlan(0, chunks))), self._latency.seconds(held)
-            own = seconds * min(1.0, alone / whole) if whole > 0 else seconds
-        self._target.gap(own, sum(one.length == (one.sample or 1) for one in chunks))
+        if self.min_share.share and any(lane.busy or lane.deficit.tokens for lane in self._by_kind[True]):
+            self.min_share.add(self._by_kind[True], self.held_up(), tokens)
 
     def exchange_service(self, elsewhere: Service) -> Service:
         """Charge tenants for what other engines gave them; what was given here since the last time."""
@@ -272,31 +238,19 @@ class Lanes:
                 given[name] = own
         return given
 
-    def ended(self, sequence: Sequence) -> None:
-        """What a foreground request waited for its first token is what the next ones may expect."""
-        lane, first = self.of(sequence), sequence.timings.first_token
-        if first is not None and not lane.settings.background:
-            self._target.first_token(lane.settings.name, first - sequence.request.arrival)
-
-    def background_tokens(self, foreground: Iterable[Chunk], budget: int, now: float) -> int:
+    def background_tokens(self, foreground: Iterable[Chunk], budget: int) -> int:
         """Tokens that background lanes may add to a step that holds these chunks of foreground lanes."""
         targets = {lane.settings.step_target for lane in self._lanes.values() if lane.settings.background and lane.busy}
         if targets <= {"off"} or not self._latency.ready:
             return budget
         step = features(BatchPlan(0, tuple(foreground)))
-        if step.prefill_context:
-            return 0  # a step with a foreground prompt is full enough, and its length is somebody's first token
-        full_step = self._latency.seconds(Features(budget, 0, 0, 0, 0.0))
-        target = min(self._seconds(one, step, full_step, now) for one in targets)
-        if math.isinf(target):
+        if not step.tokens:
             return budget
-        # One at least where nothing else is in the step, so that it advances under any target.
-        return min(budget, max(not step.tokens, self._latency.max_extra_decodes(step, target)))
-
-    def _seconds(self, target: float | str, step: Features, full_step: float, now: float) -> float:
-        """That a step with this foreground work in it may take, for a lane with this target."""
-        if target == "auto":
-            return self._target.seconds(bool(step.tokens), self.expected(now, 1.0), full_step)
-        if target == "off" or not (step.tokens or self.expected(now, full_step) > LIKELY):
-            return math.inf
-        return float(target)
+        if step.prefill_context:
+            return 0  # a step with a foreground prompt is full enough, and its length is part of a TTFT
+        full_step = self._latency.seconds(Features(budget, 0, 0, 0, 0.0))
+        target = min(
+            AUTO_STEP_TARGET * full_step if one == "auto" else math.inf if one == "off" else float(one)
+            for one in targets
+        )
+        return min(budget, self._latency.max_extra_decodes(step, target))

@@ -23,27 +23,24 @@ class AdmissionPreemption:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, fetching: PrefixFetching | None):
         self._memory, self._lanes, self._running, self._fetching = memory, lanes, running, fetching
         self._expected: Sequence | None = None  # of a foreground lane: others gave way to it, and it has not joined yet
-        self._overdue: Sequence | None = None  # the same of a background lane
 
     def keeps_back(self, lane: Lane) -> bool:
         """Whether a newcomer of this lane waits until the one has joined that others gave way to. Where their blocks
         are stored first, that takes some plans; whoever took the place meanwhile would be pushed out of it again, and
-        the two could go on like that for ever. A row that the lane keeps, or is owed, is its own."""
+        the two could go on like that for ever. A row that the lane keeps is its own."""
         head = self._expected
         if head is None or head.finish is not None or not lane.settings.background:
             return False
-        return not lane.owed.rows and lane.running >= lane.settings.min_rows
+        return not lane.deficit.reserved_rows and lane.running >= lane.settings.min_rows
 
     def joined(self, newcomer: Sequence) -> None:
         """It waits no longer."""
         if newcomer is self._expected:
             self._expected = None
-        if newcomer is self._overdue:
-            self._overdue = None
 
     def gave_way_to(self, sequence: Sequence) -> bool:
         """Whether others did, for the place that it is to take now: it stands apart no more."""
-        return sequence is self._expected or sequence is self._overdue
+        return sequence is self._expected
 
     def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Preempt background sequences until the head could join; nobody, if even all of them would not help."""
@@ -62,20 +59,6 @@ class AdmissionPreemption:
             own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
             if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
                 self._preempt(victims, head, lane, now)
-
-    def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
-        """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
-        first, beyond what its lanes keep."""
-        if self._could_admit(head, lane, shape):
-            return True
-        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
-        victims: list[Sequence] = []
-        for one in self._running.sequences:
-            if one.finish is None and not self._lanes.of(one).settings.background:
-                kept[one.request.lane] -= 1
-                if kept[one.request.lane] < 0:
-                    victims.append(one)
-        return self._preempt(self._fewest(victims[::-1], head, lane, shape), head, lane, now)
 
     def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
         """The first of these, as many as must give way for the head to join; none, if even all would not help, or while
@@ -100,10 +83,7 @@ class AdmissionPreemption:
             return False
         for victim in victims:
             self._running.preempt(victim, now)
-        if lane.settings.background:
-            self._overdue = head
-        else:
-            self._expected = head
+        self._expected = head
         return True
 
     def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:

@@ -47,7 +47,7 @@ class ChunkMaker:
         self._memory.sharing.publish(sequence)
         lane = self._lanes.of(sequence)
         lane.served(length)
-        lane.owed.take(length, sequence.protected)
+        lane.deficit.take(length, sequence.protected)
         if start >= prompt_tokens:
             return
         if sequence.sample_index == 0 and prompt_tokens <= sequence.num_computed:

@@ -82,7 +82,7 @@ class DraftPlanner:
         budget = draft.left(draft.budget, 0)
         if not background:
             return budget
-        tokens = self._lanes.background_tokens((), draft.shape.token_budget, now)
+        tokens = self._lanes.background_tokens((), draft.shape.token_budget)
         return min(budget, tokens - draft.shape.token_budget + draft.budget)
 
     def _take(self, draft: StepDraft, index: int, sequence: Sequence, count: int, token_ids: tuple[int, ...]) -> None:
@@ -96,7 +96,7 @@ class DraftPlanner:
         sequence.draft(count)
         lane = self._lanes.of(sequence)
         lane.served(count)
-        lane.owed.take(count, sequence.protected)
+        lane.deficit.take(count, sequence.protected)
 
     def _room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
         """Return the drafts that a sequence may have, with a token behind them: those that its blocks hold, and others

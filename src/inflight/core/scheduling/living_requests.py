@@ -81,7 +81,6 @@ class LivingRequests:
         if sequence.generates and sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
             self._predictions.observe(sequence.predicted_first, len(sequence.output))
-        self._lanes.ended(sequence)
         if self._drafts is not None:
             self._drafts.finished(SequenceView(sequence))
         lane.queue.remove(sequence)

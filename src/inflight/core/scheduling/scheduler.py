@@ -171,7 +171,6 @@ class Scheduler:
         assert lane is not None  # the validator saw to it
         samples = self._sample_maker.make(request)
         self._admission.accepted(request, predicted)
-        self._learn_arrival(lane, now)
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
@@ -366,23 +365,17 @@ class Scheduler:
             running=len(self._running),
             decodes=self._running.decodes,
             max_rows=self._capacity.max_rows,
-            expected_arrivals=partial(self._lanes.expected, now),
         )
 
     def _compose(self, shape: StepShape, now: float) -> BatchPlan | None:
         """The next step of this shape, as far as there is something to fill it with."""
         return self._step_builder.compose(self._next_step, shape, now, bool(self._planned))
 
-    def _learn_arrival(self, lane: Lane, now: float) -> None:
-        """What a newcomer tells of those to come."""
-        self._lanes.predict_arrivals(lane, now)
-
     def _learn(self, plan: BatchPlan, result: StepResult, now: float) -> None:
         """What a step tells of those to come."""
         held, seconds = features(plan), result.seconds
         self._latency.observe(held, seconds - result.draft_seconds)
         self._strategy.observe(held, seconds)
-        self._lanes.learn(plan, held, seconds, self._planned.__getitem__)
         if self._round_began is not None:
             self._admission.observe(held, now - self._round_began)
         if self._speculation is not None:

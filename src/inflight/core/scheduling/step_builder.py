@@ -17,9 +17,9 @@ from dataclasses import replace
 from inflight.core.adapters.adapter_slots import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.queueing.min_share import CHUNK
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.admission_preemption import AdmissionPreemption
-from inflight.core.scheduling.background_claims import BackgroundClaims
 from inflight.core.scheduling.chunk_maker import ChunkMaker
 from inflight.core.scheduling.draft_planner import DraftPlanner
 from inflight.core.scheduling.prefix_fetching import PrefixFetching
@@ -44,13 +44,13 @@ class StepBuilder:
     ):
         self.running = running
         self.adapters = adapters
+        self._due: set[str] = set()  # lanes whose newcomers are protected
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.chunks = ChunkMaker(memory, lanes, adapters)
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
         self._fetching = None if memory.loader is None else PrefixFetching(memory.loader, lanes, running)
         self._admission_preemption = AdmissionPreemption(memory, lanes, running, self._fetching)
-        self._background_claims = BackgroundClaims(memory, lanes, running, self._admission_preemption)
         self._wait_reasons = WaitReasons(lanes, running)
         self._drafts = None if speculation is None else DraftPlanner(speculation, memory, lanes, running)
 
@@ -87,9 +87,9 @@ class StepBuilder:
         self._find_uncomputed(draft, held)
         if self._has_windows:
             self._slide(draft, now)
-        draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
+        self._due = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
         if shape.admit is None:
-            self._background_claims.reserve(shape, now)
+            self._reserve_min_share(shape, now)
             self._make_way(shape, now)
             self._serve_lanes(draft, now)
         else:
@@ -100,7 +100,7 @@ class StepBuilder:
         transfers, loads = self._memory.transfers.drain(), self.adapters.drain()
         if not draft.chunks and not transfers and not loads:
             return None
-        self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
+        self._lanes.add_min_share(sum(chunk.length for chunk in draft.chunks))
         padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
         freed = self.running.drain_freed_rows()
         chunks, early = tuple(draft.chunks), self._memory.early_sends(draft.chunks, self.running.sequences)
@@ -163,6 +163,28 @@ class StepBuilder:
             for one in tuple(self.running.sequences):
                 self.running.leave(one)
 
+    def _reserve_min_share(self, shape: StepShape, now: float) -> None:
+        """Reserve what is due to background lanes before others are served."""
+        for lane in self._lanes.in_turn(background=True):
+            lane.deficit.reserve()
+        for lane in self._lanes.held_up():
+            deficit, most = lane.deficit, lane.settings.max_rows
+            own = [one for one in self.running.sequences if one.finish is None and self._lanes.of(one) is lane]
+            wants_chunk = any(one.protected and one.num_uncomputed > 1 for one in own)
+            if deficit.is_due:
+                unprotected = next((one for one in own if not one.protected), None)
+                if unprotected is not None:
+                    unprotected.protected = True
+                    wants_chunk = wants_chunk or unprotected.num_uncomputed > 1
+                elif most is None or lane.running < most:
+                    head = next(lane.queue.in_order(now), None)
+                    if head is not None:
+                        deficit.reserve(rows=1, blocks=self._memory.needs(head))
+                        wants_chunk = True
+            tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
+            tokens += max(CHUNK, int(deficit.tokens)) if wants_chunk else 0
+            deficit.reserved_tokens = min(tokens, self._lanes.min_share.max_tokens(shape.token_budget))
+
     def _make_way(self, shape: StepShape, now: float) -> None:
         """The first of a foreground lane pushes out others of its lane where the policy allows it, before those have
         their tokens. (Background sequences have theirs later, and go when the head has its: `_preempt_background`.)"""
@@ -199,30 +221,30 @@ class StepBuilder:
     # -- prompts ------------------------------------------------------------------------------------------------
 
     def _serve_lanes(self, draft: StepDraft, now: float) -> None:
-        """Foreground lanes, then background lanes with what those leave and what they are owed: decodes first, then
+        """Foreground lanes, then background lanes with what those leave and their minimum share: decodes first, then
         prompts."""
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
-        owed = min(sum(lane.owed.tokens for lane in background), draft.budget)
-        draft.budget -= owed
+        reserved = min(sum(lane.deficit.reserved_tokens for lane in background), draft.budget)
+        draft.budget -= reserved
         short = self._serve_decodes(draft, foreground, now)
-        draft.budget += owed
+        draft.budget += reserved
         kept = self._kept_tokens(draft)
         lanes_with_prefill = [lane for lane in foreground if lane.settings.name in kept]
-        if owed and lanes_with_prefill:  # now, since prompts that are computed whole might leave nothing
+        if reserved and lanes_with_prefill:  # now, since prompts that are computed whole might leave nothing
             theirs = {lane.settings.name: 0 for lane in background if lane.settings.name in kept}
-            short = self._serve_background(draft, background, theirs, short, owed, now)
+            short = self._serve_background(draft, background, theirs, short, reserved, now)
             for lane in background:
-                lane.owed.tokens = 0
+                lane.deficit.reserved_tokens = 0
                 if not self.running:  # whatever holds its newcomer up, nobody else need wait for it
-                    lane.owed.reserve()
+                    lane.deficit.reserve()
             kept = self._kept_tokens(draft)
         self._serve_prompts(draft, lanes_with_prefill, kept, short, now)
         if any(lane.busy for lane in background):
             kept_back = sum(kept.values())
-            tokens = self._lanes.background_tokens(draft.chunks, draft.budget, now)
-            tokens = tokens if lanes_with_prefill else max(tokens, owed)
+            tokens = self._lanes.background_tokens(draft.chunks, draft.budget)
+            tokens = tokens if lanes_with_prefill else max(tokens, reserved)
             short = self._serve_background(draft, background, kept, short, tokens, now)
-            if (kept_back or owed) and draft.budget > 0:  # background lanes could not use all that they kept
+            if (kept_back or reserved) and draft.budget > 0:  # background lanes could not use all that they kept
                 self._serve_decodes(draft, foreground, now)
                 self._serve_prompts(draft, lanes_with_prefill, {}, short, now)
             if (
@@ -281,7 +303,7 @@ class StepBuilder:
             if left > 0 and (sequence.started or draft.has_room_for(sequence, left)):
                 self._add_prompt(draft, sequence, lane, left, now)
         # Whoever was promised the next row and blocks has them before who is preempted now comes back.
-        waits = (short and not lane.owed.rows) or self._admission_preemption.keeps_back(lane)
+        waits = (short and not lane.deficit.reserved_rows) or self._admission_preemption.keeps_back(lane)
         draft.lacks[name] = "blocks" if waits else self._admit_from(draft, lane, budget_floor, now)
 
     @staticmethod
@@ -372,7 +394,7 @@ class StepBuilder:
         if not self._memory.admit(sequence, self.running.spare_for(lane), to_the_end=draft.shape.run_to_completion):
             return False
         lane.queue.take(sequence)
-        sequence.protected = lane.settings.name in draft.owed
+        sequence.protected = lane.settings.name in self._due
         sequence.timings.start(now, lane.clock)
         self.running.join(sequence)
         self._admission_preemption.joined(sequence)

@@ -16,7 +16,7 @@ from inflight.core.types.plan import Chunk, NewRow
 
 class StepDraft:
     __slots__ = (
-        *("budget", "chunks", "completes", "decodes", "lacks", "new_rows", "owed", "prompts", "served", "shape"),
+        *("budget", "chunks", "completes", "decodes", "lacks", "new_rows", "prompts", "served", "shape"),
         *("step", "used"),
     )
 
@@ -31,7 +31,6 @@ class StepDraft:
         self.prompts: list[Sequence] = []  # those that need more
         self.served: set[int] = set()  # numbers of the sequences that have a chunk
         self.used: Counter[str] = Counter()  # prompt tokens by lane
-        self.owed: set[str] = set()  # lanes whose newcomers are kept (`floor`)
         self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
 
     def left(self, quota: int, kept: int) -> int:

@@ -34,7 +34,6 @@ class StepView:
     """What a strategy sees before each step.
 
     now: seconds on the engine's clock. decodes(): `decoding` and `decode_context`, counted when a strategy asks.
-    expected_arrivals(horizon): requests that are forecast for the foreground lanes in so many seconds from now.
     """
 
     now: float
@@ -42,7 +41,6 @@ class StepView:
     running: int
     decodes: Callable[[], tuple[int, int]]
     max_rows: int
-    expected_arrivals: Callable[[float], float] = lambda horizon: 0.0
 
     @property
     def decoding(self) -> int:

@@ -2,14 +2,10 @@
 
 Sarathi-Serve (arXiv 2403.02310) chooses its budget by profiling against a target; here an online model of step time
 chooses it before every step, so that the budget follows the batch and the machine. The step may take as long as the
-target allows: the largest budget that the model still predicts to fit gives the highest throughput that holds it. While
-nobody waits and an arrival before the step's end is likelier than not, prompts are held back so that it ends sooner:
-whoever comes then finds the next step near.
-"""
+target allows: the largest budget that the model still predicts to fit gives the highest throughput that holds it. """
 
 from __future__ import annotations
 
-from inflight.core.estimation.arrivals import LIKELY
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.options import seconds
 from inflight.core.strategies import StepShape, StepView, StrategyEntry
@@ -19,7 +15,6 @@ from inflight.core.types.features import Features
 HEADROOM = 0.9  # of the target: predictions err, and a percentile is to be held, not a mean
 LEAST_CHUNK = 16  # prompt tokens that always advance, or prompts would starve under an impossible target
 FIRST_CHUNK = 32  # prompt tokens beside the decodes before anything is learnt: no machine takes long for them
-HELD = 0.5  # least share of the allowed time that a forecast burst leaves to a step
 SHRINK, GROW = 0.7, 1.05  # of the correction, when steps miss the target and when they keep it
 
 
@@ -49,7 +44,7 @@ class Adaptive:
 
     def _prompt_tokens(self, view: StepView) -> int:
         """The most prompt tokens beside the decodes that the model expects to fit the target."""
-        allowed = self._held_back(view, self._target * HEADROOM * self._correction)
+        allowed = self._target * HEADROOM * self._correction
         low, high = LEAST_CHUNK, max(LEAST_CHUNK, self._most - view.decoding)
         while low < high:
             middle = (low + high + 1) // 2
@@ -58,14 +53,6 @@ class Adaptive:
             else:
                 high = middle - 1
         return low
-
-    @staticmethod
-    def _held_back(view: StepView, allowed: float) -> float:
-        """Seconds in which no arrival is likelier than one. Behind others who wait a newcomer gains nothing by it."""
-        coming = view.expected_arrivals(allowed)
-        if coming <= LIKELY or len(view.waiting):
-            return allowed
-        return allowed * max(HELD, LIKELY / coming)
 
     def _row_limit(self, view: StepView) -> int:
         """The most decodes whose step alone still fits the target; running ones are never counted out."""

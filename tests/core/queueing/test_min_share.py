@@ -1,4 +1,4 @@
-"""What background lanes are owed: a share of any minute's tokens, and no work that is thrown away for it."""
+"""The minimum share of background lanes: its size, and that no work is computed twice for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from breadth import first_of
 
-from inflight.core.queueing.floor import Floor, FloorError
+from inflight.core.queueing.min_share import CHUNK, MAX_DEFICIT, MinShare, MinShareError
 from inflight.core.types.plan import BatchPlan
 
 from .. import inspect_scheduler as inside
@@ -57,9 +57,6 @@ class Flood:
         steps = self.tokens[first:last]
         return sum(one["batch"] for one in steps) / sum(sum(one.values()) for one in steps)
 
-    def worst_minute(self) -> float:
-        return min(self.share(first, first + MINUTE) for first in range(0, len(self.tokens) - MINUTE, 10))
-
 
 LONG, PROMPTS, TALKATIVE = {"output": 150}, {"output": 3, "prompt": 60}, {"background": (8, 100)}
 
@@ -91,8 +88,8 @@ LONG, PROMPTS, TALKATIVE = {"output": 150}, {"output": 3, "prompt": 60}, {"backg
     ),
     ids=str,
 )
-def test_a_foreground_that_never_rests_leaves_the_floor(change: dict[str, Any], work: dict[str, Any]) -> None:
-    """Of any minute's tokens; and what was kept for it is never pushed out, so that nothing of it is lost."""
+def test_a_foreground_that_never_rests_leaves_the_minimum_share(change: dict[str, Any], work: dict[str, Any]) -> None:
+    """No protected sequence is preempted, so that nothing of it is lost."""
     setup = replace(SATURATED, **change)
     flood = Flood(setup, **work)
     kept: set[int] = set()
@@ -100,9 +97,10 @@ def test_a_foreground_that_never_rests_leaves_the_floor(change: dict[str, Any], 
         flood.step()
         running = inside.running(flood.harness.scheduler)
         ended = {one for one in kept if flood.harness.owners[one][0].ended}
-        assert kept - ended <= {one.number for one in running}, "it was pushed out"
+        assert kept - ended <= {one.number for one in running}, "it was preempted"
         kept = {one.number for one in running if one.protected}
-    assert flood.worst_minute() >= setup.lane_floor
+    tokens, total = sum(one["batch"] for one in flood.tokens), sum(sum(one.values()) for one in flood.tokens)
+    assert tokens + 4 * CHUNK >= setup.lane_floor * total
 
 
 def test_what_is_kept_goes_on_when_the_last_of_the_foreground_gives_up_its_blocks() -> None:
@@ -148,26 +146,25 @@ def test_background_lanes_share_it_by_weight() -> None:
         LaneSetup("batch", settings=(("background", True), ("weight", 3.0))),
         LaneSetup("third", settings=(("background", True),)),
     )
-    floor, setup = Floor(0.08), replace(SATURATED, lanes=lanes)
-    made = list(setup.scheduler()._lanes.all())[1:]
-    floor.settle(made, made, 1000, 0.0)
-    assert made[0].owed.credit == pytest.approx(3 * made[1].owed.credit) == pytest.approx(floor.share * 750)
-    floor.settle(made, made[:1], 10, 1.0)
-    assert made[1].owed.credit == 0.0, "who has no work is owed nothing"
+    min_share, setup = MinShare(0.08), replace(SATURATED, lanes=lanes)
+    first, second = list(setup.scheduler()._lanes.all())[1:]
+    min_share.add([first, second], [first, second], 1000)
+    assert (first.deficit.tokens, second.deficit.tokens) == (pytest.approx(60), pytest.approx(20))
+    min_share.add([first, second], [first], 10)
+    assert second.deficit.tokens == 0.0, "a lane without work has no deficit"
 
 
-def test_what_it_had_ahead_is_repaid_but_not_for_long() -> None:
+def test_tokens_ahead_are_repaid_within_a_bound() -> None:
     (lane,) = list(SATURATED.scheduler()._lanes.all())[1:]
-    floor = Floor(0.05)
-    floor.settle([lane], [lane], 1000, 0.0)
-    lane.owed.take(5000, kept=True)
-    floor.settle([lane], [lane], 1000, 1.0)
-    assert -2000 * floor.share <= lane.owed.credit < 0
-    lane.owed.take(5000, kept=False)
-    assert lane.owed.credit >= -2000 * floor.share, "what came by itself is not held against it"
+    min_share = MinShare(0.05)
+    min_share.add([lane], [lane], 1000)
+    lane.deficit.take(5000, protected=True)
+    assert lane.deficit.tokens == -MAX_DEFICIT
+    lane.deficit.take(5000, protected=False)
+    assert lane.deficit.tokens == -MAX_DEFICIT, "what foreground work left is not held against the lane"
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 def test_shares_that_cannot_be(share: float) -> None:
-    with pytest.raises(FloorError, match="from 0"):
-        Floor(share)
+    with pytest.raises(MinShareError, match="from 0"):
+        MinShare(share)
