@@ -291,6 +291,10 @@ def test_a_lane_may_name_its_step_target() -> None:
 
 
 def test_an_itl_target_is_the_step_target_of_background_lanes_that_set_none() -> None:
-    settings = {"strategy": "adaptive", "itl_target": 0.05, "lanes": {"bulk": {"background": True, "step_target": "off"}}}
+    settings = {
+        "strategy": "adaptive",
+        "itl_target": 0.05,
+        "lanes": {"bulk": {"background": True, "step_target": "off"}},
+    }
     lanes = {one.name: one.step_target for one in make_lanes(SchedulingSettings.of(**settings), LatencyModel())}
     assert lanes == {"interactive": "auto", "batch": 0.05, "bulk": "off"}

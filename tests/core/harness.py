@@ -31,8 +31,8 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
-from inflight.core.queueing.min_share import MinShare
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.queueing.min_share import MinShare
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
@@ -809,7 +809,11 @@ class Harness:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
-                    floors += MinShare(self.setup.lane_floor).max_tokens(self.setup.token_budget) if self.setup.lane_floor else 0
+                    floors += (
+                        MinShare(self.setup.lane_floor).max_tokens(self.setup.token_budget)
+                        if self.setup.lane_floor
+                        else 0
+                    )
                     left = max(0, self.setup.early_end - tokens) + floors
         drafts = any(chunk.num_drafts for chunk in plan.chunks)
         assert left is None or not drafts or plan.tokens <= self.setup.early_end, "a first token waits for drafts"

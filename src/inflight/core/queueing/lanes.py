@@ -206,7 +206,11 @@ class Lanes:
 
         without: counted as if these gave up their rows; none of them is among those that its lane keeps."""
         kept = sum(
-            max(0, other.settings.min_rows - other.running, 0 if lane.settings.background else other.deficit.reserved_rows)
+            max(
+                0,
+                other.settings.min_rows - other.running,
+                0 if lane.settings.background else other.deficit.reserved_rows,
+            )
             for other in self._lanes.values()
             if other is not lane
         )

@@ -25,7 +25,7 @@ from inflight.core.kv.tiers import BlockTiers
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
-from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
+from inflight.core.queueing.lanes import Lanes, LaneSettings
 from inflight.core.queueing.validation import RequestValidator
 from inflight.core.scheduling.census import Census, take_account, take_census
 from inflight.core.scheduling.living_requests import LivingRequests

@@ -2,7 +2,7 @@
 
 Sarathi-Serve (arXiv 2403.02310) chooses its budget by profiling against a target; here an online model of step time
 chooses it before every step, so that the budget follows the batch and the machine. The step may take as long as the
-target allows: the largest budget that the model still predicts to fit gives the highest throughput that holds it. """
+target allows: the largest budget that the model still predicts to fit gives the highest throughput that holds it."""
 
 from __future__ import annotations
 
