@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from inflight.build import Engine, PeersWanted, build_engine
+from inflight.build import Engine, KVPeerSettings, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
@@ -39,7 +39,9 @@ class EngineSide:
     ):
         options = KVExchangeOptions(role=role, way=way, timeout=timeout, hold=hold)
         engine_settings = EngineSettings(**{"threads": 1, **settings})
-        self.engine: Engine = build_engine(engine_settings, scheduling, peers=PeersWanted(options, PeerSecret(secret)))
+        self.engine: Engine = build_engine(
+            engine_settings, scheduling, peers=KVPeerSettings(options, PeerSecret(secret))
+        )
         self._inbox: queue.SimpleQueue[Request | str | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self.tokens: dict[str, list[int]] = {}

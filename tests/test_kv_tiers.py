@@ -9,7 +9,7 @@ import pytest
 from models import write_model
 from test_sameness import Case, alone, answer, mix, opened, run
 
-from inflight.build import build_engine, kv_description
+from inflight.build import build_engine, kv_transfer
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 
@@ -54,7 +54,7 @@ def test_blocks_of_int8_keys_as_earlier_versions_held_them_are_not_found(
     cases = mix(seed=5, count=16)
     expected = alone(folder, cases, kv_cache_dtype="int8")
     with monkeypatch.context() as earlier:
-        earlier.setattr(kv_description, "_INT8", "int8")
+        earlier.setattr(kv_transfer, "_INT8", "int8")
         brought(folder, tmp_path, cases, expected, kv_cache_dtype="int8")
     assert brought(folder, tmp_path, cases, expected, kv_cache_dtype="int8") == 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.engine_side import SECRET
 from benchmarks.engine_side import EngineSide as Side
-from inflight.build import PeersWanted, build_engine
+from inflight.build import KVPeerSettings, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.core.types.kv_transfer import KVExchangeOptions, KVHandover
 from inflight.core.types.request import Request
@@ -59,7 +59,7 @@ def test_who_goes_on_is_known_first(way: str) -> None:
 def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
     """No step follows the prompt's; its blocks are held for a peer, and are free again when none comes in time."""
     options = KVExchangeOptions(role="prefill", hold=0.2)
-    peers = PeersWanted(options, PeerSecret(SECRET))
+    peers = KVPeerSettings(options, PeerSecret(SECRET))
 
     async def scenario() -> None:
         bridge = AsyncBridge(build_engine(EngineSettings(threads=1, **FEW), peers=peers).loop)

@@ -257,7 +257,7 @@ def test_scores_by_the_next_token_that_cannot_be(pair_template: str, embedder: P
         LLM(score_tokens="no")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="--pooling is last; leave one of them out"):
         LLM(score_tokens=("a", "b"), pooling="last")
-    with pytest.raises(SettingsError, match="tells no score of them; set --score-tokens"):
+    with pytest.raises(SettingsError, match="has no score for them; set --score-tokens"):
         LLM(str(embedder), score_template=pair_template)
     with pytest.raises(SettingsError, match="absent cannot be read"):
         LLM(score_tokens=("a", "b"), score_template=str(tmp_path / "absent"))

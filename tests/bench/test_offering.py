@@ -10,11 +10,10 @@ from inflight.bench.client_types import BenchError
 from inflight.bench.offering import Load, Offer, Part, at_rate
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import AtOnce, Constant, Gamma, Poisson, Ramp
-from inflight.workload.classes import TrafficClass
+from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed, Uniform
-from inflight.workload.pacing import Pacer
-from inflight.workload.prefixes import Sessions
 from inflight.workload.traces.detect import load
+from inflight.workload.workload import Pacer
 
 ONE = TrafficClass(name="", share=1.0, input=Fixed(100), output=Fixed(20))
 

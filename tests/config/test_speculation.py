@@ -62,9 +62,9 @@ def test_a_bound_of_no_drafts_has_no_effect() -> None:
 def test_what_was_set_bounds_every_source_else_each_has_its_own() -> None:
     suffix, model = parse_speculation("suffix"), parse_speculation("draft:small")
     given = SchedulingSettings(speculation="auto", speculation_max_tokens=3)
-    assert given.drafting_from(suffix).most_drafts == given.drafting_from(model).most_drafts == 3
+    assert given.drafting_from(suffix).max_drafts == given.drafting_from(model).max_drafts == 3
     unset = SchedulingSettings(speculation="auto")
-    most = [unset.drafting_from(source).most_drafts for source in (suffix, model)]
+    most = [unset.drafting_from(source).max_drafts for source in (suffix, model)]
     assert MOST_TOKENS >= most[0] > most[1] > 0
 
 

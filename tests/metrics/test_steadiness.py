@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from inflight.metrics.steadiness import trend
+from inflight.metrics.summary import trend
 
 
 def waits(load: float, seed: int, seconds: float = 300.0) -> list[tuple[float, float]]:

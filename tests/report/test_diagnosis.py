@@ -17,8 +17,7 @@ from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static
 from inflight.metrics.definitions import percentiles
 from inflight.metrics.observation import Observation
-from inflight.metrics.steadiness import Trend
-from inflight.metrics.summary import Summary, summarize
+from inflight.metrics.summary import Summary, Trend, summarize
 from inflight.report.columns import columns_of
 from inflight.report.diagnosis import Evidence, diagnose
 from inflight.report.diagnosis.diagnose import judge, mean_of

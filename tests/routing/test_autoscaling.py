@@ -6,9 +6,8 @@ import pytest
 from core.builders import request
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.routing.autoscaling import ReplicaTarget, target_replicas
-from inflight.routing.replica_queue import ReplicaQueue, background_lanes
-from inflight.routing.serving_costs import ServingCosts
+from inflight.routing.autoscaling import ReplicaQueue, ReplicaTarget, background_lanes, target_replicas
+from inflight.routing.replica_view import ServingCosts
 
 COSTS = ServingCosts(prompt_token=0.01, step=0.1, row=0.0, max_num_seqs=2)
 

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from inflight.routing.registry import ROUTERS, make_router
+from inflight.routing.replica_view import UNKNOWN, ServingCosts, leveled
 from inflight.routing.routed_request import RoutedRequest
 from inflight.routing.router import Router
-from inflight.routing.serving_costs import UNKNOWN, ServingCosts, leveled
 
 LEARNT = ServingCosts(prompt_token=2e-3, step=0.08, row=2e-3, max_num_seqs=64)
 NEARLY = ServingCosts(prompt_token=1.5e-3, step=0.06, row=1e-3, max_num_seqs=64)

@@ -8,9 +8,9 @@ from inflight.config.setting import SettingsError
 from inflight.core.options import OptionValues
 from inflight.core.types.features import Features
 from inflight.routing.registry import ROUTERS, make_router
+from inflight.routing.replica_view import ServingCosts
 from inflight.routing.routed_request import RoutedRequest
 from inflight.routing.router import NoReplica, Router
-from inflight.routing.serving_costs import ServingCosts
 
 COSTS = ServingCosts(prompt_token=0.001, step=0.01, row=0.0001, max_num_seqs=8)
 SHARED = list(range(320))

@@ -8,9 +8,8 @@ import pytest
 
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Gamma
-from inflight.workload.classes import TrafficClass, read_classes
+from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, Lognormal, Uniform
-from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.workload import WorkloadError
 
 FULL = """

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inflight.workload.arrivals import Poisson
-from inflight.workload.classes import TrafficClass
+from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
 from inflight.workload.contents import Contents
 from inflight.workload.lengths import Fixed, Uniform
-from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Entry, WorkloadError
 

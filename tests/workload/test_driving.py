@@ -13,8 +13,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.metrics.observation import Observation
-from inflight.workload.driving import Driver
-from inflight.workload.observation_collector import EngineFault
+from inflight.workload.driving import Driver, EngineFault
 from inflight.workload.workload import Entry, Workload
 
 ROOMY = Setup(num_blocks=60, max_rows=4, token_budget=8)

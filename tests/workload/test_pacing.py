@@ -7,8 +7,7 @@ import heapq
 import hypothesis.strategies as st
 from hypothesis import given
 
-from inflight.workload.pacing import Pacer
-from inflight.workload.workload import Entry, Workload
+from inflight.workload.workload import Entry, Pacer, Workload
 
 
 def workload(*arrivals: float, concurrency: int | None = None, closed: bool = False) -> Workload:

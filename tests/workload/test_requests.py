@@ -7,14 +7,12 @@ from core.harness import VOCABULARY, Setup
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.request import SLO
 from inflight.metrics.observation import Targets
-from inflight.workload.classes import TrafficClass
+from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
 from inflight.workload.contents import Contents
 from inflight.workload.driving import core_request
 from inflight.workload.lengths import Fixed
-from inflight.workload.pacing import Pacer
-from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.synthetic import synthesize
-from inflight.workload.workload import Entry
+from inflight.workload.workload import Entry, Pacer
 
 
 def test_an_entry_says_everything_that_a_request_can_hold() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Poisson
-from inflight.workload.classes import TrafficClass
+from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
 from inflight.workload.lengths import Fixed, Lognormal, Uniform
-from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Entry, Workload, WorkloadError
 

@@ -18,8 +18,7 @@ from inflight.bench.http_client import CompletionClient, Reply, open_session
 from inflight.bench.prefetch import BodyPrefetcher
 from inflight.bench.timer import Timer
 from inflight.metrics.observation import Observation
-from inflight.workload.pacing import Pacer
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Pacer, Workload
 
 _QUIET_S = 0.005  # room in which a body can be made without making a request late
 _ASK_EVERY, _REPORT_EVERY = 5, 25  # ticks

@@ -1,8 +1,7 @@
 """The composition root: the one place where model, memory, scheduler, loop and text meet.
 
-Knows how an engine is put together from settings, and records the reason of every value it chose. Only the command
-line and the Python API import it. Each part is imported when it is first asked for: together they take as long as
-loading a small model.
+Only the command line and the Python API import it. Each part is imported when it is first used: together they take as
+long as loading a small model.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from inflight.build.engine import Engine, build_engine
-    from inflight.build.kv_peers import PeersWanted
+    from inflight.build.kv_transfer import KVPeerSettings
     from inflight.build.model import BUILT_IN, has_chat_template, model_folder
     from inflight.build.needs import MemoryNeeds, memory_needs
     from inflight.build.prefill_engines import build_engines
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BUILT_IN",
     "Engine",
+    "KVPeerSettings",
     "MemoryNeeds",
-    "PeersWanted",
     "build_engine",
     "build_engines",
     "has_chat_template",
@@ -31,7 +30,7 @@ __all__ = [
 
 _MODULES = {
     "engine": ("Engine", "build_engine"),
-    "kv_peers": ("PeersWanted",),
+    "kv_transfer": ("KVPeerSettings",),
     "model": ("BUILT_IN", "has_chat_template", "model_folder"),
     "needs": ("MemoryNeeds", "memory_needs"),
     "prefill_engines": ("build_engines",),

@@ -1,7 +1,4 @@
-"""Adapters of an engine: how many at a time, of which rank, and those that are named at its start.
-
-Knows settings and sizes; where what is loaded, `execution.adapters` knows.
-"""
+"""Adapters of an engine: how many at a time, of which rank, and those that are named at its start."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
-USUAL_SLOTS = 8
+DEFAULT_SLOTS = 8
 _ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 
 class AdapterPlan(Struct, frozen=True):
-    """slots, rank: 0 where there are no adapters. named: folders of those of the start, by name."""
+    """slots, rank: 0 where there are no adapters. named: files of the adapters of `--lora`, by name."""
 
     slots: Resolved
     rank: Resolved
@@ -42,26 +39,30 @@ class AdapterPlan(Struct, frozen=True):
 
 
 def plan_adapters(settings: EngineSettings) -> AdapterPlan:
-    """Raises SettingsError and ModelError: before a model is loaded, a mistake in an adapter's files is told."""
+    """Resolve the adapters' settings before a model is loaded. Raises SettingsError; ModelError for an adapter's files."""
     named = {name: LoraFiles(resolve_lora(path)) for name, path in settings.named_loras}
     if not named and not settings.max_loras:
         return AdapterPlan(Resolved(0, "no --lora and no --max-loras"), Resolved(0, "there are no adapters"), {})
     _check_engine(settings)
-    slots = Resolved(USUAL_SLOTS, "adapters in memory at a time; --max-loras says otherwise")
+    slots = Resolved(DEFAULT_SLOTS, "adapters in memory at a time; --max-loras changes it")
     if settings.max_loras is not None:
         slots = Resolved(settings.max_loras, "as set: adapters in memory at a time")
     return AdapterPlan(slots, _rank(settings, named), named)
 
 
 def matrices_of(plan: AdapterPlan, decoder: PassDecoder, model: ModelSpec) -> AdapterMatrices | None:
-    """Which of the loaded model's matrices adapters change. Raises ModelError for one of the start that does not fit,
-    SettingsError for a model that none does."""
+    """Return the matrices of the loaded model that adapters change.
+
+    Raises:
+        ModelError: an adapter of `--lora` does not fit.
+        SettingsError: no adapter fits this model.
+    """
     if not plan.num_slots:
         return None
-    places = decoder.places
-    if not places:
+    weights = decoder.places
+    if not weights:
         raise SettingsError("--max-loras: what computes this model takes no adapters; leave --backend out.")
-    matrices = AdapterMatrices(model, places)
+    matrices = AdapterMatrices(model, weights)
     for name, files in plan.named.items():
         try:
             matrices.check(files)
@@ -71,14 +72,15 @@ def matrices_of(plan: AdapterPlan, decoder: PassDecoder, model: ModelSpec) -> Ad
 
 
 def adapter_bytes(plan: AdapterPlan, matrices: AdapterMatrices | None, backend: Device) -> int:
-    """Of all slots, each with an adapter of the largest rank for every matrix."""
+    """Return the bytes of all slots, each with an adapter of the largest rank for every matrix."""
     if matrices is None:
         return 0
     return plan.num_slots * matrices.most_bytes(plan.max_rank, _ITEM_BYTES[backend.dtype])
 
 
 def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> AdapterNames:
-    names = AdapterNames(None if matrices is None else _checked(matrices, plan.max_rank))
+    """Return the adapters that requests may name, checked against the model. Raises SettingsError."""
+    names = AdapterNames(None if matrices is None else _adapter_check(matrices, plan.max_rank))
     for name, files in plan.named.items():
         try:
             names.add(name, files.folder)
@@ -87,12 +89,12 @@ def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> Adapte
     return names
 
 
-def _checked(matrices: AdapterMatrices, max_rank: int) -> Callable[[Path], None]:
+def _adapter_check(matrices: AdapterMatrices, max_rank: int) -> Callable[[Path], None]:
     def check(path: Path) -> None:
         files = LoraFiles(path)
         if files.rank > max_rank:
             raise ModelError(
-                f"{path} has rank {files.rank}, but memory is set aside for rank {max_rank}; start the engine with "
+                f"{path} has rank {files.rank}, but memory is reserved for rank {max_rank}; start the engine with "
                 f"--max-lora-rank {files.rank}."
             )
         matrices.check(files)
@@ -105,14 +107,14 @@ def _rank(settings: EngineSettings, named: dict[str, LoraFiles]) -> Resolved:
     if settings.max_lora_rank is None:
         if largest > DEFAULT_RANK:
             return Resolved(largest, "the largest of those of --lora")
-        return Resolved(DEFAULT_RANK, "memory is set aside for it; --max-lora-rank says otherwise")
+        return Resolved(DEFAULT_RANK, "memory is reserved for it; --max-lora-rank changes it")
     if largest > settings.max_lora_rank:
         name = next(name for name, files in named.items() if files.rank == largest)
         raise SettingsError(
             f"--lora {name} has rank {largest}, above --max-lora-rank {settings.max_lora_rank}; raise that, up to "
             f"{MAX_RANK}."
         )
-    return Resolved(settings.max_lora_rank, "as set: memory is set aside for it")
+    return Resolved(settings.max_lora_rank, "as set: memory is reserved for it")
 
 
 def _check_engine(settings: EngineSettings) -> None:

@@ -1,7 +1,4 @@
-"""An engine: how model, memory, scheduler, loop and text are put together.
-
-Knows the order of the parts and what of them runs aside; each part is made in a file of its own.
-"""
+"""Build an engine: put model, memory, scheduler, loop and text together, in the order in which they depend."""
 
 from __future__ import annotations
 
@@ -21,15 +18,13 @@ from msgspec.structs import replace
 
 from inflight.build.adapters import AdapterPlan, plan_adapters
 from inflight.build.drafting import Drafting, resolve_drafting
-from inflight.build.end_tokens import find_end_tokens
 from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
-from inflight.build.grammars import grammars_of
-from inflight.build.in_force import values_in_force
-from inflight.build.kv_places import KeptState, KVPlaces, WantedPlaces, wanted_places
+from inflight.build.kv_connectors import CachedState, ConnectorSettings, KVConnectors, resolve_connectors
 from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_int4
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
-from inflight.build.text import load_text, read_text_prompts
+from inflight.build.resolved_settings import resolved_settings
+from inflight.build.text import find_end_tokens, grammars_of, load_text, read_text_prompts
 from inflight.config.assembly import Rules, make_rules, make_scheduler
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -62,7 +57,7 @@ from inflight.release import VERSION
 from inflight.text import ChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
-    from inflight.build.kv_peers import PeersWanted
+    from inflight.build.kv_transfer import KVPeerSettings
     from inflight.engine.recorder import Recorder
     from inflight.execution.kv_exchange.description import KVDescription
     from inflight.execution.kv_exchange.exchange import KVExchange
@@ -73,9 +68,16 @@ Wrap = Callable[[Executor, Resolved], Executor]
 
 
 class Engine(Struct, frozen=True):
-    """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
-    model's authors would have it sampled; `start` is what its start took; `adapters` are those that requests may name;
-    `text_prompts` may stand before whole texts; `exchange` is with whom blocks are exchanged, if with anybody."""
+    """A model that is loaded and ready.
+
+    Attributes:
+        settings: every value in force with its reason.
+        defaults: sampling as the model's authors recommend it.
+        start: the seconds that its start took.
+        adapters: those that requests may name.
+        text_prompts: prompts before the inputs of an encoder.
+        exchange: the exchange of blocks with peers, if there is one.
+    """
 
     loop: EngineLoop
     executor: Executor
@@ -92,7 +94,7 @@ class Engine(Struct, frozen=True):
     exchange: KVExchange | None = None
 
 
-class _Wanted(Struct, frozen=True):
+class _Arguments(Struct, frozen=True):
     """The arguments of `build_engine`."""
 
     settings: EngineSettings
@@ -101,23 +103,23 @@ class _Wanted(Struct, frozen=True):
     progress: Progress | None
     wrap: Wrap | None
     cache_journal: CacheJournal | None
-    peers: PeersWanted | None
+    peers: KVPeerSettings | None
 
 
 class _Text(Struct, frozen=True):
     """Tokenizer and chat template, which are read while weights are packed, and the seconds that this takes. prompts:
-    what stands around whole texts. header: seconds that the model's header took."""
+    of an encoder's inputs. header: seconds that the model's header took."""
 
     reading: Future[tuple[Tokenizer | None, ChatTemplate | None, float]]
     prompts: TextPrompts
     header: float
 
     def tokenizer(self) -> Tokenizer | None:
-        """Waits for it."""
+        """Wait for the tokenizer and return it."""
         return self.reading.result()[0]
 
     def watched(self, progress: Progress | None) -> Progress:
-        """A mistake in the tokenizer's files is told at once, not when all weights are packed."""
+        """Raise an error of the tokenizer's files at once, not when all weights are packed."""
 
         def packed(done: int, total: int) -> None:
             if self.reading.done():
@@ -135,18 +137,27 @@ def build_engine(
     progress: Progress | None = None,
     wrap: Wrap | None = None,
     cache_journal: CacheJournal | None = None,
-    peers: PeersWanted | None = None,
+    peers: KVPeerSettings | None = None,
 ) -> Engine:
-    """Load a model and put an engine around it.
+    """Load a model and build an engine for it.
 
-    record: file for the step record. progress(done, total): called while weights are packed. wrap: puts something
-    between the engine and the model's executor, or in its place (`engine.scripted`); told the device, too.
-    cache_journal: to have what changes in the prefix cache. peers: with whom keys and values of prompts are exchanged.
+    Args:
+        settings: of the engine.
+        scheduling: of the scheduler; None: the defaults.
+        record: file for the step record.
+        progress: called with (done, total) while weights are packed.
+        wrap: called with the model's executor and the device; returns what the engine drives (`engine.scripted`).
+        cache_journal: receives the changes of the prefix cache.
+        peers: with which keys and values of prompts are exchanged.
+
+    Raises:
+        SettingsError: the settings do not go together with each other, the model or the device.
+        ModelError: the model's files cannot be used.
     """
     scheduling = scheduling or SchedulingSettings()
     try:
         with _without_collections():
-            return _build(_Wanted(settings, scheduling, record, progress, wrap, cache_journal, peers))
+            return _build(_Arguments(settings, scheduling, record, progress, wrap, cache_journal, peers))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -159,8 +170,8 @@ def build_engine(
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """A vocabulary is some hundred thousand objects, none of which is garbage before all are made; looking them over
-    again and again while they grow takes a tenth of a small model's start."""
+    """Pause the garbage collector: a vocabulary is some hundred thousand objects, none of which is garbage, and
+    scanning them again and again while they grow takes a tenth of a small model's start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -170,16 +181,16 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _build(wanted: _Wanted) -> Engine:
-    settings, began = wanted.settings, time.perf_counter()
+def _build(arguments: _Arguments) -> Engine:
+    settings, began = arguments.settings, time.perf_counter()
     folder = model_folder(settings)
-    files = gguf_at(folder) or folder  # opened once for all who read it
+    files = gguf_at(folder) or folder  # opened once for all readers
     device = resolve_device(settings)
     computed = computed_model(files, settings, str(device.value))
     prompts = read_text_prompts(files, settings, computed.spec)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
         text = _Text(aside.submit(_timed_text, files, settings), prompts, time.perf_counter() - began)
-        return _assemble(files, computed, device, text, wanted)
+        return _assemble(files, computed, device, text, arguments)
 
 
 def _timed_text(
@@ -190,8 +201,9 @@ def _timed_text(
 
 
 class _Prepared(Struct, frozen=True):
-    """What is known before weights are read, so that a mistake in the settings is told at once. ends_early: whether the
-    strategy does as it is set; on a GPU a step of few tokens takes about as long as one of many."""
+    """Everything that is resolved before weights are read, so that an error in the settings is raised at once.
+    ends_early: whether the strategy may end steps early; on a GPU a step of few tokens takes about as long as one of
+    many."""
 
     computed: ComputedModel
     device: Resolved
@@ -201,42 +213,42 @@ class _Prepared(Struct, frozen=True):
     adapters: AdapterPlan
     shape: KVShape
     windows: tuple[int, ...]
-    places: WantedPlaces
+    connectors: ConnectorSettings
     drafting: Drafting
 
 
 class _Computing(Struct, frozen=True):
-    """What computes, and what stands around it. model: as it is computed here, which of several ranks is a part."""
+    """The executor and its surroundings. model: as it is computed here, which of several ranks is a part."""
 
     model: ComputedModel
     backend: Device
     grammars: CompiledGrammars | None
-    places: KVPlaces
+    connectors: KVConnectors
     built: Built
 
 
-def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved, wanted: _Wanted) -> _Prepared:
-    settings, model = wanted.settings, computed.spec
-    limits = resolve_limits(settings, model, device, wanted.scheduling.strategy)
+def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved, arguments: _Arguments) -> _Prepared:
+    settings, model = arguments.settings, computed.spec
+    limits = resolve_limits(settings, model, device, arguments.scheduling.strategy)
     warn_of_int4(settings, model)
-    scheduling = wanted.scheduling.ending_early(0) if limits.on_gpu else wanted.scheduling
+    scheduling = arguments.scheduling.ending_early(0) if limits.on_gpu else arguments.scheduling
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)
-    if wanted.cache_journal is not None and limits.whole_texts:
+    if arguments.cache_journal is not None and limits.is_bidirectional:
         raise SettingsError(
-            "--kv-events-config tells what the prefix cache holds, and this model computes whole texts, of which none "
-            "is cached; leave it out."
+            "--kv-events-config reports what the prefix cache holds, and an encoder-only model caches nothing; leave "
+            "it out."
         )
     shape, windows = kv_layout(settings, limits, model)
-    kept = KeptState(windows, limits.whole_texts, any(states_of(model)))
+    state = CachedState(windows, limits.is_bidirectional, any(states_of(model)))
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
-    places = wanted_places(settings, wanted.peers, files, kept)  # last: it begins to read all files
-    ends_early = scheduling is wanted.scheduling
-    return _Prepared(computed, device, limits, ends_early, rules, adapters, shape, windows, places, drafting)
+    connectors = resolve_connectors(settings, arguments.peers, files, state)  # last: it begins to read all files
+    ends_early = scheduling is arguments.scheduling
+    return _Prepared(computed, device, limits, ends_early, rules, adapters, shape, windows, connectors, drafting)
 
 
 def _compute(settings: EngineSettings, prepared: _Prepared, text: _Text, progress: Progress | None) -> _Computing:
-    """Weights, memory and what runs plans."""
+    """Load weights, allocate memory and make the executor."""
     limits, shape, spec = prepared.limits, prepared.shape, prepared.computed.spec
     workers = start_workers(prepared.computed, shape, limits, settings.tensor_parallel_size)
     with closed_by_a_fault(workers):
@@ -245,39 +257,38 @@ def _compute(settings: EngineSettings, prepared: _Prepared, text: _Text, progres
         grammars = grammars_of(spec, text.tokenizer, settings.tensor_parallel_size)
 
         def describe(digest: str) -> KVDescription:
-            from inflight.build.kv_description import describe_kv
+            from inflight.build.kv_transfer import describe_kv
 
             return describe_kv(VERSION, settings, limits, spec, backend, shape, digest)
 
-        places = KVPlaces(prepared.places, describe, settings.block_size)
-        how = ExecutorSettings(
+        connectors = KVConnectors(prepared.connectors, describe, settings.block_size)
+        executor_settings = ExecutorSettings(
             settings,
             prepared.drafting.scheduling,
             limits,
             shape,
             prepared.windows,
             prepared.adapters,
-            prepared.drafting.inside,
+            prepared.drafting.executor_source,
             grammars,
-            places.open,
+            connectors.open,
         )
-        built = build_executor(computed, backend, how, workers, text.watched(progress))
-    places.has_adapters(built.adapters)
-    return _Computing(computed, backend, grammars, places, built)
+        built = build_executor(computed, backend, executor_settings, workers, text.watched(progress))
+    connectors.set_adapters(built.adapters)
+    return _Computing(computed, backend, grammars, connectors, built)
 
 
 def _assemble(
-    files: Path | GGUFModel, computed: ComputedModel, device: Resolved, text: _Text, wanted: _Wanted
+    files: Path | GGUFModel, computed: ComputedModel, device: Resolved, text: _Text, arguments: _Arguments
 ) -> Engine:
-    """The parts, and the engine of them."""
-    settings, prepared = wanted.settings, _prepare(files, computed, device, wanted)
-    computing = _compute(settings, prepared, text, wanted.progress)
-    places, built = computing.places, computing.built
+    settings, prepared = arguments.settings, _prepare(files, computed, device, arguments)
+    computing = _compute(settings, prepared, text, arguments.progress)
+    connectors, built = computing.connectors, computing.built
     tokenizer, template, text_seconds = text.reading.result()
     ends = find_end_tokens(computed.spec, tokenizer)
-    in_force = _in_force(settings, prepared, computing) | {"end_token_ids": ends.resolved()}
+    resolved = _resolved(settings, prepared, computing) | {"end_token_ids": ends.resolved()}
     capacity = built.executor.capacity
-    driven: Executor = built.executor if wanted.wrap is None else wanted.wrap(built.executor, device)
+    driven: Executor = built.executor if arguments.wrap is None else arguments.wrap(built.executor, device)
     scheduler = make_scheduler(
         capacity,
         prepared.rules,
@@ -286,19 +297,19 @@ def _assemble(
         end_token_ids=ends.ids,
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         speculation=prepared.drafting.speculation(prepared.rules, capacity.vocab_size),
-        cache_journal=wanted.cache_journal,
-        sources=places.sources,
-        identity=places.handed_over_as,
-        sink=places.sink,
+        cache_journal=arguments.cache_journal,
+        sources=connectors.sources,
+        identity=connectors.export_identity,
+        sink=connectors.sink,
     )
     loop = EngineLoop(
         scheduler,
         driven,
         MonotonicClock(),
         depth=computing.backend.depth,
-        observers=[] if wanted.record is None else [_recorder(wanted.record, in_force, capacity)],
+        observers=[] if arguments.record is None else [_recorder(arguments.record, resolved, capacity)],
         grammars=computing.grammars,
-        places=places.of_loop,
+        places=connectors.of_loop,
     )
     start = replace(built.seconds, header=text.header, text=text_seconds)
     log.info("Loaded: %s", seconds_of_parts(start.parts()))
@@ -310,37 +321,39 @@ def _assemble(
         prompts=PromptEncoder(tokenizer, template, settings.seed, pair_template=text.prompts.of_pairs),
         model=computed.spec,
         capacity=capacity,
-        settings=in_force,
+        settings=resolved,
         defaults=sampling_defaults(read_generation(files)),
         kv_bytes_per_token=block_bytes / prepared.shape.block_size,
         start=start,
         adapters=built.adapters,
         text_prompts=text.prompts,
-        exchange=places.exchange,
+        exchange=connectors.exchange,
     )
 
 
-def _in_force(settings: EngineSettings, prepared: _Prepared, computing: _Computing) -> dict[str, Resolved]:
-    """Every value with its reason, but for the tokens that end an answer."""
+def _resolved(settings: EngineSettings, prepared: _Prepared, computing: _Computing) -> dict[str, Resolved]:
+    """Return every value with its reason, without the tokens that end an answer."""
     limits, adapters, drafting = prepared.limits, prepared.adapters, prepared.drafting
-    found = values_in_force(settings, drafting.scheduling, limits, computing.model, computing.backend, computing.built)
+    found = resolved_settings(
+        settings, drafting.scheduling, limits, computing.model, computing.backend, computing.built
+    )
     if not prepared.ends_early:
         found["early_end_tokens"] = Resolved(0, "on a GPU a step of few tokens takes about as long as one of many")
     if adapters.num_slots:
         found |= {"max_loras": adapters.slots, "max_lora_rank": adapters.rank}
-    found["speculation"] = drafting.in_force
+    found["speculation"] = drafting.resolved
     if settings.kv_cache_host is not None:
         found["kv_cache_host"] = Resolved(settings.kv_cache_host, "GiB of host memory for what is evicted")
-    return found | computing.places.in_force()
+    return found | computing.connectors.resolved()
 
 
 def kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tuple[KVShape, tuple[int, ...]]:
-    """Of one device: a block of its KV cache, and the window of each KV group."""
+    """Return the shape of a KV block on one device, and the window of each KV group."""
     ranks = settings.tensor_parallel_size
-    held = model if ranks == 1 else cut_model(model, ranks)
-    groups = kv_groups(held, settings.block_size, limits.max_model_len)
+    shard = model if ranks == 1 else cut_model(model, ranks)
+    groups = kv_groups(shard, settings.block_size, limits.max_model_len)
     codes = limits.kv_cache.value
-    shape = kv_shape(held, settings.block_size, codes in ("int8", "fp8"), groups, is_fp8=codes == "fp8")
+    shape = kv_shape(shard, settings.block_size, codes in ("int8", "fp8"), groups, is_fp8=codes == "fp8")
     return shape, groups.windows
 
 

@@ -1,8 +1,4 @@
-"""What runs plans: weights, then recurrent states and the KV cache in the memory they leave, then a runner over all.
-
-Knows the order in which they are made, and that the first step is computed here; how large each may be,
-`execution.memory` knows.
-"""
+"""Build an executor: load weights, allocate states and the KV cache in the memory they leave, and compute a step."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ from msgspec.structs import replace
 
 from inflight.build.adapters import AdapterPlan, adapter_bytes, adapter_names, matrices_of
 from inflight.build.limits import Limits
-from inflight.build.ranks import least_memory, with_workers
-from inflight.config.assembly import longest_chunk
+from inflight.build.ranks import min_memory, with_workers
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
@@ -47,19 +42,26 @@ if TYPE_CHECKING:
     from inflight.execution.parallel.workers import Workers
 
 
-PlacesOpener = Callable[[BlockMemory | None, StepActivity], Iterable[PlaceTransfers]]
+ConnectorsOpener = Callable[[BlockMemory | None, StepActivity], Iterable[PlaceTransfers]]
 
 
-def no_places(memory: BlockMemory | None, steps: StepActivity) -> Iterable[PlaceTransfers]:
-    """Blocks stay where they are."""
+def no_connectors(memory: BlockMemory | None, steps: StepActivity) -> Iterable[PlaceTransfers]:
+    """Transfer no blocks."""
     return ()
 
 
 class ExecutorSettings(Struct, frozen=True):
-    """Of a model on this machine. shape, windows: of its KV groups, as one device holds them. adapters: that its
-    rows may have. drafter: what drafts inside of its steps. grammars: that outputs may follow. open_places(memory,
-    steps): to which its blocks go beside the steps, and from where they come; memory: of the blocks, None where this
-    machine's does not have them in one piece."""
+    """Settings of a model's executor on this machine.
+
+    Attributes:
+        shape: of a KV block on one device.
+        windows: of its KV groups.
+        adapters: slots and rank of adapters.
+        drafter: what drafts inside of steps.
+        grammars: that outputs may follow.
+        open_connectors: called with (memory of the blocks, activity of steps); returns the transfers beside steps. The
+            memory is None where the blocks are not in one piece of this machine's memory.
+    """
 
     engine: EngineSettings
     scheduling: SchedulingSettings
@@ -69,13 +71,13 @@ class ExecutorSettings(Struct, frozen=True):
     adapters: AdapterPlan
     drafter: DrafterSource | None = None
     grammars: CompiledGrammars | None = None
-    open_places: PlacesOpener = no_places
+    open_connectors: ConnectorsOpener = no_connectors
 
 
 class StartSeconds(Struct, frozen=True):
-    """What of an engine's start took how long: weights from their files to the device, the largest step (on a GPU, with
-    what it compiles), memory for keys, values and states, what is captured before the first request; before them the
-    header of the model's files, beside them the tokenizer and chat template (`text`)."""
+    """Seconds of an engine's start: weights from their files to the device, the largest step (on a GPU, with what it
+    compiles), memory for keys, values and states, and captures before the first request; before these the header of the
+    model's files, beside them the tokenizer and chat template (`text`)."""
 
     weights: float
     profile: float
@@ -97,8 +99,7 @@ class StartSeconds(Struct, frozen=True):
 
 
 class Built(Struct, frozen=True):
-    """An executor that has computed its first step, the sizes of its memory with their reasons, and how long it all
-    took."""
+    """An executor that has computed its first step, the sizes of its memory with their reasons, and the seconds."""
 
     executor: ModelRunner | ParallelExecutor
     kv: KVSize
@@ -114,8 +115,16 @@ def build_executor(
     workers: Workers | None,
     progress: Progress | None,
 ) -> Built:
-    """workers: of the other ranks, who do the same. Raises SettingsError where the device computes no step, ModelError
-    for weights that cannot be had, MemoryError."""
+    """Build an executor and compute its first step.
+
+    Args:
+        workers: the processes of the other ranks, which do the same.
+        progress: called with (done, total) while weights are packed.
+
+    Raises:
+        SettingsError: the device computes no step.
+        ModelError: the weights cannot be loaded.
+    """
     limits, began = settings.limits, time.perf_counter()
     decoder = computed.decoder(backend, limits.max_model_len, limits.pass_tokens, limits.logit_rows, progress)
     drafter = None
@@ -128,7 +137,7 @@ def build_executor(
     step = _step_bytes(decoder, backend, settings, computed.spec, workers)
     profiled = time.perf_counter()
     memory = replace(
-        least_memory(backend, workers, settings.engine.tensor_parallel_size),
+        min_memory(backend, workers, settings.engine.tensor_parallel_size),
         share=settings.engine.gpu_memory_utilization or GPU_SHARE,
         step=step,
     )
@@ -144,8 +153,8 @@ def build_executor(
     block_bytes = backend.bytes_per_block(settings.shape)
     steps = StepActivity()
     blocks = None if memory_of_blocks is None else BlockMemory(memory_of_blocks, block_bytes)
-    places = tuple(settings.open_places(blocks, steps))
-    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed, drafter, matrices, places, steps)
+    transfers = tuple(settings.open_connectors(blocks, steps))
+    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed, drafter, matrices, transfers, steps)
     executor = with_workers(runner, workers)
     allocated = time.perf_counter()
     try:
@@ -161,7 +170,7 @@ def build_executor(
 def _step_bytes(
     decoder: PassDecoder, backend: Device, settings: ExecutorSettings, spec: ModelSpec, workers: Workers | None
 ) -> int:
-    """That the largest step takes of a device's own memory. Raises SettingsError where the device computes none."""
+    """Return the bytes of its own memory that a device needs for the largest step. Raises SettingsError."""
     if backend.own_memory() is None:
         return 0
     assert isinstance(backend, Backend)
@@ -194,9 +203,7 @@ def _kv_size(
         num_blocks=settings.engine.num_blocks,
         memory=memory,
         windows=settings.windows,
-        longest_chunk=limits.pass_tokens
-        if limits.whole_texts
-        else longest_chunk(settings.scheduling, limits.max_tokens),
+        longest_chunk=limits.longest_chunk(settings.scheduling),
         drafter_bytes=0 if drafter is None else drafter.bytes_per_block,
     )
 
@@ -228,7 +235,7 @@ def _kv_cache(
         windows=settings.windows,
         state_snapshots=states.snapshots,
         generates=spec.head is not None,
-        whole_texts=limits.whole_texts,
+        whole_texts=limits.is_bidirectional,
         adapter_slots=settings.adapters.num_slots,
     )
     return kv_cache, capacity
@@ -243,7 +250,7 @@ def _runner(
     computed: ComputedModel,
     drafter: LoadedDrafter | None,
     adapters: AdapterMatrices | None,
-    places: Sequence[PlaceTransfers],
+    transfers: Sequence[PlaceTransfers],
     steps: StepActivity,
 ) -> ModelRunner:
     limits, kinds = settings.limits, states_of(computed.spec)
@@ -257,19 +264,21 @@ def _runner(
         # A GPU takes a step with drafts for several decodes' time where it has no graph of it.
         reports_forced = not limits.on_gpu or computed.graphs.tokens > 0
         grammars = GrammarRows(settings.grammars, capacity.vocab_size, reports_forced)
-    layers = _layer_progress(decoder, backend, settings.shape, places)
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, places, layers, steps)
+    layers = _layer_progress(decoder, backend, settings.shape, transfers)
+    return ModelRunner(
+        decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, transfers, layers, steps
+    )
 
 
 def _layer_progress(
-    decoder: PassDecoder, backend: Device, shape: KVShape, places: Sequence[PlaceTransfers]
+    decoder: PassDecoder, backend: Device, shape: KVShape, transfers: Sequence[PlaceTransfers]
 ) -> LayerProgress | None:
-    """Where peers are given blocks, and layers are computed when they are told."""
-    if not places:
+    """Return the layers' progress for peers, where blocks are sent and the host knows when a layer is computed."""
+    if not transfers:
         return None
     from inflight.execution.kv_exchange.exchange import KVExchange
 
-    reader = next((one for one in places if isinstance(one, KVExchange) and one.gives), None)
+    reader = next((one for one in transfers if isinstance(one, KVExchange) and one.gives), None)
     if reader is None or backend.depth > 1 or not isinstance(decoder, Decoder):
         return None
     ends = layer_ends(shape, backend.bytes_per_block)
@@ -281,7 +290,7 @@ def _layer_progress(
 
 
 def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:
-    """Of a sequence over all layers; 0 where none keeps a state."""
+    """Return the bytes of a sequence's state over all layers; 0 where no layer has one."""
     if not kinds:
         return 0
     assert isinstance(backend, Backend)

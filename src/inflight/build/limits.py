@@ -1,7 +1,4 @@
-"""What is decided before a model's weights are read: device, number formats, rows, budget, lengths.
-
-Knows which answers of the machine and the model each of them is resolved from; the rules are `config.engine`'s.
-"""
+"""Resolve what is decided before a model's weights are read: device, number formats, rows, budget, lengths."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import os
 
 from msgspec import Struct
 
+from inflight.config.assembly import longest_chunk
 from inflight.config.engine import (
     GPU_GRAPH_TOKENS,
     GPU_LOGIT_ROWS,
@@ -21,6 +19,7 @@ from inflight.config.engine import (
     resolve_quantization,
     resolve_rows,
 )
+from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import resolve_threads
 from inflight.execution.attention_backends import AttentionUse, misfit
@@ -35,8 +34,8 @@ INT4_COST = "20 to 26 %"  # of perplexity: docs/models.md, "int4 from plain weig
 
 
 class Limits(Struct, frozen=True):
-    """What is decided before a model is loaded, with reasons; as plain values by the properties. whole_texts: each is
-    computed in one pass."""
+    """Limits that are decided before a model is loaded, with reasons; as plain values by the properties.
+    is_bidirectional: each input is computed in one pass."""
 
     device: Resolved
     dtype: Resolved
@@ -46,7 +45,7 @@ class Limits(Struct, frozen=True):
     rows: Resolved
     budget: Resolved
     length: Resolved
-    whole_texts: bool
+    is_bidirectional: bool
 
     @property
     def on_gpu(self) -> bool:
@@ -58,7 +57,7 @@ class Limits(Struct, frozen=True):
 
     @property
     def number_format(self) -> DType:
-        """Of activations, and of weights that are not quantized."""
+        """The number format of activations, and of weights that are not quantized."""
         return "float32" if self.dtype.value == "float32" else "bfloat16"
 
     @property
@@ -71,13 +70,13 @@ class Limits(Struct, frozen=True):
 
     @property
     def max_tokens(self) -> int:
-        """Of one step."""
+        """Maximum tokens of one step."""
         return int(self.budget.value)
 
     @property
     def pass_tokens(self) -> int:
-        """Of one forward pass."""
-        return max(self.max_tokens, self.max_model_len) if self.whole_texts else self.max_tokens
+        """Maximum tokens of one forward pass."""
+        return max(self.max_tokens, self.max_model_len) if self.is_bidirectional else self.max_tokens
 
     @property
     def max_model_len(self) -> int:
@@ -85,12 +84,16 @@ class Limits(Struct, frozen=True):
 
     @property
     def logit_rows(self) -> int:
-        """Most rows of logits at once."""
+        """Maximum rows of logits at once."""
         return GPU_LOGIT_ROWS if self.on_gpu else LOGIT_ROWS
+
+    def longest_chunk(self, scheduling: SchedulingSettings) -> int:
+        """Return the most tokens of one sequence that a step computes."""
+        return self.pass_tokens if self.is_bidirectional else longest_chunk(scheduling, self.max_tokens)
 
 
 def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved, strategy: str) -> Limits:
-    """strategy: its name. Raises SettingsError."""
+    """Resolve the limits of a model on a device for the strategy of this name. Raises SettingsError."""
     dtype, on_gpu = _dtype(settings, model), device.value != "cpu"
     _check_fp8(settings, device)
     _check_attention(settings, model, device, "float32" if dtype.value == "float32" else "bfloat16")
@@ -104,12 +107,12 @@ def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved,
         rows=rows,
         budget=resolve_budget(settings, int(rows.value), strategy, on_gpu),
         length=resolve_max_model_len(settings, model.default_model_len),
-        whole_texts=model.pools_whole_texts,
+        is_bidirectional=model.pools_whole_texts,
     )
 
 
 def warn_of_int4(settings: EngineSettings, model: ModelSpec) -> None:
-    """Log what int4 costs a model whose matrices come plain, and what costs less."""
+    """Log the cost of int4 for a model whose matrices are plain, and a cheaper choice."""
     if settings.quantization.startswith("int4") and model.weight_format is None and settings.load_format != "dummy":
         log.warning(
             "--quantization %s rounds weights without calibration, which cost %s of perplexity on models of 135 and "
@@ -121,7 +124,7 @@ def warn_of_int4(settings: EngineSettings, model: ModelSpec) -> None:
 
 
 def resolve_device(settings: EngineSettings) -> Resolved:
-    """What computes: the CPU, or one of its GPUs. Raises SettingsError where there is none as set."""
+    """Return the device: the CPU, or a GPU of this machine. Raises SettingsError where the one that is set is missing."""
     if settings.backend == "transformers":
         return Resolved("cpu", "where --backend transformers computes")
     try:
@@ -132,7 +135,7 @@ def resolve_device(settings: EngineSettings) -> Resolved:
 
 
 def _check_fp8(settings: EngineSettings, device: Resolved) -> None:
-    """Raises SettingsError where floats of 8 bits are asked for and the device does not multiply them."""
+    """Check that the device multiplies fp8 where it is set. Raises SettingsError."""
     asked = {"--quantization": settings.quantization, "--kv-cache-dtype": settings.kv_cache_dtype}
     for option in (name for name, value in asked.items() if value == "fp8"):
         if device.value == "cpu" and os.environ.get("INFLIGHT_ISA") != "torch":
@@ -148,7 +151,7 @@ def _check_fp8(settings: EngineSettings, device: Resolved) -> None:
 
 
 def _check_attention(settings: EngineSettings, model: ModelSpec, device: Resolved, dtype: DType) -> None:
-    """Raises SettingsError where attention is to be a library's, which cannot compute it."""
+    """Check that the library of `--attention-backend` computes this model's attention. Raises SettingsError."""
     name = settings.attention_backend
     if name == "auto":
         return
@@ -164,17 +167,20 @@ def _check_attention(settings: EngineSettings, model: ModelSpec, device: Resolve
 
 
 def graph_limits(settings: EngineSettings, model: ModelSpec) -> GraphLimits:
-    """On a GPU. Only models that continue texts have graphs, of as many rows as logits are computed of at once; and of
-    chunks of several tokens, where nothing that is launched for them follows from what the host knows of each."""
+    """Return the limits of a GPU's graphs.
+
+    Only models that generate have graphs, of as many rows as logits are computed at once; graphs of longer chunks need
+    launches that do not depend on what the host knows of each chunk.
+    """
     if settings.enforce_eager or model.head is None:
         return NO_GRAPHS
     rows = min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
     if settings.attention_backend != "auto" or states_of(model):
         return GraphLimits(rows, 0)
-    most = GPU_GRAPH_TOKENS
+    max_tokens = GPU_GRAPH_TOKENS
     if any(isinstance(layer.mixer, LatentAttention) for layer in model.layers):
-        most = GPU_LOGIT_ROWS  # its splits take gigabytes as it is
-    return GraphLimits(rows, min(settings.max_num_batched_tokens or most, most))
+        max_tokens = GPU_LOGIT_ROWS  # its splits take gigabytes as it is
+    return GraphLimits(rows, min(settings.max_num_batched_tokens or max_tokens, max_tokens))
 
 
 def _dtype(settings: EngineSettings, model: ModelSpec) -> Resolved:

@@ -1,7 +1,4 @@
-"""Which model, and what computes it: our kernels, or the modules of `transformers`.
-
-Knows the files a model is read from; what of them is loaded, `execution` knows.
-"""
+"""Find a model's files and what computes it: our kernels, or the modules of `transformers`."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
 
 
 def held_spec(spec: ModelSpec, settings: EngineSettings) -> ModelSpec:
-    """Return the shape of a model as it is held: without its quantization where its matrices become plain numbers.
+    """Return the shape of a model as it is stored: without its quantization where its matrices become plain numbers.
 
     Raises:
         SettingsError: they are plain already.
@@ -95,14 +92,14 @@ def held_spec(spec: ModelSpec, settings: EngineSettings) -> ModelSpec:
 
 
 def _token_ids(files: Path | GGUFModel, answers: tuple[str, str]) -> tuple[int, int]:
-    """Of answers that are one token each."""
+    """Return the token ids of answers of one token each. Raises SettingsError for longer ones."""
     tokenizer, found = Tokenizer.load(files), []
     for answer in answers:
         token_ids = tokenizer.encode(answer, add_special_tokens=False)
         if len(token_ids) != 1:
             raise SettingsError(
-                f"--score-tokens names {answer!r}, which is {len(token_ids)} tokens of this model; a score is told by "
-                "one next token: name answers of one token each."
+                f"--score-tokens names {answer!r}, which is {len(token_ids)} tokens of this model; a score is the "
+                "probability of one next token: name answers of one token each."
             )
         found += token_ids
     return found[0], found[1]

@@ -1,7 +1,6 @@
-"""What memory a model will take, before it is loaded: for whoever shares memory among several.
+"""Estimate the memory that a model will take before it is loaded, to share memory among several models.
 
-Knows files and settings; nothing of what is allocated. Weights and blocks are counted as the engine packs them; what
-else a process takes is a round number.
+Weights and blocks are counted as the engine packs them; the rest of a process is a round number.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from inflight.build.adapters import plan_adapters
 from inflight.build.engine import kv_layout
 from inflight.build.limits import Limits, resolve_device, resolve_limits
 from inflight.build.model import computed_model, model_folder
-from inflight.config.assembly import longest_chunk
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.kv_blocks import max_blocks
@@ -31,36 +29,42 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """nbytes: of weights, of keys and values, and of the process around them. settings: with the size of the KV cache
-    that these are counted for."""
+    """nbytes: of weights, keys and values, and the process around them. settings: with the size of the KV cache that
+    is counted."""
 
     nbytes: int
     settings: EngineSettings
 
 
-def memory_needs(settings: EngineSettings, scheduling: SchedulingSettings, most_kv_bytes: int) -> MemoryNeeds:
-    """most_kv_bytes: for keys and values, where the settings do not say how many: otherwise all that the rows could
-    fill. Raises SettingsError and ModelError for what cannot be served."""
+def memory_needs(settings: EngineSettings, scheduling: SchedulingSettings, max_kv_bytes: int) -> MemoryNeeds:
+    """Estimate what a model will take.
+
+    Args:
+        max_kv_bytes: for keys and values, where the settings do not set their size; request slots may need less.
+
+    Raises:
+        SettingsError, ModelError: the model cannot be served.
+    """
     folder = model_folder(settings)
     if settings.backend == "transformers":
-        return _of_modules(folder, settings, most_kv_bytes)
+        return _of_modules(folder, settings, max_kv_bytes)
     device = resolve_device(settings)
     spec = computed_model(gguf_at(folder) or folder, settings, str(device.value)).spec
     limits = resolve_limits(settings, spec, device, scheduling.strategy)
     kv_bytes = _kv_bytes(settings, scheduling, limits, spec)
-    if settings.kv_memory is None and settings.num_blocks is None and kv_bytes > most_kv_bytes:
-        kv_bytes, settings = most_kv_bytes, _with_kv(settings, most_kv_bytes)
+    if settings.kv_memory is None and settings.num_blocks is None and kv_bytes > max_kv_bytes:
+        kv_bytes, settings = max_kv_bytes, _with_kv(settings, max_kv_bytes)
     quantization, group = settings.quantization, settings.quantization_group_size
     weights = weight_bytes(spec, limits.number_format, quantization, group)
     states = limits.max_rows * 3 * state_bytes(spec)
     return MemoryNeeds(weights + kv_bytes + states + _adapter_bytes(settings, spec) + PROCESS_BYTES, settings)
 
 
-def _of_modules(folder: Path, settings: EngineSettings, most_kv_bytes: int) -> MemoryNeeds:
-    """Of a model that is computed by modules of transformers, whose blocks are not known before it is loaded."""
-    kv_bytes = most_kv_bytes if settings.kv_memory is None else int(settings.kv_memory * GIB)
+def _of_modules(folder: Path, settings: EngineSettings, max_kv_bytes: int) -> MemoryNeeds:
+    """Estimate a model that transformers computes, whose blocks are not known before it is loaded."""
+    kv_bytes = max_kv_bytes if settings.kv_memory is None else int(settings.kv_memory * GIB)
     if settings.kv_memory is None and settings.num_blocks is None:
-        settings = _with_kv(settings, most_kv_bytes)
+        settings = _with_kv(settings, max_kv_bytes)
     return MemoryNeeds(_file_bytes(folder) + kv_bytes + PROCESS_BYTES, settings)
 
 
@@ -72,7 +76,7 @@ def _kv_bytes(settings: EngineSettings, scheduling: SchedulingSettings, limits: 
     per_block = shape.offsets(lambda layer: shape.block_size * (item * layer.elements + 8 * layer.kv_heads))[1]
     blocks = settings.num_blocks
     if blocks is None:
-        chunk = limits.pass_tokens if limits.whole_texts else longest_chunk(scheduling, limits.max_tokens)
+        chunk = limits.longest_chunk(scheduling)
         blocks = limits.max_rows * max_blocks(limits.max_model_len, shape.block_size, windows, chunk)
     return int(blocks * per_block)
 

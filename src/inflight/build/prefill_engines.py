@@ -1,8 +1,4 @@
-"""An engine with others beside it that compute its prompts, in one process: which settings each of them has.
-
-Knows that they share cores and memory, and a secret that nobody else knows. How prompts are divided among them,
-`frontend.prefill_engines` knows.
-"""
+"""Build an engine with prefill engines beside it in one process; they share cores, memory and a secret."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inflight.build.engine import Engine, build_engine
-from inflight.build.kv_peers import PeersWanted
+from inflight.build.kv_transfer import KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
@@ -21,7 +17,7 @@ from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
 from inflight.peer_secret import PeerSecret
 
-MOST = 8
+MAX_ENGINES = 8
 ASKED_BY = "prefill_engines"
 _TIMEOUT = 600.0  # seconds; a peer in this process is known to be gone when it is
 
@@ -32,12 +28,15 @@ def build_engines(
     record: Path | None = None,
     prefill_engines: int = 0,
 ) -> tuple[Engine, PrefillEngines]:
-    """An engine, and those that compute its prompts, in the order in which they come. record: of the first one. Raises
-    SettingsError, as `build_engine` does."""
-    if not isinstance(prefill_engines, int) or not 0 <= prefill_engines <= MOST:
+    """Build an engine and the engines that compute its prompts, in turns. record: of the first engine.
+
+    Raises:
+        SettingsError: as `build_engine` does, or for the number of engines.
+    """
+    if not isinstance(prefill_engines, int) or not 0 <= prefill_engines <= MAX_ENGINES:
         raise SettingsError(
-            f"prefill_engines is {prefill_engines!r}; give a whole number from 1 to {MOST}, or 0 for an engine that "
-            "computes its prompts itself."
+            f"prefill_engines is {prefill_engines!r}; give a whole number from 1 to {MAX_ENGINES}, or 0 for an engine "
+            "that computes its prompts itself."
         )
     if not prefill_engines:
         return build_engine(settings, scheduling, record), NO_PREFILL_ENGINES
@@ -58,7 +57,7 @@ def build_engines(
 
 
 def _share(settings: EngineSettings, engines: int) -> EngineSettings:
-    """Memory for keys and values is what the engines before have left."""
+    """Return the settings of each engine: its share of the threads. Raises SettingsError for `--cpu-list`."""
     if settings.cpu_list is not None:
         raise SettingsError(
             f"--cpu-list gives the threads of one engine their CPUs, and prefill_engines adds {engines - 1}; leave one "
@@ -69,11 +68,11 @@ def _share(settings: EngineSettings, engines: int) -> EngineSettings:
     return replace(settings, threads=max(1, int(resolve_threads(settings).value) // engines))
 
 
-def _peers(role: Role, secret: PeerSecret) -> PeersWanted:
+def _peers(role: Role, secret: PeerSecret) -> KVPeerSettings:
     way: Way = "shm" if hasattr(os, "memfd_create") else "tcp"
-    return PeersWanted(KVExchangeOptions(role=role, way=way, timeout=_TIMEOUT), secret, ASKED_BY)
+    return KVPeerSettings(KVExchangeOptions(role=role, way=way, timeout=_TIMEOUT), secret, ASKED_BY)
 
 
 def _started(engine: Engine) -> PrefillEngine:
-    assert engine.exchange is not None, "it was asked for"
+    assert engine.exchange is not None, "prefill engines have an exchange"
     return PrefillEngine(engine.loop, engine.exchange, engine.adapters)

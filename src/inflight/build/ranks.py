@@ -1,8 +1,4 @@
-"""Several devices: the processes of the other ranks, from their start to what the slowest of them leaves.
-
-Knows when they are started, asked and ended while an engine is put together; what they compute and how they speak,
-`execution.parallel` knows, which is loaded where there are several.
-"""
+"""Start, join and end the processes of the other ranks while an engine is built for several devices."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def start_workers(computed: ComputedModel, shape: KVShape, limits: Limits, ranks: int) -> Workers | None:
-    """The processes of the other ranks, which begin to load; None for one rank. Raises SettingsError where there are
-    fewer devices than ranks."""
+    """Start the other ranks, which begin to load; None for one rank. Raises SettingsError where devices are missing."""
     if ranks == 1:
         return None
     from inflight.execution.parallel.messages import Setup
@@ -61,7 +56,7 @@ def start_workers(computed: ComputedModel, shape: KVShape, limits: Limits, ranks
 
 @contextmanager
 def closed_by_a_fault(workers: Workers | None) -> Iterator[None]:
-    """Whatever ends the start of an engine ends its workers. Raises SettingsError where they are the cause."""
+    """Close the workers when the start of an engine fails. Raises SettingsError where they are the cause."""
     try:
         yield
     except BaseException as fault:
@@ -72,18 +67,19 @@ def closed_by_a_fault(workers: Workers | None) -> Iterator[None]:
         raise
 
 
-def least_memory(backend: Device, workers: Workers | None, ranks: int) -> MachineMemory:
-    """What the rank that has least may use, once all have loaded."""
+def min_memory(backend: Device, workers: Workers | None, ranks: int) -> MachineMemory:
+    """Return the memory of the rank that has the least, once all have loaded."""
     memory = memory_of(backend)
     if workers is None:
         return memory
     available = min(memory.available, workers.await_loaded())
-    if backend.own_memory() is None:  # all have the machine's
+    if backend.own_memory() is None:  # all share the machine's
         available //= ranks
     return replace(memory, available=available)
 
 
 def with_workers(runner: ModelRunner, workers: Workers | None) -> ModelRunner | ParallelExecutor:
+    """Begin to serve with the other ranks, where there are any."""
     if workers is None:
         return runner
     from inflight.execution.parallel.executor import ParallelExecutor

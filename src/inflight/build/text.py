@@ -1,16 +1,19 @@
-"""How text becomes tokens and back: a model's tokenizer and chat template, from its files.
-
-Knows when a model may come without; what is done with them, `frontend` knows.
-"""
+"""A model's text side: tokenizer and chat template, the tokens that end an answer, and what grammars need."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from inflight.config.engine import EngineSettings
-from inflight.config.setting import SettingsError
+from inflight.config.setting import Resolved, SettingsError
+from inflight.execution.grammars.compiled_grammars import CompiledGrammars
+from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts, read_prompts
 from inflight.models.spec import ModelSpec
@@ -18,13 +21,13 @@ from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 
 def read_text_prompts(files: Path | GGUFModel, settings: EngineSettings, model: ModelSpec) -> TextPrompts:
-    """What stands around whole texts, as the model's files and the settings have it."""
+    """Read the prompts around inputs of an encoder, from the model's files and the settings. Raises SettingsError."""
     prompts = read_prompts(files) if isinstance(files, Path) else NO_PROMPTS
     if settings.score_template is None:
         return prompts
     if model.pooler is None or not model.pooler.labels:
         raise SettingsError(
-            "--score-template writes pairs that a model reads together, and this one tells no score of them; set "
+            "--score-template writes pairs that a model reads together, and this model has no score for them; set "
             "--score-tokens, or leave it out."
         )
     path = Path(settings.score_template)
@@ -35,7 +38,7 @@ def read_text_prompts(files: Path | GGUFModel, settings: EngineSettings, model: 
 
 
 def load_text(files: Path | GGUFModel, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
-    """Dummy weights may come without a tokenizer: then prompts are token ids."""
+    """Load tokenizer and chat template. With dummy weights both may be missing: then prompts are token ids."""
     try:
         return Tokenizer.load(files), ChatTemplate.load(files)
     except TokenizerError:
@@ -43,3 +46,62 @@ def load_text(files: Path | GGUFModel, settings: EngineSettings) -> tuple[Tokeni
         if settings.load_format == "dummy" and not (path / "tokenizer.json").exists():
             return None, None
         raise
+
+
+log = logging.getLogger(__name__)
+
+
+class EndTokens(Struct, frozen=True):
+    """Ids that end an answer, where they were found, and those named that the model cannot draw."""
+
+    ids: frozenset[int]
+    source: str
+    dropped: tuple[int, ...]
+
+    def resolved(self) -> Resolved:
+        value = ", ".join(map(str, sorted(self.ids))) or "none"
+        dropped = ", ".join(map(str, self.dropped))
+        return Resolved(value, f"{self.source}, without {dropped}: not in the vocabulary" if dropped else self.source)
+
+
+def find_end_tokens(model: ModelSpec, tokenizer: Tokenizer | None) -> EndTokens:
+    """Return the end tokens that the model's files name, or the tokenizer's where they name none in the vocabulary.
+
+    An id outside the vocabulary can never be sampled, and banning it (`min_tokens`) would break the whole batch's step.
+    """
+    named = tokenizer.eos_token_id if tokenizer is not None else None
+    ends = EndTokens(frozenset(), "none: answers end by their length and by stop rules of their own", ())
+    for source, ids in (("as the model's files say", model.end_token_ids), ("the tokenizer's", (named,))):
+        known = {one for one in ids if one is not None}
+        usable = frozenset(one for one in known if 0 <= one < model.vocab_size)
+        ends = replace(ends, dropped=(*ends.dropped, *sorted(known - usable - {*ends.dropped})))
+        if usable:
+            ends = replace(ends, ids=usable, source=source)
+            break
+    if ends.dropped:
+        log.warning(
+            "The model's files name end tokens that its vocabulary of %d tokens does not have (%s); they are left out.",
+            model.vocab_size,
+            ", ".join(map(str, ends.dropped)),
+        )
+    return ends
+
+
+def grammars_of(model: ModelSpec, tokenizer: Callable[[], Tokenizer | None], ranks: int) -> CompiledGrammars:
+    """Return the model's grammars; `tokenizer` is called when the first grammar comes."""
+    return CompiledGrammars(lambda: _vocabulary(model, tokenizer(), ranks))
+
+
+def _vocabulary(model: ModelSpec, tokenizer: Tokenizer | None, ranks: int) -> Vocabulary:
+    """Return what grammars need to know of tokens. Raises GrammarError."""
+    if ranks > 1:
+        raise GrammarError(
+            f"cannot be used with --tensor-parallel-size {ranks}, whose processes have no grammars; use 1"
+        )
+    if tokenizer is None:
+        raise GrammarError("cannot be used, since this model has no tokenizer, which says what its tokens mean")
+    ends = find_end_tokens(model, tokenizer).ids
+    if not ends:
+        raise GrammarError("cannot be used, since this model names 0 tokens that end an answer")
+    known = tokenizer.for_grammars()
+    return Vocabulary(known.as_json, known.count, model.vocab_size, tuple(sorted(ends)), known.plain, known.special)

@@ -33,9 +33,8 @@ from inflight.cli.traffic import (
 from inflight.cli.verb import grouped
 from inflight.config.setting import option
 from inflight.metrics.slo import parse_slos, stated_share, targets
-from inflight.workload.classes import TrafficClass, read_classes
+from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
-from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.traces.detect import load as read_trace
 from inflight.workload.traces.rows import Reading
 

@@ -34,7 +34,7 @@ from inflight.server.parsers import parsers_of, settled
 from inflight.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from inflight.build import Engine, PeersWanted
+    from inflight.build import Engine, KVPeerSettings
     from inflight.engine.kv_events.publisher import KVEventPublisher
 
 Doing = Callable[[str], None]  # to be told what is being done
@@ -53,7 +53,7 @@ def load_engine(
     wrap: Wrap | None = None,
     kv_events: KVEventPublisher | None = None,
     observers: Sequence[EngineObserver] = (),
-    peers: PeersWanted | None = None,
+    peers: KVPeerSettings | None = None,
 ) -> tuple[Engine, LoadedEngine]:
     """found: told the model's folder, before the engine is loaded. wrap, peers: as `build_engine` has them.
     kv_events: who tells what the prefix cache holds. observers: who else is told what the engine does."""

@@ -15,18 +15,18 @@ from inflight.server.kv_peers import KVPeering
 from inflight.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from inflight.build import Engine, PeersWanted
+    from inflight.build import Engine, KVPeerSettings
 
 
-def wanted_peers(settings: ServerSettings) -> PeersWanted | None:
+def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:
     """None: with nobody. Raises SettingsError."""
     options = settings.kv_exchange
     if options is None:
         return None
-    from inflight.build import PeersWanted
+    from inflight.build import KVPeerSettings
 
     try:
-        return PeersWanted(options, read_peer_secret(settings.kv_peer_secret_file))
+        return KVPeerSettings(options, read_peer_secret(settings.kv_peer_secret_file))
     except PeerSecretError as error:
         raise SettingsError(str(error)) from None
 

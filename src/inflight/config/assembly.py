@@ -114,7 +114,7 @@ def make_speculation(
     """Drafts of this drafter, where they measurably bring tokens. One that fails is asked no more."""
     if not isinstance(drafter, ExecutorDrafter):
         drafter = Guarded(drafter, vocab_size, report_failure)
-    return SpeculationController(drafter, rules.latency, scheduling.most_drafts)
+    return SpeculationController(drafter, rules.latency, scheduling.max_drafts)
 
 
 def longest_chunk(scheduling: SchedulingSettings, token_budget: int) -> int:

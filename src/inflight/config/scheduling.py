@@ -164,7 +164,7 @@ class SchedulingSettings:
         return replace(self, speculation=str(source), speculation_max_tokens=most)
 
     @property
-    def most_drafts(self) -> int:
+    def max_drafts(self) -> int:
         """Of a sequence in a step, from the source in force."""
         return self.speculation_max_tokens or self.draft_source.default_tokens
 

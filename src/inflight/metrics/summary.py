@@ -1,20 +1,54 @@
-"""The summary of a run, throughput and latency side by side by the definitions of this package; and the run over time:
-what was offered and completed, what ran, and how many tokens came, in equal pieces of time.
-
-Knows observations, whoever made them.
-"""
+"""Summarize a run: throughput and latency side by side, whether latency still grew, and the run over time."""
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles
 from inflight.metrics.observation import Observation
-from inflight.metrics.steadiness import Trend, trend
+
+SEGMENTS = 10
+FEWEST = 3  # values in a segment
+SIGNIFICANT = 2.326  # one-sided, 1 %
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """rise: in seconds of latency, from the beginning of the window to its end. z: of the test; large means a trend."""
+
+    rise: float
+    z: float
+    typical: float  # median of the segments' means
+
+    @property
+    def growing(self) -> bool:
+        """Surely rising, and by more than its own usual size."""
+        return self.z > SIGNIFICANT and self.rise > self.typical
+
+
+def trend(points: Iterable[tuple[float, float]], start: float, end: float) -> Trend | None:
+    """points: (time, latency) of requests, times within start … end. None where there are too few to tell."""
+    segments: list[list[float]] = [[] for _ in range(SEGMENTS)]
+    length = (end - start) / SEGMENTS
+    if length <= 0:
+        return None
+    for time, value in points:
+        segments[min(SEGMENTS - 1, max(0, math.floor((time - start) / length)))].append(value)
+    means = [(place, statistics.fmean(values)) for place, values in enumerate(segments) if len(values) >= FEWEST]
+    if len(means) < SEGMENTS - 2:
+        return None
+    pairs = list(itertools.combinations(means, 2))
+    score = sum((later[1] > earlier[1]) - (later[1] < earlier[1]) for earlier, later in pairs)
+    number = len(means)
+    deviation = math.sqrt(number * (number - 1) * (2 * number + 5) / 18)
+    slope = statistics.median((later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in pairs)
+    return Trend(slope * SEGMENTS, (score - 1) / deviation, statistics.median(mean for _, mean in means))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import Any
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Observation, Targets
-from inflight.metrics.steadiness import Trend
-from inflight.metrics.summary import Series, Summary, Window, summarize
+from inflight.metrics.summary import Series, Summary, Trend, Window, summarize
 from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, ResultError, SummaryRecord, read_result
 from inflight.report.run import Option, Run, Setting
 

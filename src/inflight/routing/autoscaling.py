@@ -1,8 +1,8 @@
 """How many replicas there should be: as many as bring the queue of prompts down to a target in seconds.
 
-Processor use would tell nothing: an engine that has one request computes as busily as one with a hundred. One rule for
-Ray (`cli.replicas.autoscaling`), which keeps the window and the delays by itself, and for simulated clusters, which
-have `ReplicaTarget` for that. Knows what replicas tell of their queues; starts and ends none.
+A replica's queue is how long a new request would wait there, by outstanding requests, mean answer lengths and step
+costs. Processor use would say nothing: an engine with one request computes as busily as one with a hundred. One rule
+for Ray (`cli.replicas.autoscaling`), which has its own window and delays, and for simulated clusters (`ReplicaTarget`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,46 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
+
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.request import Request
+from inflight.routing.policies.round_robin import RoundRobin
+from inflight.routing.replica_view import ServingCosts
+from inflight.routing.routed_request import RoutedRequest
+from inflight.routing.router import Router
+
+
+class ReplicaQueue:
+    def __init__(self, scheduling: SchedulingSettings):
+        self._background = background_lanes(scheduling)
+        self._router = Router(RoundRobin())  # of one replica: what it knows of its requests is what is asked here
+        self._here = self._router.join("here")
+
+    def came(self, request: Request, handed_tokens: int = 0) -> None:
+        """handed_tokens: of its prompt, which another engine computes."""
+        if request.lane not in self._background:
+            self._router.sent(RoutedRequest.of(request), self._here, handed_tokens)
+
+    def first_token(self, request_id: str) -> None:
+        """It has one, or will have none; said again it changes nothing."""
+        self._router.first_token(request_id)
+
+    def ended(self, request_id: str, output_tokens: int | None) -> None:
+        """output_tokens: of its answer, where it came to its end."""
+        self._router.ended(request_id, output_tokens)
+
+    def seconds(self, costs: ServingCosts | None) -> float:
+        """For prompts that wait or are being computed, and for rows that are all taken. costs: None: not known yet."""
+        if costs is None:
+            return 0.0
+        self._here.costs = costs
+        return self._here.queued_seconds("", 0, self._router.expected_tokens)
+
+
+def background_lanes(scheduling: SchedulingSettings) -> frozenset[str]:
+    lanes = scheduling.lanes
+    return frozenset(name for name in ("batch", *lanes) if lanes.get(name, {}).get("background", name == "batch"))
+
 
 TARGET_SECONDS = 1.0  # that a newcomer waits at a replica
 IDLE_SHARE = 0.25  # of the target, below which one replica less would do

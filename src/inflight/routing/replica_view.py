@@ -1,10 +1,91 @@
-"""A replica as its router sees it: what was sent there and has not been answered, and what that costs."""
+"""A replica as its router sees it: outstanding requests, and what they cost."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from inflight.routing.serving_costs import UNKNOWN, ServingCosts
+from inflight.core.types.features import Features
+
+_CHUNK = 512  # prompt tokens that a step is asked about
+_CONTEXT = 1024  # positions that each row reads
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCosts:
+    """prompt_token: of one more prompt token. step: of a step that decodes one row. row: of one more decoding row.
+    max_num_seqs: rows that run at once."""
+
+    prompt_token: float
+    step: float
+    row: float
+    max_num_seqs: int
+
+    @classmethod
+    def probed(cls, seconds: Callable[[Features], float], max_num_seqs: int) -> ServingCosts:
+        """seconds: of a step that holds this."""
+        rows = max(2, min(max_num_seqs, 64))
+        one = seconds(_decodes(1))
+        row = max(0.0, seconds(_decodes(rows)) - one) / (rows - 1)
+        chunk = seconds(Features(1 + _CHUNK, 2, 2, _CONTEXT, _CHUNK * _CHUNK / 2)) - one
+        # A model that has not seen crowds may say that a row costs nothing: then nothing would keep requests apart.
+        return cls(max(chunk, 0.0) / _CHUNK, one, row or one / max_num_seqs, max_num_seqs)
+
+    def prefill(self, tokens: float) -> float:
+        return tokens * self.prompt_token
+
+    def decode_step(self, rows: float) -> float:
+        return self.step + (rows - 1) * self.row
+
+
+def _decodes(rows: int) -> Features:
+    return Features(rows, rows, rows, rows * _CONTEXT, 0.0)
+
+
+UNKNOWN = ServingCosts(prompt_token=1e-4, step=1e-2, row=5e-5, max_num_seqs=256)  # the relations are a large GPU's
+
+
+_ALIKE = math.sqrt(2)  # times the mean: estimates of replicas on equal machines lie within
+
+
+def leveled(reported: Sequence[ServingCosts]) -> list[ServingCosts]:
+    """Return the costs by which replicas are compared. Estimates that are learnt of equal machines differ by chance,
+    and equal work would follow that; so replicas whose steps take about as long have the mean of their costs, and those
+    that have not said anything yet the mean of all that have.
+
+    Args:
+        reported: Costs of each replica, `UNKNOWN` before it has said any.
+    """
+    known = [one for one in reported if one is not UNKNOWN]
+    if not known or all(one == reported[0] for one in reported):
+        return list(reported)
+    step, token = (_geometric_mean([getattr(one, name) for one in known]) for name in ("step", "prompt_token"))
+    alike = [one for one in known if _is_near(one.step, step) and _is_near(one.prompt_token, token)]
+    shared, usual = _mean(alike or known), _mean(known)
+
+    def compared(one: ServingCosts) -> ServingCosts:
+        if one is UNKNOWN:
+            return replace(usual, max_num_seqs=one.max_num_seqs)
+        return replace(shared, max_num_seqs=one.max_num_seqs) if one in alike else one
+
+    return list(map(compared, reported))
+
+
+def _is_near(value: float, mean: float) -> bool:
+    return mean / _ALIKE <= value <= mean * _ALIKE
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(max(value, 1e-12)) for value in values) / len(values))
+
+
+def _mean(costs: Sequence[ServingCosts]) -> ServingCosts:
+    count = len(costs)
+    sums = (sum(getattr(one, name) for one in costs) for name in ("prompt_token", "step", "row"))
+    token, step, row = (one / count for one in sums)
+    return ServingCosts(token, step, row, costs[0].max_num_seqs)
 
 
 class ReplicaView:

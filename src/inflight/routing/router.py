@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from inflight.routing.policies.policy import Candidate, RoutingPolicy
 from inflight.routing.prefix_index import MOST_BLOCKS, PrefixIndex
-from inflight.routing.replica_view import ReplicaView
+from inflight.routing.replica_view import UNKNOWN, ReplicaView, ServingCosts, leveled
 from inflight.routing.routed_request import RoutedRequest
-from inflight.routing.serving_costs import UNKNOWN, ServingCosts, leveled
 
 FIRST_EXPECTED = 128.0  # tokens of an answer, before any has ended
 _LATEST = 0.02  # weight of the last one among all, of means that follow what comes

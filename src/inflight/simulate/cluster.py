@@ -23,9 +23,8 @@ from inflight.metrics.observation import Observation
 from inflight.routing.routed_request import RoutedRequest
 from inflight.simulate.disagg import AFTER, Exchange, ExchangeSide, Handover, for_decode, for_prefill
 from inflight.simulate.replicas import Replica, RoutedPool, ScaledPool
-from inflight.workload.observation_collector import EngineFault, ObservationCollector
-from inflight.workload.pacing import Pacer
-from inflight.workload.workload import Workload
+from inflight.workload.driving import EngineFault, ObservationCollector
+from inflight.workload.workload import Pacer, Workload
 
 
 class ReadyLine:

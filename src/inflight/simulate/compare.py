@@ -23,8 +23,7 @@ from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.recorded_run import Recall, RecordedSettings, rebuilt, recorded_settings
 from inflight.simulate.replay import Replay
 from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
-from inflight.workload.driving import Driver
-from inflight.workload.observation_collector import ObservationCollector
+from inflight.workload.driving import Driver, ObservationCollector
 from inflight.workload.workload import Entry, Workload
 
 

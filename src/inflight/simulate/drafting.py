@@ -109,7 +109,7 @@ def simulated_drafter(scheduling: SchedulingSettings, drafts: SimulatedDrafts) -
     """As the settings have it: drafts are made when the step is planned, or by the executor."""
     source = scheduling.draft_source
     if source.kind in ("draft", "heads"):
-        return ExecutorDrafter(source.kind, scheduling.most_drafts)
+        return ExecutorDrafter(source.kind, scheduling.max_drafts)
     return SimulatedDrafter(source.kind, drafts)
 
 

@@ -15,11 +15,10 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
-from inflight.routing.autoscaling import TELL_SECONDS, ReplicaTarget
-from inflight.routing.replica_queue import ReplicaQueue
+from inflight.routing.autoscaling import TELL_SECONDS, ReplicaQueue, ReplicaTarget
+from inflight.routing.replica_view import ServingCosts
 from inflight.routing.routed_request import RoutedRequest
 from inflight.routing.router import Router
-from inflight.routing.serving_costs import ServingCosts
 from inflight.simulate.disagg import ExchangeSide
 from inflight.simulate.executor import ForeseenSteps, SimulatedExecutor
 from inflight.simulate.fast_forward import FastForward

@@ -29,8 +29,8 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
 from inflight.routing.registry import make_router
+from inflight.routing.replica_view import ServingCosts
 from inflight.routing.router import Router
-from inflight.routing.serving_costs import ServingCosts
 from inflight.simulate.cluster import Cluster, DecodePool
 from inflight.simulate.disagg import AFTER, Exchange, ExchangeSide, Handover, Link
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter

@@ -14,8 +14,7 @@ from itertools import accumulate
 from random import Random
 
 from inflight.workload.arrivals import Arrivals, AtOnce
-from inflight.workload.classes import TrafficClass
-from inflight.workload.prefixes import session_block_size, session_ids
+from inflight.workload.classes import TrafficClass, session_block_size, session_ids
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 

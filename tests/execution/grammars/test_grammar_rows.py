@@ -357,7 +357,7 @@ def test_what_every_grammar_needs_is_made_before_the_first_one_comes() -> None:
 
 def test_a_model_without_a_tokenizer_says_so_at_the_first_grammar_and_not_before() -> None:
     def none() -> Vocabulary:
-        raise GrammarError("cannot be used, since this model has no tokenizer that tells what its tokens mean")
+        raise GrammarError("cannot be used, since this model has no tokenizer, which says what its tokens mean")
 
     grammars = CompiledGrammars(none)
     grammars.warm_up()

@@ -26,14 +26,14 @@ from inflight.cli.replicas.wanted_prompts import WantedPrompts
 from inflight.core.tenants.service import elsewhere
 from inflight.core.types.request import Request
 from inflight.engine.remote.messages import Open, Refused, Stopped, decode_to_engine, encode
-from inflight.routing.serving_costs import ServingCosts
+from inflight.routing.replica_view import ServingCosts
 from inflight.server.heap import share_one_heap
 from inflight.server.live.frame_shelf import FrameShelf
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
 
-    from inflight.build import PeersWanted
+    from inflight.build import KVPeerSettings
 
 
 class EngineReplica:
@@ -167,13 +167,13 @@ class EngineReplica:
             await asyncio.to_thread(loaded.bridge.close)
 
 
-def _peers(peers: PeerSetup) -> PeersWanted:
+def _peers(peers: PeerSetup) -> KVPeerSettings:
     import ray.util
 
-    from inflight.build import PeersWanted
+    from inflight.build import KVPeerSettings
 
     host = "127.0.0.1" if peers.is_local else ray.util.get_node_ip_address()
-    return PeersWanted(replace(peers.options, host=host), peers.secret, "--prefill-replicas")
+    return KVPeerSettings(replace(peers.options, host=host), peers.secret, "--prefill-replicas")
 
 
 def _own_name() -> str:

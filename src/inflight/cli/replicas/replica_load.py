@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
-from inflight.routing.replica_queue import ReplicaQueue
-from inflight.routing.serving_costs import ServingCosts
+from inflight.routing.autoscaling import ReplicaQueue
+from inflight.routing.replica_view import ServingCosts
 
 
 class ReplicaLoad:

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct, convert
 
 from inflight.routing.registry import make_router
+from inflight.routing.replica_view import ServingCosts
 from inflight.routing.routed_request import RoutedRequest
-from inflight.routing.serving_costs import ServingCosts
 
 
 class ReplicaStats(Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from inflight.metrics.steadiness import Trend, trend
+from inflight.metrics.summary import Trend, trend
 from inflight.report.charts.quantity import quantity
 from inflight.report.diagnosis import batch, memory, requests
 from inflight.report.diagnosis.finding import Evidence, Finding

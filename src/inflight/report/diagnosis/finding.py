@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight.metrics.steadiness import Trend
-from inflight.metrics.summary import Summary
+from inflight.metrics.summary import Summary, Trend
 from inflight.report.engine_figures import EngineFigures
 
 

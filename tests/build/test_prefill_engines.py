@@ -177,7 +177,7 @@ def test_what_cannot_be_is_refused_in_words(tiny: Path, tmp_path: Path) -> None:
     assert refused(tiny, cpu_list="0").startswith("--cpu-list gives the threads of one engine their CPUs")
     assert refused(tiny, enable_prefix_caching=False).startswith("prefill_engines needs the prefix cache")
     windowed = write_model(tmp_path / "gemma", "gemma2")
-    assert refused(windowed, max_model_len=400).startswith("prefill_engines hands over blocks of one KV group")
+    assert refused(windowed, max_model_len=400).startswith("prefill_engines transfers blocks of one KV group")
 
 
 def test_settings_tell_of_them_and_cores_are_shared(tiny: Path) -> None:

@@ -1,7 +1,4 @@
-"""Every value in force with its reason: what `settings` of an engine tells, the records keep and the server shows.
-
-Knows how each is worded; decides none.
-"""
+"""Every setting in force with its reason, as records store them and the server shows them."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _WHY_KERNELS = {
 }
 
 
-def values_in_force(
+def resolved_settings(
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: Limits,
@@ -32,7 +29,7 @@ def values_in_force(
     backend: Device,
     built: Built,
 ) -> dict[str, Resolved]:
-    """Every setting with its reason."""
+    """Return every setting with its reason."""
     caching, size, states = settings.enable_prefix_caching, built.kv, built.states
     snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
     return {
@@ -60,9 +57,9 @@ def values_in_force(
         "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "kv_eviction": Resolved(
             settings.kv_eviction,
-            "what was used longest ago gives way"
+            "the least recently used block is evicted first"
             if settings.kv_eviction == "lru"
-            else "blocks of the session that is worth least give way",
+            else "blocks of the session that is worth least are evicted first",
         ),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
@@ -80,7 +77,7 @@ def values_in_force(
 
 
 def _pinning(settings: EngineSettings) -> dict[str, Resolved]:
-    """On which CPUs kernel threads run."""
+    """Say on which CPUs kernel threads run."""
     if settings.cpu_list is not None:
         return {"cpu_list": Resolved(settings.cpu_list, "as set: each thread stays on one, the first on all of them")}
     why = "each but the first has a core" if settings.pin_threads else "the system moves them"
@@ -96,7 +93,7 @@ def _why_invariant(backend: Device, limits: Limits, settings: EngineSettings) ->
 
 
 def _ranks(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
-    """Of several devices."""
+    """Say how a model is split over several devices."""
     if settings.tensor_parallel_size == 1:
         return {}
     whole = (*kept_whole(model), "tables and the output projection")
@@ -105,20 +102,20 @@ def _ranks(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
 
 
 def _pooling(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
-    """Where the model tells something of texts."""
+    """Say how a model with a pooling head pools."""
     if model.pooler is None:
         return {}
     if settings.score_tokens is not None:
         first, second = settings.score_tokens
         reason = f"as set: a score is the probability of {first!r} as the next token, against {second!r}"
         return {"score_tokens": Resolved(" ".join(settings.score_tokens), reason)}
-    told = f"{len(model.pooler.labels)} labels" if model.pooler.labels else "a vector"
-    whose = "as the model's files say" if settings.pooling == "auto" else "as set"
-    return {"pooling": Resolved(model.pooler.pooling, f"{whose}: of which tokens {told} of a text is made")}
+    result = f"{len(model.pooler.labels)} labels" if model.pooler.labels else "a vector"
+    source = "as the model's files say" if settings.pooling == "auto" else "as set"
+    return {"pooling": Resolved(model.pooler.pooling, f"{source}: of which tokens {result} of a text is made")}
 
 
 def _attention(settings: EngineSettings) -> dict[str, Resolved]:
-    """Where it is a library's."""
+    """Say what computes attention, where it is a library."""
     if settings.attention_backend == "auto":
         return {}
     passes = LIBRARIES[settings.attention_backend].passes
@@ -126,7 +123,7 @@ def _attention(settings: EngineSettings) -> dict[str, Resolved]:
 
 
 def _graphs(device: Resolved, settings: EngineSettings, graphs: GraphLimits) -> dict[str, Resolved]:
-    """Of a GPU."""
+    """Say which steps a GPU replays as graphs."""
     if device.value == "cpu":
         return {}
     if not graphs.rows:

@@ -72,6 +72,6 @@ def test_the_collector_rests_while_a_model_is_loaded_and_only_then(enabled: bool
 def test_a_cache_that_stays_empty_is_mirrored_nowhere(tmp_path: Path) -> None:
     seen: list[int] = []
     settings = EngineSettings(model=str(write_embedder(tmp_path / "model")), threads=1)
-    with pytest.raises(SettingsError, match="computes whole texts, of which none is cached"):
+    with pytest.raises(SettingsError, match="an encoder-only model caches nothing"):
         build_engine(settings, progress=lambda done, total: seen.append(done), cache_journal=CacheJournal())
     assert not seen, "weights were loaded first"

@@ -19,7 +19,7 @@ from inflight.execution.computing import KernelModel
 from inflight.models.errors import ModelError
 from inflight.testing.eager_speculation import EagerSpeculation
 
-from test_build_drafting import eager, engine, run  # isort: skip
+from .test_drafting import eager, engine, run
 
 __all__ = ["eager"]
 

@@ -43,7 +43,7 @@ class Steps(EngineObserver):
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether drafts pay is not the question here."""
     monkeypatch.setattr(
-        drafting, "make_speculation", lambda drafter, scheduling, *_: EagerSpeculation(drafter, scheduling.most_drafts)
+        drafting, "make_speculation", lambda drafter, scheduling, *_: EagerSpeculation(drafter, scheduling.max_drafts)
     )
 
 

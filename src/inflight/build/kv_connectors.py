@@ -1,0 +1,170 @@
+"""The KV connectors of an engine, a folder and peers: which are asked for, and what scheduler and loop get of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import Resolved, SettingsError
+from inflight.core.kv.peer_source import Identity, PeerSource
+from inflight.core.types.kv_blocks import KVSource
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats
+from inflight.execution.block_transfers import PlaceTransfers
+from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.memory import gib
+from inflight.execution.step_activity import StepActivity
+from inflight.frontend.adapter_names import AdapterNames
+from inflight.models.gguf.gguf_model import GGUFModel
+
+if TYPE_CHECKING:
+    from inflight.build.kv_transfer import KVFolderSettings, KVIdentity, KVPeerSettings
+    from inflight.execution.kv_exchange.description import KVDescription
+    from inflight.execution.kv_exchange.exchange import KVExchange
+    from inflight.execution.tiers.folder_tier import FolderTier
+
+
+class CachedState(Struct, frozen=True):
+    """What is cached of a model's sequences. windows: of its KV groups. is_bidirectional: inputs are computed in one
+    pass, and nothing of them is cached. is_recurrent: some layers have a recurrent state as well."""
+
+    windows: tuple[int, ...]
+    is_bidirectional: bool
+    is_recurrent: bool
+
+    def check(self, option: str, does: str) -> None:
+        """Check that blocks of one kind are all of it, as `option` needs. Raises SettingsError."""
+        if self.is_bidirectional:
+            raise SettingsError(f"{option} {does} prefixes, and an encoder-only model caches none; leave it out.")
+        if self.windows != (0,):
+            raise SettingsError(
+                f"{option} {does} blocks of one KV group, and this model has {len(self.windows)} (windows of "
+                f"{', '.join(map(str, self.windows))} tokens, where 0 is all); leave it out."
+            )
+        if self.is_recurrent:
+            raise SettingsError(
+                f"{option} {does} keys and values, and layers of this model keep a recurrent state as well, which it "
+                "does not; leave it out."
+            )
+
+
+class ConnectorSettings(Struct, frozen=True):
+    """The connectors that are asked for. digest: of the model's files, None where no connector needs it."""
+
+    folder: KVFolderSettings | None
+    peers: KVPeerSettings | None
+    digest: Future[str] | None
+
+
+def resolve_connectors(
+    settings: EngineSettings, peers: KVPeerSettings | None, files: Path | GGUFModel, state: CachedState
+) -> ConnectorSettings:
+    """Check what is asked for, make the folder and begin to digest the model's files.
+
+    Raises:
+        SettingsError: this model or these settings do not go together with it.
+    """
+    if settings.kv_cache_dir is not None:
+        state.check("--kv-cache-dir", "keeps")
+    if peers is not None:
+        state.check(peers.option, "transfers")
+        if not settings.enable_prefix_caching:
+            raise SettingsError(
+                f"{peers.option} needs the prefix cache, in which blocks of other engines are found, and "
+                "--no-prefix-caching switches it off; leave one of them out."
+            )
+    if settings.kv_cache_dir is None and peers is None:
+        return ConnectorSettings(None, None, None)
+    from inflight.build.kv_transfer import make_folder, submit_model_digest
+
+    folder = make_folder(settings)
+    remembered = None if folder is None else folder.path
+    return ConnectorSettings(folder, peers, submit_model_digest(settings, files, remembered))
+
+
+class KVConnectors:
+    """The connectors of one engine; its parts ask for theirs once the executor is made."""
+
+    def __init__(self, settings: ConnectorSettings, describe: Callable[[str], KVDescription], block_size: int):
+        """describe(digest): what the engine's blocks are, with model files of this digest."""
+        self._settings, self._describe, self._block_size = settings, describe, block_size
+        self._identity: KVIdentity | None = None  # set when there is memory: files are read while weights are packed
+        self._tier: FolderTier | None = None
+        self.exchange: KVExchange | None = None
+
+    def open(self, memory: BlockMemory | None, steps: StepActivity) -> Iterator[PlaceTransfers]:
+        """Open them over the engine's blocks. Raises SettingsError, also where the model's files are gone."""
+        if self._settings.digest is None:
+            return
+        from inflight.build.kv_transfer import KVIdentity
+
+        self._identity = identity = KVIdentity(self._describe(_result(self._settings.digest)))
+        if self._settings.folder is not None:
+            self._tier = self._settings.folder.open(memory, self._block_size, identity, steps)
+            yield self._tier
+        if self._settings.peers is not None:
+            self.exchange = self._settings.peers.open(memory, identity)
+            yield self.exchange
+
+    def set_adapters(self, adapters: AdapterNames) -> None:
+        """Describe blocks with these adapters from now on."""
+        if self._identity is not None:
+            self._identity.adapters = adapters
+
+    @property
+    def sources(self) -> Sequence[KVSource]:
+        """From where blocks of prefixes are loaded."""
+        peers = self._settings.peers
+        takes = peers is not None and peers.options.takes
+        found: list[KVSource] = [] if self._tier is None else [self._tier]
+        return [*found, PeerSource(self._block_size, self._identity.fingerprint)] if takes and self._identity else found
+
+    @property
+    def sink(self) -> FolderTier | None:
+        """Where blocks are stored."""
+        return self._tier
+
+    @property
+    def export_identity(self) -> Identity | None:
+        """By which blocks of prompts are exported to peers; None: they are not."""
+        peers = self._settings.peers
+        gives = peers is not None and peers.options.gives
+        return self._identity.fingerprint if gives and self._identity is not None else None
+
+    @property
+    def of_loop(self) -> KVConnectors | None:
+        """`engine.places.Places`; None: there are no connectors."""
+        return None if self._tier is None and self.exchange is None else self
+
+    def folder_stats(self) -> FolderStats | None:
+        return None if self._tier is None else self._tier.stats()
+
+    def handed_over(self) -> KVExportStats | None:
+        return None if self.exchange is None or not self.exchange.gives else self.exchange.handed_over
+
+    def abandon(self) -> None:
+        """End transfers with peers as soon as possible."""
+        if self.exchange is not None:
+            self.exchange.abandon()
+
+    def resolved(self) -> dict[str, Resolved]:
+        found, folder, peers = {}, self._settings.folder, self._settings.peers
+        if folder is not None:
+            found["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.max_bytes)}")
+        if peers is not None:
+            found["role"] = Resolved(peers.options.role, "keys and values of prompts are exchanged with peers")
+        return found
+
+
+def _result(digest: Future[str]) -> str:
+    try:
+        return digest.result()
+    except OSError as error:
+        raise SettingsError(
+            f"The model's files cannot be read ({error.strerror or error}), by which blocks are identified; give a "
+            "folder that stays as it is."
+        ) from error

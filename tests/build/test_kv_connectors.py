@@ -1,0 +1,62 @@
+"""Which models support KV connectors, and the errors of those that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from execution.kv_exchange.two_exchanges import DESCRIPTION
+
+from inflight.build.kv_connectors import CachedState, KVConnectors, resolve_connectors
+from inflight.build.kv_transfer import KVPeerSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
+from inflight.core.types.kv_transfer import KVExchangeOptions, Role
+from inflight.execution.step_activity import StepActivity
+from inflight.peer_secret import PeerSecret
+
+PLAIN = CachedState((0,), is_bidirectional=False, is_recurrent=False)
+REFUSED = [
+    (CachedState((0,), True, False), "an encoder-only model caches none"),
+    (CachedState((0, 512), False, False), "has 2 (windows of 0, 512 tokens"),
+    (CachedState((0,), False, True), "keep a recurrent state"),
+]
+
+
+def peers(role: Role = "prefill", asked_by: str = "") -> KVPeerSettings:
+    return KVPeerSettings(KVExchangeOptions(role=role), PeerSecret(b"a secret of many bytes"), asked_by)
+
+
+def settings(**given: object) -> EngineSettings:
+    return EngineSettings(load_format="dummy", model="nowhere", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("state", "says"), REFUSED)
+def test_blocks_that_are_not_a_sequences_whole_state_are_refused(state: CachedState, says: str, tmp_path: Path) -> None:
+    for given in ({"settings": settings(kv_cache_dir=str(tmp_path))}, {"settings": settings(), "peers": peers()}):
+        with pytest.raises(SettingsError) as refusal:
+            resolve_connectors(given["settings"], given.get("peers"), tmp_path, state)  # type: ignore[arg-type]
+        assert says in str(refusal.value)
+        assert str(refusal.value).startswith(("--kv-cache-dir keeps", "--role prefill transfers"))
+
+
+def test_peers_need_the_prefix_cache_and_are_named_by_their_setting(tmp_path: Path) -> None:
+    without = settings(enable_prefix_caching=False)
+    with pytest.raises(SettingsError, match=r"^--role both needs the prefix cache"):
+        resolve_connectors(without, peers("both"), tmp_path, PLAIN)
+    with pytest.raises(SettingsError, match=r"^prefill_engines needs the prefix cache"):
+        resolve_connectors(without, peers(asked_by="prefill_engines"), tmp_path, PLAIN)
+
+
+def test_without_connectors_nothing_is_opened_or_digested(tmp_path: Path) -> None:
+    config = resolve_connectors(settings(), None, tmp_path / "nowhere", PLAIN)
+    connectors = KVConnectors(config, lambda digest: DESCRIPTION, 16)
+    assert config.digest is None and not list(connectors.open(None, StepActivity())) and not connectors.resolved()
+    assert not connectors.sources
+    assert connectors.sink is connectors.export_identity is connectors.exchange is connectors.of_loop is None
+
+
+def test_files_that_cannot_be_read_raise_a_settings_error(tmp_path: Path) -> None:
+    config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
+    with pytest.raises(SettingsError, match="model's files cannot be read"):
+        list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))
