@@ -39,7 +39,7 @@ class AdapterPlan(Struct, frozen=True):
 
 
 def plan_adapters(settings: EngineSettings) -> AdapterPlan:
-    """Resolve the adapters' settings before a model is loaded. Raises SettingsError; ModelError for an adapter's files."""
+    """Resolve adapters before a model is loaded. Raises SettingsError; ModelError for an adapter's files."""
     named = {name: LoraFiles(resolve_lora(path)) for name, path in settings.named_loras}
     if not named and not settings.max_loras:
         return AdapterPlan(Resolved(0, "no --lora and no --max-loras"), Resolved(0, "there are no adapters"), {})

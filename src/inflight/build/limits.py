@@ -124,7 +124,7 @@ def warn_of_int4(settings: EngineSettings, model: ModelSpec) -> None:
 
 
 def resolve_device(settings: EngineSettings) -> Resolved:
-    """Return the device: the CPU, or a GPU of this machine. Raises SettingsError where the one that is set is missing."""
+    """Return the device: the CPU, or a GPU. Raises SettingsError where this machine lacks the one that is set."""
     if settings.backend == "transformers":
         return Resolved("cpu", "where --backend transformers computes")
     try:
