@@ -18,7 +18,7 @@ from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import heavy_tailed
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.estimation.accuracy import PredictionError
+from inflight.core.estimation.output_length import PredictionError
 from inflight.core.types.request import SLO, Request
 from inflight.metrics.definitions import percentiles
 

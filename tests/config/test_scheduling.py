@@ -24,7 +24,7 @@ from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.strategies import StepView, StrategyContext
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.strategies.registry import STRATEGIES
-from inflight.core.tenants.backlog import Backlog
+from inflight.core.tenants import Backlog
 from inflight.core.types.request import RequestRefused
 
 
@@ -228,8 +228,8 @@ def test_a_plugins_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: py
 def test_predictor_and_admission() -> None:
     assert isinstance(make_predictor(SchedulingSettings()), Quantiles)
     assert isinstance(make_predictor(SchedulingSettings.of(policy="sjf", predictor="oracle")), Oracle)
-    assert not make_admission(SchedulingSettings(), LatencyModel()).asks
-    assert make_admission(SchedulingSettings.of(admission="slo"), LatencyModel()).asks
+    assert not make_admission(SchedulingSettings(), LatencyModel()).is_on
+    assert make_admission(SchedulingSettings.of(admission="slo"), LatencyModel()).is_on
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_the_bound_of_the_queue_that_is_told_is_the_one_in_force(settings: dict[
     assert chosen.most_queued == most
     if most is not None:
         full, load = Backlog(), Load(most, 0, [], [], 0, 1, 1, 0.0)
-        full.came("somebody", most, 0)
+        full.add("somebody", most, 0)
         with pytest.raises(RequestRefused, match=f"at most {most} may"):
             make_admission(chosen, LatencyModel()).check(request(), [full], lambda: load)
 

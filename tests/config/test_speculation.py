@@ -133,7 +133,7 @@ class Failing:
     name = "failing"
     asked = 0
 
-    def propose(self, view: SequenceView, most: int) -> Proposal:
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
         self.asked += 1
         raise MemoryError("no more")
 

@@ -23,7 +23,7 @@ from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.peer_source import PeerSource
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.table_layout import Allocation
-from inflight.core.plugin_checks import guard_policy
+from inflight.core.plugin import guard_drafter, guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
@@ -36,7 +36,6 @@ from inflight.core.queueing.min_share import MinShare
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.speculation import drafter as drafting
 from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Proposal
 from inflight.core.speculation.speculation import Speculation
@@ -237,7 +236,7 @@ class Setup:
         return Drafts(self.right_drafts or 0.0)
 
     def _speculation(self, latency: LatencyModel) -> Speculation:
-        drafter: Drafter | ExecutorDrafter = drafting.Guarded(self.drafts(), VOCABULARY, pytest.fail)
+        drafter: Drafter | ExecutorDrafter = guard_drafter(self.drafts(), VOCABULARY, pytest.fail)
         if "executor" in self.drafting:
             drafter = ExecutorDrafter("executor", 6)
         if "measured" in self.drafting:
@@ -309,8 +308,8 @@ class Drafts:
         self._share = share
         self._random = random.Random(0)
 
-    def propose(self, view: SequenceView, most: int) -> Proposal:
-        token_ids = self.behind(inside.row_of(view), most)
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
+        token_ids = self.behind(inside.row_of(view), max_drafts)
         return Proposal(token_ids, (self._share,) * len(token_ids))
 
     def behind(self, new: NewRow, most: int) -> tuple[int, ...]:

@@ -345,8 +345,8 @@ def _check_backlogs(scheduler: Scheduler) -> None:
     for queue in _queues(scheduler):
         waiting = Counter(one.request.tenant for one in queue.everyone())
         assert set(queue.backlog.tenants) == set(waiting)
-        assert {tenant: queue.backlog.of(tenant).places for tenant in waiting} == waiting
-        assert queue.backlog.total.places == waiting.total() == len(queue)
+        assert {tenant: queue.backlog.of(tenant).sequences for tenant in waiting} == waiting
+        assert queue.backlog.total.sequences == waiting.total() == len(queue)
         assert queue.backlog.total.tokens == sum(queue.backlog.of(tenant).tokens for tenant in waiting)
         prompts = sum(len(one.prompt) for one in queue.sequences() if not one.sample_index)
         assert queue.backlog.total.tokens >= prompts, "a prompt that waits is not counted"

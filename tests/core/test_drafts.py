@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from inflight.core.plugin import guard_drafter
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import NOTHING, Guarded, Proposal
+from inflight.core.speculation.drafter import NOTHING, Proposal
 from inflight.core.types.events import Finish, TokensEvent
 from inflight.core.types.plan import BatchPlan
 from inflight.testing.eager_speculation import EagerSpeculation
@@ -30,9 +31,9 @@ class Answers:
         self.answers = list(answers)
         self.ended: list[int] = []
 
-    def propose(self, view: SequenceView, most: int) -> Any:
+    def propose(self, view: SequenceView, max_drafts: int) -> Any:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return answer(view, most) if callable(answer) else answer
+        return answer(view, max_drafts) if callable(answer) else answer
 
     def finished(self, view: SequenceView) -> None:
         self.ended.append(view.number)
@@ -234,7 +235,7 @@ def test_background_work_is_drafted_for_where_nothing_else_runs() -> None:
 )
 def test_a_drafter_that_answers_nonsense_is_asked_no_more(answer: Any, why: str) -> None:
     told: list[str] = []
-    drafter = Guarded(Answers(drafts(1, 1), answer), VOCABULARY, told.append)
+    drafter = guard_drafter(Answers(drafts(1, 1), answer), VOCABULARY, told.append)
     harness = Harness(replace(ROOMY, right_drafts=None))
     harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(drafter))
     harness.add(request(output=18))

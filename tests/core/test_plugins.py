@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from inflight.core import plugin_checks
-from inflight.core.plugin_checks import MAX_WAITS, guard_policy, guard_predictor, guard_strategy
+from inflight.core import plugin
+from inflight.core.plugin import MAX_WAITS, guard_policy, guard_predictor, guard_strategy
 from inflight.core.policies import Ordered
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
@@ -165,7 +165,7 @@ def some(answers: tuple[Any, ...]) -> st.SearchStrategy[list[Any]]:
     depth=st.integers(1, 2),
 )
 @settings(deadline=None)
-@mock.patch.object(plugin_checks, "MAX_PREEMPTIONS", 20)
+@mock.patch.object(plugin, "MAX_PREEMPTIONS", 20)
 def test_each_request_gets_its_own_tokens(
     wanted: list[Request],
     shapes: list[Any],

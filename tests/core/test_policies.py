@@ -8,7 +8,7 @@ import pytest
 from breadth import first_of
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.plugin_checks import guard_policy
+from inflight.core.plugin import guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.prefix import AGEING as PREFIX_AGEING

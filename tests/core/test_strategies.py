@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.plugin_checks import guard_strategy
+from inflight.core.plugin import guard_strategy
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked

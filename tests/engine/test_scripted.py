@@ -91,8 +91,8 @@ def test_drafts_of_the_script_are_right() -> None:
     class Knows:
         name = "knows"
 
-        def propose(self, view: SequenceView, most: int) -> Proposal:
-            token_ids = ANSWER[view.output_tokens :][:most]
+        def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
+            token_ids = ANSWER[view.output_tokens :][:max_drafts]
             return Proposal(token_ids, (1.0,) * len(token_ids))
 
         def finished(self, view: SequenceView) -> None:

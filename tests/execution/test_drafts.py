@@ -63,9 +63,9 @@ class Remembering:
         self._answers, self._right, self._vocab_size = answers, right, vocab_size
         self._chance = random.Random(1)
 
-    def propose(self, view: SequenceView, most: int) -> Proposal:
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
         prompt = view.token_slice(0, view.prompt_tokens)
-        rest = self._answers[prompt][view.output_tokens :][: min(most, 6)]
+        rest = self._answers[prompt][view.output_tokens :][: min(max_drafts, 6)]
         token_ids = tuple(
             token if self._chance.random() < self._right else self._chance.randrange(self._vocab_size) for token in rest
         )

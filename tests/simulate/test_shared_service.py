@@ -15,7 +15,7 @@ from core.builders import request
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT
-from inflight.core.tenants.service import PERIOD_SECONDS, Service, elsewhere
+from inflight.core.tenants import SYNC_PERIOD_S, TenantUsage, usage_of_others
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.records.schema import of_kind, read_records
@@ -46,7 +46,7 @@ class Front:
         self.served: list[tuple[float, str, float]] = []
         self._of: dict[str, tuple[Request, str]] = {}  # request id → it, and its replica
         self._fresh: dict[str, int] = {}  # prompt tokens of those without a token yet
-        self._told: dict[str, Service] = {}
+        self._told: dict[str, TenantUsage] = {}
         self._next_exchange = 0.0
         self._random, self._numbers = random.Random(1), count()
 
@@ -63,9 +63,9 @@ class Front:
         while (now := min(one.now for one in self.replicas.values())) < until:
             self._fill(now)
             if self._tells and now >= self._next_exchange:
-                self._next_exchange = now + PERIOD_SECONDS
+                self._next_exchange = now + SYNC_PERIOD_S
                 self._told = {
-                    name: one.exchange_service(elsewhere(self._told, name)) for name, one in self.replicas.items()
+                    name: one.exchange_service(usage_of_others(self._told, name)) for name, one in self.replicas.items()
                 }
             replica = min(self.replicas.values(), key=lambda one: one.now)
             for event in replica.step():

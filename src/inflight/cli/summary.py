@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from inflight.core.estimation.accuracy import PredictionError
+from inflight.core.estimation.output_length import PredictionError
 from inflight.counted import counted
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary

@@ -17,16 +17,17 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.peer_source import Identity, PeerSource
+from inflight.core.plugin import guard_drafter
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.controller import SpeculationController
-from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Guarded
+from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import Strategy, StrategyContext
 from inflight.core.strategies.registry import STRATEGIES
-from inflight.core.tenants.shares import Shares
+from inflight.core.tenants import TenantWeights
 from inflight.core.types.kv_blocks import KVSource, KVStore
 from inflight.core.types.plan import Capacity
 from inflight.counted import UNBOUNDED
@@ -63,7 +64,7 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
         settings.most_queued,
         settings.max_queued_tokens,
         settings.ttft_target,
-        Shares(settings.tenant_weights) if settings.weighs_tenants else None,
+        TenantWeights(settings.tenant_weights) if settings.weighs_tenants else None,
     )
 
 
@@ -113,7 +114,7 @@ def make_speculation(
 ) -> Speculation:
     """Drafts of this drafter, where they measurably bring tokens. One that fails is asked no more."""
     if not isinstance(drafter, ExecutorDrafter):
-        drafter = Guarded(drafter, vocab_size, report_failure)
+        drafter = guard_drafter(drafter, vocab_size, report_failure)
     return SpeculationController(drafter, rules.latency, scheduling.max_drafts)
 
 

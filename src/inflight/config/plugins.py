@@ -16,7 +16,7 @@ from inflight.config.setting import SettingsError, one_of, option
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import PREDICTORS, QUANTILES, Predictor
 from inflight.core.options import BadOption
-from inflight.core.plugin_checks import guard_policy, guard_predictor, guard_strategy
+from inflight.core.plugin import guard_policy, guard_predictor, guard_strategy
 from inflight.core.policies import Policy, PolicyContext
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.registry import POLICIES

@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
@@ -240,7 +240,7 @@ class ForegroundRequests:
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None: ...
 
-    def served_elsewhere(self, service: Service, now: float) -> None: ...
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None: ...
 
     def events(self, events: list[Event], now: float) -> None:
         self._ids.difference_update(one.request_id for one in events if isinstance(one, FinishedEvent))

@@ -25,7 +25,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.scheduling.census import Census
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
@@ -116,7 +116,7 @@ class EngineLoop:
         """See the scheduler."""
         return self._scheduler.account(request_id, self.clock.now())
 
-    def exchange_service(self, elsewhere: Service) -> Service:
+    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
         """Share tenants' service with other engines: see the scheduler."""
         self._mend()
         now = self.clock.now()

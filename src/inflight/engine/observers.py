@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
@@ -37,7 +37,7 @@ class EngineObserver(Protocol):
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """Transfers of blocks ended while none was computed; others come with a step's result."""
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         """Other engines gave tenants so much."""
 
     def events(self, events: list[Event], now: float) -> None:
@@ -72,7 +72,7 @@ class EngineObservers:
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         self._tell(lambda one: one.transferred(ended, now))
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         self._tell(lambda one: one.served_elsewhere(service, now))
 
     def events(self, events: list[Event], now: float) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
@@ -146,7 +146,7 @@ class Recorder:
             }
         )
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         self._write(
             {
                 "kind": "service",

@@ -10,7 +10,7 @@ from collections import deque
 from typing import NamedTuple
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
@@ -92,7 +92,7 @@ class LiveObserver:
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """The census tells where blocks are."""
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         """It is no work of this engine."""
 
     def events(self, events: list[Event], now: float) -> None:

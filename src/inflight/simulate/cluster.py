@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from inflight.core.tenants.service import PERIOD_SECONDS, Service, elsewhere
+from inflight.core.tenants import SYNC_PERIOD_S, TenantUsage, usage_of_others
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
@@ -109,7 +109,7 @@ class Cluster:
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
         self._seq = itertools.count()
         self._next_exchange = 0.0 if shares_service else math.inf
-        self._given: dict[str, Service] = {}  # in the last period, by replica
+        self._given: dict[str, TenantUsage] = {}  # in the last period, by replica
         self._sent: dict[str, _Sent] = {}
         self._followed = {entry.after for entry in workload.entries if entry.after is not None}
         self._routed_before: dict[int, RoutedRequest] = {}  # entries that another one is to follow
@@ -154,9 +154,9 @@ class Cluster:
 
     def _exchange_service(self, now: float) -> None:
         """As whoever stands before replicas does: with the question what each gave goes what the others had given."""
-        self._next_exchange = now + PERIOD_SECONDS
+        self._next_exchange = now + SYNC_PERIOD_S
         every = enumerate(self._replicas)
-        self._given = {str(at): one.exchange_service(elsewhere(self._given, str(at))) for at, one in every}
+        self._given = {str(at): one.exchange_service(usage_of_others(self._given, str(at))) for at, one in every}
 
     def _scale(self, until: float) -> bool:
         """Whether a pool is to look at its size by then; the first that is has done so."""

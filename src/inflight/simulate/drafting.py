@@ -120,11 +120,11 @@ class SimulatedDrafter:
         self.name = name
         self._drafts = drafts
 
-    def propose(self, view: SequenceView, most: int) -> Proposal:
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
         first = view.prompt_tokens + view.output_tokens
-        right = self._drafts.accepted(view.number, first, most)
-        token_ids = (TOKEN,) * right + (WRONG,) * (most - right)
-        return Proposal(token_ids, tuple(self._drafts.acceptance.chance(place) for place in range(most)))
+        right = self._drafts.accepted(view.number, first, max_drafts)
+        token_ids = (TOKEN,) * right + (WRONG,) * (max_drafts - right)
+        return Proposal(token_ids, tuple(self._drafts.acceptance.chance(place) for place in range(max_drafts)))
 
     def finished(self, view: SequenceView) -> None:
         """Nothing is remembered of it."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult, Transferred, WaitUntil
@@ -214,7 +214,7 @@ class _StepCollector:
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """Ignored: only steps are kept."""
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         """Ignored: only steps are kept."""
 
     def events(self, events: list[Event], now: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.snapshot import Snapshot
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
@@ -80,7 +80,7 @@ class Replica:
         self._executor.awaits_transfer = False
         self._loop.add(request)
 
-    def exchange_service(self, elsewhere: Service) -> Service:
+    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
         return self._loop.exchange_service(elsewhere)
 
     def step(self) -> list[Event]:

@@ -46,6 +46,6 @@ class EagerSpeculation(Speculation):
 
     def _drafts(self, view: SequenceView, most: int) -> Allotment:
         if isinstance(self._drafter, ExecutorDrafter):
-            return Allotment(view.number, min(most, self._drafter.most), ())
+            return Allotment(view.number, min(most, self._drafter.max_drafts), ())
         token_ids = self._drafter.propose(view, most).token_ids
         return Allotment(view.number, len(token_ids), token_ids)

@@ -14,7 +14,7 @@ from inflight.cli.replicas.service_exchange import decode_given, encode_given, e
 from inflight.core.policies.fair import Fair
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.tenants.service import Service, elsewhere
+from inflight.core.tenants import TenantUsage, usage_of_others
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Pending
 from inflight.engine.bridge import AsyncBridge
@@ -58,14 +58,14 @@ class Engines:
         while self.rounds < end:
             await asyncio.sleep(0.001)
 
-    async def exchange(self, given: Mapping[str, Service]) -> Mapping[str, Service]:
+    async def exchange(self, given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
         """As `ReplicaHandle` has it, without Ray between them."""
         self.rounds += 1
         told = decode_given(encode_given(given))
         return {name: await self._ask(name, told) for name in self.bridges if name not in self.lost}
 
-    async def _ask(self, name: str, told: Mapping[str, Service]) -> Service:
-        return await self.bridges[name].ask(lambda: self.loops[name].exchange_service(elsewhere(told, name)))
+    async def _ask(self, name: str, told: Mapping[str, TenantUsage]) -> TenantUsage:
+        return await self.bridges[name].ask(lambda: self.loops[name].exchange_service(usage_of_others(told, name)))
 
     async def ended(self, name: str, *tenants: str) -> list[str]:
         """Whose requests end, in their order, which come together and in this order."""
@@ -81,7 +81,7 @@ class Engines:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_exchange, "PERIOD_SECONDS", 0.005)
+    monkeypatch.setattr(service_exchange, "SYNC_PERIOD_S", 0.005)
 
 
 def order_at_the_second(tells: bool, loses: bool = False) -> str:
@@ -134,9 +134,9 @@ def test_nobody_is_asked_while_nothing_is_under_way() -> None:
 
 
 def test_a_round_that_fails_is_followed_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    asked: list[Mapping[str, Service]] = []
+    asked: list[Mapping[str, TenantUsage]] = []
 
-    async def exchange(given: Mapping[str, Service]) -> Mapping[str, Service]:
+    async def exchange(given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
         asked.append(given)
         if len(asked) == 2:
             raise RuntimeError("nobody is there")

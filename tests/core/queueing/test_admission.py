@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.output_length import ENOUGH, MOST, Oracle, Quantiles
+from inflight.core.estimation.output_length import MAX_HISTOGRAMS, MIN_SAMPLES, Oracle, Quantiles
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load, Margin
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopText
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.tenants.backlog import Backlog
+from inflight.core.tenants import Backlog
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity
@@ -176,11 +176,11 @@ def test_promises_that_were_not_kept_make_the_next_ones_more_careful() -> None:
     for number in range(100):
         promised = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
         try:
-            admission.accepted(promised, admission.check(promised, [], lambda: load))
+            admission.on_admitted(promised, admission.check(promised, [], lambda: load))
         except RequestRefused as refusal:
             assert refusal.retry_after is not None and refusal.retry_after > 0
             break
-        admission.kept(promised, promised.arrival + 3 * predicted)
+        admission.on_first_token(promised, promised.arrival + 3 * predicted)
     assert 1 < number < 20
     admission.check(request("patient", [0] * 9, slo=SLO(ttft=4 * predicted)), [], lambda: load)
 
@@ -190,10 +190,10 @@ def test_what_ended_without_a_token_or_was_promised_with_ease_teaches_nothing(tt
     admission, load, predicted = promising()
     for number in range(50):
         one = request(f"{number}", [0] * 9, slo=SLO(ttft=ttft * predicted))
-        admission.accepted(one, admission.check(one, [], lambda: load))
+        admission.on_admitted(one, admission.check(one, [], lambda: load))
         if ttft < 10:
-            admission.ended(one)
-        admission.kept(one, 1000.0)
+            admission.on_finished(one)
+        admission.on_first_token(one, 1000.0)
     admission.check(request("last", [0] * 9, slo=SLO(ttft=1.5 * predicted)), [], lambda: load)
 
 
@@ -212,10 +212,10 @@ def test_a_prediction_for_a_request_that_is_refused_later_is_not_kept() -> None:
     scheduler = Scheduler(CAPACITY, Chunked(16), Fcfs(), token_budget=16, stop_text=broken, admission=admission)
     with pytest.raises(RequestRefused, match="no such token"):
         scheduler.add(late, 0.0)
-    admission.kept(late, 1000.0)
+    admission.on_first_token(late, 1000.0)
     assert admission._margin.value == 1.0
     scheduler.add(request("late"), 0.0)
-    admission.kept(late, 1000.0)
+    admission.on_first_token(late, 1000.0)
     assert admission._margin.value > 1.0
 
 
@@ -233,7 +233,7 @@ def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() 
     predictor = Quantiles()
     of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
     assert predictor.predict(of_a, 100, 0) == 50
-    for number in range(ENOUGH + 5):
+    for number in range(MIN_SAMPLES + 5):
         predictor.observe(of_a, 8 + number % 3)
         predictor.observe(of_b, 60)
     assert predictor.predict(of_a, 100, 0) == pytest.approx(9, rel=0.2)
@@ -245,11 +245,11 @@ def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() 
 def test_histograms_are_kept_of_those_that_came_last() -> None:
     predictor = Quantiles()
     steady = request("steady", [0] * 9, tenant="steady")
-    for number in range(3 * MOST):
-        if number % 100 < ENOUGH + 5:
+    for number in range(3 * MAX_HISTOGRAMS):
+        if number % 100 < MIN_SAMPLES + 5:
             predictor.observe(steady, 9)
         predictor.observe(request("once", [0] * 9, tenant=f"{number}"), 60)
-    assert len(predictor._histograms) == MOST
+    assert len(predictor._histograms) == MAX_HISTOGRAMS
     assert predictor.predict(steady, 100, 0) == pytest.approx(9, rel=0.2), "it came all the time"
 
 

@@ -43,12 +43,12 @@ class Foreseeing:
     read: dict[int, int] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
 
-    def propose(self, view: SequenceView, most: int) -> Proposal:
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
         self.asked += 1
         known = view.prompt_tokens + view.output_tokens
         self.seconds += ASK_SECONDS + READ_SECONDS * (known - self.read.get(view.number, 0))
         self.read[view.number] = known
-        places = range(view.output_tokens, view.output_tokens + min(most, self.most))
+        places = range(view.output_tokens, view.output_tokens + min(max_drafts, self.most))
         token_ids = tuple(token_at(view.number, one) ^ (not self.right(view.number, one)) for one in places)
         return Proposal(token_ids, (self.sure,) * len(token_ids))
 

@@ -23,7 +23,7 @@ from inflight.cli.replicas.replica_setup import PeerSetup, ReplicaSetup
 from inflight.cli.replicas.routing_board import ReplicaStats, board_of
 from inflight.cli.replicas.service_exchange import decode_given, encode_given
 from inflight.cli.replicas.wanted_prompts import WantedPrompts
-from inflight.core.tenants.service import elsewhere
+from inflight.core.tenants import usage_of_others
 from inflight.core.types.request import Request
 from inflight.engine.remote.messages import Open, Refused, Stopped, decode_to_engine, encode
 from inflight.routing.replica_view import ServingCosts
@@ -135,7 +135,7 @@ class EngineReplica:
         Raises EngineStopped, MessageError."""
         name, given = _own_name(), decode_given(data)
         exchange = self._engine.loop.exchange_service
-        own = await self._loaded.bridge.ask(lambda: exchange(elsewhere(given, name)))
+        own = await self._loaded.bridge.ask(lambda: exchange(usage_of_others(given, name)))
         return name, encode_given({name: own})
 
     def check_health(self) -> None:

@@ -24,7 +24,7 @@ from inflight.cli.replicas.replicated_engine import ReplicatedEngine
 from inflight.cli.replicas.routed_frame import NamedFrame, RoutedFrame
 from inflight.cli.replicas.routing_board import board_of
 from inflight.cli.replicas.service_exchange import decode_given, encode_given, exchange_for_ever
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.server.loaded_engine import Described
 from inflight.server.metrics.families import labelled
 
@@ -79,7 +79,7 @@ class ReplicaHandle:
         """What the engines of the replicas that answer do, as `live.distant` writes it."""
         return dict(await self._answers("shown", asked))
 
-    async def _exchange_service(self, given: Mapping[str, Service]) -> Mapping[str, Service]:
+    async def _exchange_service(self, given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
         told = await self._answers("exchange_service", encode_given(given))
         return {name: decode_given(data)[name] for name, data in told}
 

@@ -12,21 +12,21 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from inflight.core.tenants.service import PERIOD_SECONDS, Service
+from inflight.core.tenants import SYNC_PERIOD_S, TenantUsage
 from inflight.engine.remote.messages import MessageError
 
 _decoder = msgspec.msgpack.Decoder(dict[str, dict[str, dict[str, float]]])
-Exchange = Callable[[Mapping[str, Service]], Awaitable[Mapping[str, Service]]]
+Exchange = Callable[[Mapping[str, TenantUsage]], Awaitable[Mapping[str, TenantUsage]]]
 
 log = logging.getLogger("inflight.server")
 
 
-def encode_given(given: Mapping[str, Service]) -> bytes:
+def encode_given(given: Mapping[str, TenantUsage]) -> bytes:
     """given: what each replica gave, by its name."""
     return msgspec.msgpack.encode(given)
 
 
-def decode_given(data: bytes) -> Mapping[str, Service]:
+def decode_given(data: bytes) -> Mapping[str, TenantUsage]:
     """Raises MessageError."""
     try:
         return _decoder.decode(data)
@@ -37,9 +37,9 @@ def decode_given(data: bytes) -> Mapping[str, Service]:
 async def exchange_for_ever(exchange: Exchange, is_busy: Callable[[], bool]) -> None:
     """exchange: tells all replicas this, and returns what each has given since. is_busy: whether anything is under way
     anywhere."""
-    given: Mapping[str, Service] = {}
+    given: Mapping[str, TenantUsage] = {}
     while True:
-        await asyncio.sleep(PERIOD_SECONDS)
+        await asyncio.sleep(SYNC_PERIOD_S)
         if not (any(given.values()) or is_busy()):
             continue
         try:

@@ -1,15 +1,15 @@
-"""How long will an answer be? Online quantiles, because in life nobody knows.
+"""Output length: predicted by online quantiles, and how far off predictions were.
 
-Lengths that were seen are kept as histograms over logarithmic bins, by tenant, prompt-length bucket and max_tokens; a
-sparse histogram gives way to a coarser one, and without any the answer is a share of max_tokens. Those that nothing
-was added to for longest are given up when there are too many. `Oracle` alone looks at forced lengths, to measure what
-perfect knowledge would bring.
+Histograms of ended answers over logarithmic bins are kept by tenant, prompt length and max_tokens. A sparse one is
+replaced by a coarser one; without any the prediction is a share of max_tokens. Least recently used ones are dropped
+when there are too many. `Oracle` alone reads forced lengths, to measure what perfect knowledge would bring.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
@@ -17,61 +17,61 @@ from msgspec import Struct
 from inflight.core.types.request import Request
 
 BINS_PER_OCTAVE = 4
-ENOUGH = 20  # lengths seen before a histogram is believed
-DECAY = 0.999  # per length: a histogram forgets half after about 700
-GUESS = 0.5  # share of max_tokens, when nothing was seen
-MOST = 4096  # histograms kept: clients choose what they are keyed by
+MIN_SAMPLES = 20  # lengths before a histogram is used
+DECAY = 0.999  # for each length: a histogram forgets half after about 700
+PRIOR_SHARE = 0.5  # of max_tokens, before any length was seen
+MAX_HISTOGRAMS = 4096  # clients choose their keys
 
 
 class Predictor(Protocol):
     def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
-        """Expected output tokens in all, given that `so_far` exist."""
+        """Return the expected output tokens in all, given that `so_far` exist."""
 
     def observe(self, request: Request, output_tokens: int) -> None:
-        """A sample ended by itself after so many tokens."""
+        """Learn the length of a sample that ended by itself."""
 
 
 class Quantiles:
-    """Predicts the median of the lengths seen that are longer than what exists already."""
+    """Predicts the median of the lengths that are longer than the output so far."""
 
     def __init__(self) -> None:
         self._histograms: dict[Hashable, list[float]] = {}  # the one that was added to last comes last
-        self._most_seen = 0
+        self._longest = 0
 
     def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         for key in _keys(request):
             longer = self._histograms.get(key, [])[_bin(so_far + 1) :]
-            if sum(longer) >= ENOUGH:
+            if sum(longer) >= MIN_SAMPLES:
                 return min(max_output_tokens, max(so_far + 1.0, _median(longer, _bin(so_far + 1))))
-        guess = GUESS * max_output_tokens if not self._most_seen else min(max_output_tokens, 2.0 * self._most_seen)
+        guess = min(max_output_tokens, 2.0 * self._longest) if self._longest else PRIOR_SHARE * max_output_tokens
         return max(so_far + 1.0, guess)
 
     def observe(self, request: Request, output_tokens: int) -> None:
-        self._most_seen = max(self._most_seen, output_tokens)
-        place = _bin(output_tokens)
+        self._longest = max(self._longest, output_tokens)
+        newest = _bin(output_tokens)
         for key in _keys(request):
             histogram = self._histograms[key] = self._histograms.pop(key, [])
-            histogram += [0.0] * (place + 1 - len(histogram))
+            histogram += [0.0] * (newest + 1 - len(histogram))
             for index in range(len(histogram)):
                 histogram[index] *= DECAY
-            histogram[place] += 1.0
-        while len(self._histograms) > MOST:
+            histogram[newest] += 1.0
+        while len(self._histograms) > MAX_HISTOGRAMS:
             del self._histograms[next(iter(self._histograms))]
 
 
 class Oracle:
-    """Knows forced lengths; without one it knows no better than max_tokens."""
+    """Predicts the forced length; max_tokens without one."""
 
     def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         forced = request.forced_output_tokens
         return float(max_output_tokens if forced is None else min(forced, max_output_tokens))
 
     def observe(self, request: Request, output_tokens: int) -> None:
-        """Nothing to learn."""
+        """Ignore the length."""
 
 
 class PredictorEntry(Struct, frozen=True, kw_only=True):
-    """A predictor by its name. reason: what it does, shown where it is in force."""
+    """A predictor by its name. reason: a phrase that says what it does, for the start's report."""
 
     name: str
     reason: str
@@ -83,10 +83,49 @@ ORACLE = PredictorEntry(name="oracle", reason="the forced lengths, which nobody 
 PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE)}
 
 
+@dataclass(frozen=True, slots=True)
+class PredictionError:
+    """Error of the predictions made on arrival, of sequences that ended by themselves.
+
+    Attributes:
+        samples: Number of these sequences.
+        relative_error: Mean of |predicted - actual| / actual.
+        within_twice: Share with a prediction between half and twice the length.
+        bias: Sum of predictions over sum of lengths, minus 1.
+    """
+
+    samples: int = 0
+    relative_error: float = 0.0
+    within_twice: float = 0.0
+    bias: float = 0.0
+
+
+class PredictionTally:
+    __slots__ = ("_actual", "_errors", "_predicted", "_samples", "_within_twice")
+
+    def __init__(self) -> None:
+        self._samples = self._within_twice = self._actual = 0
+        self._errors = self._predicted = 0.0
+
+    def observe(self, predicted: float, actual: int) -> None:
+        """Count one sequence of at least 1 output token."""
+        self._samples += 1
+        self._errors += abs(predicted - actual) / actual
+        self._within_twice += actual / 2 <= predicted <= 2 * actual
+        self._predicted += predicted
+        self._actual += actual
+
+    def error(self) -> PredictionError:
+        """Return the error so far."""
+        if not (samples := self._samples):
+            return PredictionError()
+        bias = self._predicted / self._actual - 1
+        return PredictionError(samples, self._errors / samples, self._within_twice / samples, bias)
+
+
 def _keys(request: Request) -> Iterator[Hashable]:
-    """From the finest to the coarsest."""
-    bucket = len(request.prompt_token_ids).bit_length()
-    limit = request.params.max_tokens
+    """Yield the keys of histograms, the finest first."""
+    bucket, limit = len(request.prompt_token_ids).bit_length(), request.params.max_tokens
     yield request.tenant, bucket, limit
     yield bucket, limit
     yield ()

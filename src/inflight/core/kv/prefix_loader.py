@@ -4,7 +4,7 @@ Knows sources (`core.types.kv_blocks`) and what of their blocks is on its way. T
 in the prefix cache at once, marked as loading; their transfer alone holds them, so that no waiting sequence holds any
 and waiting cannot deadlock. When it has ended they are cached blocks like all others; if it failed they are forgotten,
 and computed. Each time that a sequence waits it is fetched for once: what was brought and given away again is computed.
-Whether bringing is worth it, `estimation.restoring` says; who stands apart meanwhile, `scheduling.prefix_fetching`.
+Whether bringing is worth it, `estimation.latency` says; who stands apart meanwhile, `scheduling.prefix_fetching`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MOST_AHEAD = 0.5  # share of the pool that may be brought for those that still w
 class Worth(Protocol):
     """Whether bringing blocks is worth it, and what became of that."""
 
-    def brings(self, place: str, blocks: int, start: int, tokens: int) -> bool:
+    def choose_load(self, tier: str, blocks: int, start: int, tokens: int) -> bool:
         """Whether so many blocks come sooner than `tokens` tokens from position `start` on are computed."""
 
-    def brought(self, place: str, blocks: int, seconds: float) -> None: ...
+    def observe(self, tier: str, blocks: int, seconds: float) -> None: ...
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class PrefixLoader:
         for transfer_id, place, blocks, done in ended:
             began = self._out.pop(transfer_id)
             if done:
-                self._worth.brought(place, blocks, now - began)
+                self._worth.observe(place, blocks, now - began)
         return [transfer_id for transfer_id, *_ in ended]
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class PrefixLoader:
             raise RuntimeError(
                 f"{found.place} tells of {counted(blocks, 'block')} behind {held}, and {most} can be used"
             )
-        if found.always or self._worth.brings(found.place, blocks, held * self._size, blocks * self._size):
+        if found.always or self._worth.choose_load(found.place, blocks, held * self._size, blocks * self._size):
             return found
         self.counts.declined += blocks
         return None

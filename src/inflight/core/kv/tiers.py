@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.restoring import RestoreCost
+from inflight.core.estimation.latency import LatencyModel, RestoreCost
 from inflight.core.kv.peer_source import Identity
 from inflight.core.kv.prefix_loader import Worth
 from inflight.core.types.kv_blocks import KVSource, KVStore

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.tenants.shares import Shares
+from inflight.core.tenants import TenantWeights
 
 Rank = tuple[Any, ...]
 
@@ -36,7 +36,7 @@ class Policy(Protocol):
     reads_priority: bool
 
     @property
-    def shares(self) -> Shares | None:
+    def shares(self) -> TenantWeights | None:
         """By which tenants share the places of a queue that has a bound. None: first come, first served."""
 
     def rank(self, view: SequenceView, now: float) -> Rank:
@@ -80,7 +80,7 @@ class Ordered:
     steady = False
     group_ranks_rise = False
     reads_priority = False
-    shares: Shares | None = None
+    shares: TenantWeights | None = None
 
     def group(self, view: SequenceView) -> Hashable:
         return None

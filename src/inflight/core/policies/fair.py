@@ -26,7 +26,7 @@ from collections.abc import Hashable, Mapping
 
 from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
-from inflight.core.tenants.shares import Shares
+from inflight.core.tenants import TenantWeights
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 MOST_GONE = 4096  # tenants without requests whose counters are kept: clients choose tenants' names
@@ -35,11 +35,11 @@ MOST_GONE = 4096  # tenants without requests whose counters are kept: clients ch
 class Fair(Ordered):
     name = "fair"
     group_ranks_rise = True  # counters only rise; how many sequences a tenant has changes when one comes or ends
-    shares: Shares
+    shares: TenantWeights
 
     def __init__(self, weights: Mapping[str, float] | None = None):
         """weights: of tenants that are not worth 1."""
-        self.shares = Shares(weights)
+        self.shares = TenantWeights(weights)
         self._counters: dict[str, float] = {}
         self._inside: Counter[str] = Counter()  # sequences that wait or run; tenants without are left out, below too
         self._waiting: Counter[str] = Counter()

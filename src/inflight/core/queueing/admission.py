@@ -1,48 +1,54 @@
-"""Admission control: may this request come in, and if not, when would it make sense to try again?
+"""Refuse a request that may not wait, or whose first token would come too late, and say when to try again.
 
-Knows how much waits and runs, and what steps take; decides before anything is promised. `off` takes all, `queue` bounds
-what waits by requests and by tokens, `slo` predicts the time to the first token and refuses what cannot be met (early
-rejection, Mooncake, arXiv 2407.00079; waiting-time estimate from service rates, QLM, arXiv 2407.00047), and `auto`
-does both: a bounded queue for all, and the prediction for requests that state a target. Work that was
-admitted before counts as promised, so that the prediction does not oscillate. The prediction is corrected twice from
-what came: rounds by their mean length, first tokens by the margin that nearly all promises would have needed. The
-simulator asks the same function.
+Mode `queue` limits what waits by sequences and tokens; `slo` predicts the time to the first token and refuses a request
+that would miss its target (early rejection, Mooncake, arXiv 2407.00079; waiting time from service rates, QLM, arXiv
+2407.00047); `auto` does both, the second for requests that state a target; `off` admits all. Work admitted before
+counts in full, so that the prediction does not oscillate. It is corrected by the mean length of rounds and by a margin
+that nearly all predictions would have needed.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct
 
+from inflight.core.estimation.decaying import DecayingRatio
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.tenants.backlog import Backlog
-from inflight.core.tenants.shares import Held, Shares
+from inflight.core.tenants import Backlog, TenantWeights
 from inflight.core.types.features import Features
 from inflight.core.types.request import Request, RequestRefused, waiting_requests
 from inflight.counted import counted
 
-FORGETTING = 0.99  # a round counts half after about 70 more
-NEAR = 0.5  # of a target: below it a prediction decides nothing, and what came of it teaches nothing
+ROUND_DECAY = 0.99  # of the evidence, for each round: one counts half after about 70 more
+MIN_TARGET_SHARE = 0.5  # of a target: a shorter prediction decides nothing, and its error is not learnt
+MARGIN_STEP = 0.1  # of the margin's logarithm, for each first token
+UNKNOWN_WAIT_S = 1.0  # after which to try again, before step times are known
 Mode = Literal["off", "queue", "slo", "auto"]
 
 
 class Load(Struct, frozen=True):
-    """What stands between a newcomer and its first token.
+    """Work before a newcomer's first token.
 
-    ahead: sequences waiting before it, all samples counted. prompt_tokens: still to be computed for those and for
-    running ones. remaining: expected output tokens of each running sequence, and of those ahead. free_rows, rows:
-    places. budget: tokens per step. context: tokens of a running sequence, on average.
+    Attributes:
+        ahead: Sequences that wait before it, each sample counted.
+        prompt_tokens: Not yet computed, of these and of running ones.
+        remaining: Expected output tokens of each running sequence.
+        remaining_ahead: The same of each that waits before it.
+        free_rows: Rows that are not in use.
+        rows: All rows.
+        budget: Tokens of a step.
+        context: Mean tokens of a running sequence.
     """
 
     ahead: int
     prompt_tokens: int
-    remaining: Items[float]
-    remaining_ahead: Items[float]
+    remaining: Sequence[float]
+    remaining_ahead: Sequence[float]
     free_rows: int
     rows: int
     budget: int
@@ -50,22 +56,65 @@ class Load(Struct, frozen=True):
 
 
 class Margin:
-    """By how much predictions fall short at worst: a running quantile of actual over predicted time.
+    """Quantile of actual over predicted time, by stochastic approximation (Robbins and Monro 1951).
 
-    Each observation moves it a little (stochastic approximation, Robbins and Monro 1951), up by the share that should
-    stay below it and down by the rest, so that it rests where this share does. Late answers to one mistake do not move
-    it further than the mistake was.
+    Each value moves it a step, up by the share that should stay below it and down by the rest. So late answers to one
+    wrong prediction do not move it further than that was wrong.
     """
-
-    STEP = 0.1  # of its logarithm
 
     def __init__(self, share: float = 0.99):
         self.value = 1.0
         self._share = share
 
     def observe(self, ratio: float) -> None:
+        """Learn a ratio."""
         move = self._share if ratio > self.value else self._share - 1.0
-        self.value = max(1.0, self.value * math.exp(self.STEP * move))
+        self.value = max(1.0, self.value * math.exp(MARGIN_STEP * move))
+
+
+def check_queue_limit(
+    request: Request,
+    backlogs: Sequence[Backlog],
+    limit: int,
+    weights: TenantWeights | None,
+    seconds_until_served: Callable[[], float],
+    *,
+    lane: str = "",
+) -> None:
+    """Refuse a request whose samples exceed a queue's limit, unless its tenant stays within its share.
+
+    Args:
+        request: The newcomer.
+        backlogs: Counts of the queues that count as one.
+        limit: Sequences that may wait.
+        weights: By which tenants share the limit; None: first come, first served.
+        seconds_until_served: After which to try again.
+        lane: The lane whose limit it is; empty: the engine's.
+
+    Raises:
+        RequestRefused: With the numbers that refused it.
+    """
+    samples, ahead = request.params.n, sum(one.total.sequences for one in backlogs)
+    if samples > limit:  # no later time would be better
+        where, advice = (f" in the lane {lane!r}", "") if lane else ("", " or raise --max-queued-requests")
+        raise RequestRefused(
+            f"The request asks for {samples} samples, but at most {limit} requests may wait{where}; ask for at most "
+            f"{limit} samples{advice}.",
+            field="n",
+        )
+    if ahead + samples <= limit:
+        return
+    share = None if weights is None else weights.queue_share(request.tenant, backlogs)
+    if share is None or not share.can_add(samples, limit):
+        where = f" in the lane {lane!r}" if lane else ""
+        these = "" if samples == 1 else f", but these would be {samples} more"
+        own = (
+            f"; {share.sequences} of them are this tenant's, whose share is {int(share.share * limit)}" if share else ""
+        )
+        raise RequestRefused(
+            f"{waiting_requests(ahead)}{where} already, and at most {limit} may{these}{own}; try again later.",
+            retry_after=seconds_until_served(),
+        )
 
 
 class Admission:
@@ -76,105 +125,110 @@ class Admission:
         max_requests: int | None = None,
         max_tokens: int | None = None,
         default_ttft: float | None = None,
-        shares: Shares | None = None,
+        weights: TenantWeights | None = None,
     ):
-        """max_requests, max_tokens: most that may wait (modes queue and auto). default_ttft: target in seconds of
-        requests that name none (mode slo). shares: by which tenants share what may wait."""
-        self.shares = shares
+        """Create admission control.
+
+        Args:
+            mode: What is checked.
+            latency: The scheduler's model of step time.
+            max_requests: Sequences that may wait (modes queue and auto).
+            max_tokens: Known tokens that may wait (the same).
+            default_ttft: Target in seconds of requests without one (mode slo).
+            weights: By which tenants share these limits; None: first come, first served.
+        """
         self._mode = mode
         self._latency = latency
-        self._max_requests = max_requests
-        self._max_tokens = max_tokens
+        self._max_requests, self._max_tokens = max_requests, max_tokens
         self._default_ttft = default_ttft
+        self._weights = weights
         self._margin = Margin()
-        self._predicted: dict[str, float] = {}  # request id → seconds to the first token as they were predicted
-        self._told = self._taken = 0.0  # seconds of rounds as the model tells them and as they were, decaying
+        self._predicted: dict[str, float] = {}  # seconds to the first token, by request
+        self._rounds = DecayingRatio(ROUND_DECAY)  # measured over modelled seconds
 
     @property
-    def asks(self) -> bool:
-        """Whether `check` looks at the load at all."""
+    def is_on(self) -> bool:
+        """Whether `check` may refuse a request."""
         return self._mode != "off"
-
-    def observe(self, features: Features, seconds: float) -> None:
-        """A round took so long, from commit to commit: the step, and whatever the host did around it."""
-        if self._latency.ready:
-            self._told = FORGETTING * self._told + self._latency.seconds(features)
-            self._taken = FORGETTING * self._taken + seconds
 
     @property
     def pace(self) -> float:
-        """Seconds of rounds per second that the model of steps tells. It knows steps alone, and typical ones: where
-        others compete for the cores, rounds take longer, and their mean is what a queue waits for."""
-        return self._taken / self._told if self._told > 0 else 1.0
+        """Seconds of rounds per second of modelled steps. A queue waits for the mean round, and others may compete for
+        the cores; the model knows typical steps alone."""
+        return self._rounds.value()
 
-    def check(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> float | None:
-        """Return the seconds to the first token as they are predicted, for `accepted`; None where that teaches nothing.
+    def observe(self, features: Features, seconds: float) -> None:
+        """Learn the time of a round, from commit to commit: a step, and what the host did around it."""
+        if self._latency.ready:
+            self._rounds.add(seconds, self._latency.seconds(features))
+
+    def check(self, request: Request, backlogs: Sequence[Backlog], load: Callable[[], Load]) -> float | None:
+        """Refuse a request that may not come in.
 
         Args:
             request: The newcomer.
             backlogs: Counts of the queues before it.
-            load: Lists all sequences in them and in the batch; called only where a time is to be predicted.
+            load: Walks all sequences in them and in the batch; called only if a time is to be predicted.
+
+        Returns:
+            The predicted seconds to its first token, for `on_admitted`; None if their error would teach nothing.
 
         Raises:
-            RequestRefused: It may not come in; with the seconds after which to try again.
+            RequestRefused: With the seconds after which to try again.
         """
         if self._mode in ("queue", "auto"):
-            self._check_queue(request, backlogs, load)
-        return self._check_slo(request, load) if self._mode in ("slo", "auto") else None
+            if self._max_requests is not None:
+                wait = partial(self._seconds_until_served, load)
+                check_queue_limit(request, backlogs, self._max_requests, self._weights, wait)
+            if self._max_tokens is not None and any(one.total.sequences for one in backlogs):
+                self._check_tokens(request, backlogs, self._max_tokens, load)
+        return self._check_target(request, load) if self._mode in ("slo", "auto") else None
 
-    def accepted(self, request: Request, predicted: float | None) -> None:
-        """Remember what `check` predicted for a request that has come in, until its first token or its end."""
+    def on_admitted(self, request: Request, predicted: float | None) -> None:
+        """Remember what `check` returned, until the first token or the end."""
         if predicted is not None:
             self._predicted[request.request_id] = predicted
 
-    def _check_queue(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
-        most, samples = self._max_requests, request.params.n
-        ahead = sum(one.total.places for one in backlogs)
-        if most is not None and samples > most:  # no later time would be better
-            raise RequestRefused(
-                f"The request asks for {samples} samples, but at most {most} requests may wait; ask for at most {most} "
-                "samples or raise --max-queued-requests.",
-                field="n",
-            )
-        if most is not None and ahead + samples > most:
-            held = self._held(request, backlogs)
-            if held is None or not held.may_take(samples, most):
-                these = "" if samples == 1 else f", but these would be {samples} more"
-                mine = f"; {held.told(most)}" if held else ""
-                raise RequestRefused(
-                    f"{waiting_requests(ahead)} already, and at most {most} may{these}{mine}; try again later.",
-                    retry_after=self.seconds_to_first_token(0, load()),
-                )
-        if ahead:
-            self._check_tokens(request, backlogs, load)
+    def on_first_token(self, request: Request, now: float) -> None:
+        """Learn how far off the prediction was, if there was one."""
+        if self._predicted and (predicted := self._predicted.pop(request.request_id, None)) is not None:
+            self._margin.observe((now - request.arrival) / predicted)
 
-    def _check_tokens(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
-        most, prompt_tokens = self._max_tokens, len(request.prompt_token_ids)
-        queued = sum(one.total.tokens for one in backlogs)
-        if most is None or queued + prompt_tokens <= most:
+    def on_finished(self, request: Request) -> None:
+        """Forget a request, which may have ended without a token."""
+        self._predicted.pop(request.request_id, None)
+
+    def _check_tokens(
+        self, request: Request, backlogs: Sequence[Backlog], limit: int, load: Callable[[], Load]
+    ) -> None:
+        prompt_tokens, waiting = len(request.prompt_token_ids), sum(one.total.tokens for one in backlogs)
+        if waiting + prompt_tokens <= limit:
             return
-        held = self._held(request, backlogs)
-        if held is None or not held.may_take_tokens(prompt_tokens, most):
-            mine = f" ({held.tokens} of them are this tenant's, whose share is {int(held.part * most)})" if held else ""
+        share = None if self._weights is None else self._weights.queue_share(request.tenant, backlogs)
+        if share is None or not share.can_add_tokens(prompt_tokens, limit):
+            own = (
+                f" ({share.tokens} of them are this tenant's, whose share is {int(share.share * limit)})"
+                if share
+                else ""
+            )
             raise RequestRefused(
-                f"{counted(queued, 'token waits', 'tokens wait')} already{mine}, and with this prompt's "
-                f"{prompt_tokens} it would be more than the {most} that may; try again later.",
-                retry_after=self.seconds_to_first_token(0, load()),
+                f"{counted(waiting, 'token waits', 'tokens wait')} already{own}, and with this prompt's "
+                f"{prompt_tokens} it would be more than the {limit} that may; try again later.",
+                retry_after=self._seconds_until_served(load),
             )
 
-    def _held(self, request: Request, backlogs: Items[Backlog]) -> Held | None:
-        """What the newcomer's tenant has of them already, where tenants share the places."""
-        return None if self.shares is None else self.shares.held(request.tenant, backlogs)
+    def _seconds_until_served(self, load: Callable[[], Load]) -> float:
+        return self.seconds_to_first_token(0, load())
 
-    def _check_slo(self, request: Request, asked: Callable[[], Load]) -> float | None:
-        target = self._target(request)
+    def _check_target(self, request: Request, list_load: Callable[[], Load]) -> float | None:
+        target = request.slo.ttft if request.slo.ttft is not None else self._default_ttft
         if target is None or not self._latency.ready:
             return None
-        load = asked()
+        load = list_load()
         if not load.ahead and not load.remaining:
-            return None  # an idle engine: no later time would be better, and refusing for ever would teach it nothing
-        plain = self.seconds_to_first_token(len(request.prompt_token_ids), load)
-        expected = plain * self._margin.value
+            return None  # an idle engine: no later time would be better, and without work it would never learn better
+        predicted = self.seconds_to_first_token(len(request.prompt_token_ids), load)
+        expected = predicted * self._margin.value
         if expected > target:
             raise RequestRefused(
                 f"The first token would come after about {expected:.2f} s ({counted(load.ahead, 'request')} and "
@@ -182,24 +236,12 @@ class Admission:
                 f"{target:.2f} s; try again in {expected - target:.1f} s.",
                 retry_after=expected - target,
             )
-        return plain if expected > NEAR * target else None
-
-    def _target(self, request: Request) -> float | None:
-        return request.slo.ttft if request.slo.ttft is not None else self._default_ttft
-
-    def kept(self, request: Request, now: float) -> None:
-        """Its first token came: what was promised is compared with what came."""
-        if self._predicted and (plain := self._predicted.pop(request.request_id, None)) is not None:
-            self._margin.observe((now - request.arrival) / plain)
-
-    def ended(self, request: Request) -> None:
-        """It ended, perhaps without a token."""
-        self._predicted.pop(request.request_id, None)
+        return predicted if expected > MIN_TARGET_SHARE * target else None
 
     def seconds_to_first_token(self, prompt_tokens: int, load: Load) -> float:
-        """Expected wait of a newcomer: for a row, then for the prompts before it and its own."""
+        """Predict a newcomer's wait: for a row, then for the prompts before it and its own."""
         if not self._latency.ready:
-            return 1.0  # nothing is known yet; a second is a fair pause
+            return UNKNOWN_WAIT_S
         decoding = min(load.rows, len(load.remaining))
         step = self.pace * self._latency.seconds(_decodes(decoding, load.context))
         share = max(1, load.budget - decoding)
@@ -213,7 +255,7 @@ class Admission:
 
 
 def _row_wait(load: Load) -> float:
-    """Decode steps until a row is free for the newcomer, when every row is taken up again by who is ahead."""
+    """Return the decode steps until a row is free for the newcomer, if sequences ahead take every row before."""
     if load.ahead < load.free_rows:
         return 0.0
     ends = list(load.remaining)

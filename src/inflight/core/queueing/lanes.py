@@ -20,7 +20,7 @@ from inflight.core.queueing.min_share import Deficit, MinShare
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.request_timings import QueueWaitMeter
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
 
@@ -232,7 +232,7 @@ class Lanes:
         if self.min_share.share and any(lane.busy or lane.deficit.tokens for lane in self._by_kind[True]):
             self.min_share.add(self._by_kind[True], self.held_up(), tokens)
 
-    def exchange_service(self, elsewhere: Service) -> Service:
+    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
         """Charge tenants for what other engines gave them; what was given here since the last time."""
         given: dict[str, Mapping[str, float]] = {}
         for name, lane in self._lanes.items():

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import fields
+from functools import partial
 
+from inflight.core.queueing.admission import check_queue_limit
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.types.plan import Capacity
-from inflight.core.types.request import Request, RequestRefused, waiting_requests
+from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING
 from inflight.counted import counted
 
@@ -84,24 +86,9 @@ class RequestValidator:
                 f"{policy.name}, which does not look at it; use --policy priority.",
                 field="priority",
             )
-        limit, samples = lane.settings.queue_limit, request.params.n
-        if limit is not None and samples > limit:
-            raise RequestRefused(
-                f"The request asks for {samples} samples, but the queue of the lane {request.lane!r} holds at most "
-                f"{limit}; ask for fewer.",
-                field="n",
-            )
-        if limit is None or len(lane.queue) + samples <= limit:
-            return
-        shares = policy.shares
-        held = None if shares is None else shares.held(request.tenant, [lane.queue.backlog])
-        if held is None or not held.may_take(samples, limit):
-            mine = f"; {held.told(limit)}" if held else ""
-            raise RequestRefused(
-                f"{waiting_requests(len(lane.queue))} in the lane {request.lane!r}, and it holds at most {limit}"
-                f"{mine}; try again later.",
-                retry_after=self._seconds_until_served(request),
-            )
+        if (limit := lane.settings.queue_limit) is not None:
+            wait = partial(self._seconds_until_served, request)
+            check_queue_limit(request, [lane.queue.backlog], limit, policy.shares, wait, lane=request.lane)
 
     def _check_adapter(self, request: Request) -> None:
         if request.adapter is not None and not self._capacity.adapter_slots:

@@ -18,7 +18,7 @@ from collections.abc import Sequence as Sequences
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.queueing.group_order import GroupOrder
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.tenants.backlog import Backlog
+from inflight.core.tenants import Backlog
 
 Entry = tuple[Rank, int, int, Sequence]  # rank, number, ticket; ties never reach the sequence
 
@@ -51,7 +51,7 @@ class WaitingQueue:
             self._order.clear()
 
     def __len__(self) -> int:
-        return self.backlog.total.places
+        return self.backlog.total.sequences
 
     @property
     def ready(self) -> int:
@@ -73,7 +73,7 @@ class WaitingQueue:
         tokens = _tokens(sequence)
         self._forget(sequence)
         self._inside[sequence.number] = ticket, tokens
-        self.backlog.came(sequence.request.tenant, 1, tokens)
+        self.backlog.add(sequence.request.tenant, 1, tokens)
         self._now = now
         if self._order is not None:
             self._order.changed(group)
@@ -87,7 +87,7 @@ class WaitingQueue:
         tokens = _tokens(sequence)
         self._forget(sequence)
         self._deferred[sequence.number] = sequence, tokens, reason
-        self.backlog.came(sequence.request.tenant, 1, tokens)
+        self.backlog.add(sequence.request.tenant, 1, tokens)
 
     def lacks(self, sequence: Sequence) -> str | None:
         """For what it waits apart; None: it does not."""
@@ -156,7 +156,7 @@ class WaitingQueue:
         for sibling in siblings:
             self._forget(sibling)
         self._held.setdefault(leader.number, []).extend(siblings)
-        self.backlog.came(leader.request.tenant, len(siblings), 0)
+        self.backlog.add(leader.request.tenant, len(siblings), 0)
 
     def siblings(self, leader: Sequence) -> list[Sequence]:
         """Return those that wait for the leader's prompt."""
@@ -170,7 +170,7 @@ class WaitingQueue:
     def _take_held(self, leader: Sequence) -> list[Sequence]:
         siblings = self._held.pop(leader.number, [])
         if siblings:
-            self.backlog.went(leader.request.tenant, len(siblings), 0)
+            self.backlog.remove(leader.request.tenant, len(siblings), 0)
         return siblings
 
     def _forget(self, sequence: Sequence) -> None:
@@ -178,7 +178,7 @@ class WaitingQueue:
         place = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, None)
         if place is not None:
             tokens = place[1]
-            self.backlog.went(sequence.request.tenant, 1, tokens)
+            self.backlog.remove(sequence.request.tenant, 1, tokens)
 
     def _is_valid(self, entry: Entry) -> bool:
         valid = self._inside.get(entry[1])

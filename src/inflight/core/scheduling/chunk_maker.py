@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inflight.core.adapters.adapter_slots import AdapterSlots
+from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.step_draft import StepDraft

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inflight.core.adapters.adapter_slots import AdapterSlots
-from inflight.core.estimation.accuracy import PredictionTally
-from inflight.core.estimation.output_length import Predictor
+from inflight.core.adapters import AdapterSlots
+from inflight.core.estimation.output_length import PredictionTally, Predictor
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import Lanes
@@ -95,10 +94,10 @@ class LivingRequests:
         if any(sequence.finish is None for sequence in samples):
             return []
         del self._samples[request.request_id]
-        self._admission.ended(request)
+        self._admission.on_finished(request)
         self._memory.sharing.forget_request(samples[0])
         if request.adapter is not None:
-            self._adapters.leave(request.request_id, request.adapter)
+            self._adapters.release(request.request_id, request.adapter)
         return [_terminal_event(samples)]
 
     def break_off(self, error: str, now: float) -> list[Event]:
@@ -114,7 +113,7 @@ class LivingRequests:
                     lane.queue.policy.left(SequenceView(sequence))
                     if self._drafts is not None:
                         self._drafts.finished(SequenceView(sequence))
-            self._admission.ended(samples[0].request)
+            self._admission.on_finished(samples[0].request)
             events.append(_terminal_event(samples))
         self._samples.clear()
         return events

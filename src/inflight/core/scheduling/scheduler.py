@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from inflight.core.adapters.adapter_slots import AdapterSlots
-from inflight.core.estimation.accuracy import PredictionTally
-from inflight.core.estimation.latency import LatencyModel, prefill_seconds
-from inflight.core.estimation.output_length import Predictor, Quantiles
-from inflight.core.estimation.restoring import RestoreCost
+from inflight.core.adapters import AdapterSlots
+from inflight.core.estimation.latency import LatencyModel, RestoreCost, prefill_seconds
+from inflight.core.estimation.output_length import PredictionTally, Predictor, Quantiles
 from inflight.core.kv.cache_journal import CacheJournal
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.peer_source import Identity
@@ -43,7 +41,7 @@ from inflight.core.speculation.forced import ForcedDrafts
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import StepShape, StepView, Strategy
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event, Finish
 from inflight.core.types.features import features
 from inflight.core.types.kv_blocks import KVSource, KVStore
@@ -164,13 +162,13 @@ class Scheduler:
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._validator.check(request)
         predicted = None
-        if self._admission.asks:
+        if self._admission.is_on:
             backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
             predicted = self._admission.check(request, backlogs, partial(self._load, request))
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
         samples = self._sample_maker.make(request)
-        self._admission.accepted(request, predicted)
+        self._admission.on_admitted(request, predicted)
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
@@ -179,7 +177,7 @@ class Scheduler:
         self._requests.begin(samples)
         if len(samples) > 1:
             lane.queue.defer_siblings(samples[0], samples[1:])
-        if request.adapter is None or self._adapters.arrive(request.request_id, request.adapter):
+        if request.adapter is None or self._adapters.acquire(request.request_id, request.adapter):
             lane.queue.push(samples[0], now)
             self._step_builder.arrived(samples[0])
         else:
@@ -206,7 +204,7 @@ class Scheduler:
             self._round_began = None
             return shape
         if self._adapters.wanted:
-            self._join_queue(self._adapters.begin_loads(), now)
+            self._join_queue(self._adapters.start_loads(), now)
         plan = self._compose(shape, now)
         if plan is None:
             return WaitForTransfers() if self.transfers_out and not self.idle else None
@@ -280,7 +278,7 @@ class Scheduler:
         ends with its error."""
         events: list[Event] = []
         for one in ended:
-            if one.transfer_id in self._adapters.out:
+            if one.transfer_id in self._adapters.in_flight:
                 events += self._adapter_ended(one, now)
             elif one.transfer_id < 0:
                 self._running.transferred(one.transfer_id, True, now)
@@ -292,7 +290,7 @@ class Scheduler:
     @property
     def transfers_out(self) -> tuple[int, ...]:
         """Their transfer_ids, those of adapters' loads, and those that draws wait for."""
-        return (*self._memory.transfers.out, *self._adapters.out, *self._running.masks_out)
+        return (*self._memory.transfers.out, *self._adapters.in_flight, *self._running.masks_out)
 
     def recover(self, error: str, now: float) -> list[Event]:
         """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,
@@ -305,7 +303,7 @@ class Scheduler:
         self._running.free_again(range(self._capacity.max_rows))
         return events
 
-    def exchange_service(self, elsewhere: Service) -> Service:
+    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
         """Other engines gave tenants so much: their share here is what is left of it. Returns what was given here since
         this was last asked."""
         return self._lanes.exchange_service(elsewhere)
@@ -318,7 +316,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and no transfer is out, or is to begin, but what is held for others."""
-        goes_on = self._memory.transfers.goes_on or self._adapters.out or self._memory.writes_wait
+        goes_on = self._memory.transfers.goes_on or self._adapters.in_flight or self._memory.writes_wait
         return not self._requests and not self._planned and not goes_on
 
     @property
@@ -393,7 +391,7 @@ class Scheduler:
             self._step_builder.arrived(first)
 
     def _adapter_ended(self, load: Transferred, now: float) -> list[Event]:
-        request_ids = self._adapters.ended(load.transfer_id, load.error is None)
+        request_ids = self._adapters.finish_load(load.transfer_id, load.error is None)
         if load.error is None:
             self._join_queue(request_ids, now)
             return []

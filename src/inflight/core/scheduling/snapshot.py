@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.core.adapters.adapter_slots import AdapterSlots
-from inflight.core.estimation.accuracy import PredictionError
+from inflight.core.adapters import AdapterSlots
+from inflight.core.estimation.output_length import PredictionError
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.running import Running
@@ -154,5 +154,5 @@ def take_snapshot(
 def _adapters(slots: AdapterSlots) -> AdapterCounts | None:
     if not len(slots):
         return None
-    held = tuple((adapter.name, requests) for adapter, requests in slots.held)
+    held = tuple((adapter.name, requests) for adapter, requests in slots.loaded)
     return AdapterCounts(len(slots), held, tuple(one.name for one in slots.wanted), slots.loads)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from inflight.core.adapters.adapter_slots import AdapterSlots
+from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.queueing.min_share import CHUNK
@@ -97,7 +97,7 @@ class StepBuilder:
         if drafts is not None:
             drafts.add(draft, now)
         self._memory.states.settle()
-        transfers, loads = self._memory.transfers.drain(), self.adapters.drain()
+        transfers, loads = self._memory.transfers.drain(), self.adapters.take_loads()
         if not draft.chunks and not transfers and not loads:
             return None
         self._lanes.add_min_share(sum(chunk.length for chunk in draft.chunks))

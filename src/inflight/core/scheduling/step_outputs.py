@@ -130,7 +130,7 @@ class StepOutputs:
         if total >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.max_output_tokens, total)
         if total == taken:
-            self._admission.kept(sequence.request, now)
+            self._admission.on_first_token(sequence.request, now)
             if self._drafts is not None:
                 self._drafts.began(SequenceView(sequence))
         sequence.timings.token(now)

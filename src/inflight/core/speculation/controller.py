@@ -78,7 +78,7 @@ class SpeculationController(Speculation):
         """
         self._drafter = drafter
         self._in_executor = isinstance(drafter, ExecutorDrafter)
-        self._max_drafts = min(max_drafts, drafter.most) if isinstance(drafter, ExecutorDrafter) else max_drafts
+        self._max_drafts = min(max_drafts, drafter.max_drafts) if isinstance(drafter, ExecutorDrafter) else max_drafts
         self._asking = (0.0, 0.0) if self._in_executor else (ROUND_SECONDS, ASK_SECONDS)
         self._cost = StepCost(latency)
         self._acceptance = Acceptance()

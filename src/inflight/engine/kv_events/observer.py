@@ -7,7 +7,7 @@ between two steps. Makes no events of it, which is work for another thread.
 from __future__ import annotations
 
 from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
@@ -38,7 +38,7 @@ class KVEventObserver:
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         self._gather()
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         """No block changes by it."""
 
     def events(self, events: list[Event], now: float) -> None:

@@ -46,8 +46,8 @@ class SuffixDrafter:
         """At most."""
         return self._read_bytes + self._answers.nbytes + self._waiting_tokens * self._kind.bytes_per_token
 
-    def propose(self, view: SequenceView, most: int) -> Proposal:
-        """Drafts, at most `most`. None before all of a long prompt is read, and where there is no memory for it."""
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
+        """Return at most `max_drafts` drafts; none before a long prompt is read whole, or without memory for it."""
         self._learn()
         own, known = self._read.get(view.number), view.prompt_tokens + view.output_tokens
         start = len(own) if own is not None else 0
@@ -64,7 +64,7 @@ class SuffixDrafter:
         self._read_bytes += taken
         if end < known:
             return NOTHING
-        return Proposal(*own.propose(self._answers.of(view.salt), most))
+        return Proposal(*own.propose(self._answers.of(view.salt), max_drafts))
 
     def finished(self, view: SequenceView) -> None:
         """Its answer waits to be learned, and its own index goes."""

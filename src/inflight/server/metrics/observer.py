@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.core.tenants.service import Service
+from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
@@ -32,7 +32,7 @@ class EngineWatcher:
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """Blocks count when they are planned to move."""
 
-    def served_elsewhere(self, service: Service, now: float) -> None:
+    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         """Nobody has a figure of it."""
 
     def events(self, events: list[Event], now: float) -> None:

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from inflight.core.adapters.adapter_slots import AdapterSlots
+from inflight.core.adapters import AdapterSlots
 from inflight.core.types.plan import AdapterLoad
 from inflight.core.types.sampling import Adapter
 
@@ -24,36 +24,36 @@ class Slots(AdapterSlots):
 
     def load(self, done: bool = True) -> list[str]:
         """Those who may join or, of failed loads, end."""
-        joined = [*self.begin_loads()]
-        for load in self.drain():
-            joined += self.ended(load.transfer_id, done)
+        joined = [*self.start_loads()]
+        for load in self.take_loads():
+            joined += self.finish_load(load.transfer_id, done)
         return joined
 
     def serve(self, request_id: str, adapter: Adapter) -> None:
-        if not self.arrive(request_id, adapter):
+        if not self.acquire(request_id, adapter):
             assert request_id in self.load()
 
     @property
     def there(self) -> set[str]:
-        return {adapter.name for adapter, _ in self.held}
+        return {adapter.name for adapter, _ in self.loaded}
 
 
 def test_an_adapter_is_loaded_once_for_all_that_ask_for_it() -> None:
     slots = Slots(2)
-    assert not slots.arrive("1", A) and not slots.arrive("2", A)
-    assert slots.begin_loads() == ()
-    (load,) = slots.drain()
+    assert not slots.acquire("1", A) and not slots.acquire("2", A)
+    assert slots.start_loads() == ()
+    (load,) = slots.take_loads()
     assert load == AdapterLoad(load.transfer_id, load.slot, A)
-    assert not slots.arrive("3", A), "it is not there yet"
-    assert slots.wanted == (A,) and slots.out == (load.transfer_id,)
-    assert slots.ended(load.transfer_id, True) == ("1", "2", "3")
-    assert slots.arrive("4", A) and slots.wanted == () and slots.loads == 1
+    assert not slots.acquire("3", A), "it is not there yet"
+    assert slots.wanted == (A,) and slots.in_flight == (load.transfer_id,)
+    assert slots.finish_load(load.transfer_id, True) == ("1", "2", "3")
+    assert slots.acquire("4", A) and slots.wanted == () and slots.loads == 1
 
 
 def test_the_one_that_was_left_longest_ago_gives_way() -> None:
     slots = Slots(2)
     slots.serve("1", A), slots.serve("2", B)
-    slots.leave("2", B), slots.leave("1", A)
+    slots.release("2", B), slots.release("1", A)
     slots.serve("3", C)
     assert slots.there == {"a", "c"}
     slots.serve("4", D)
@@ -64,33 +64,33 @@ def test_nothing_gives_way_that_is_held_and_its_newcomers_wait_behind() -> None:
     """The slot with the fewest holders drains for the one that waits; who comes for its adapter is not let in."""
     slots = Slots(2)
     slots.serve("1", A), slots.serve("2", A), slots.serve("3", B)
-    assert not slots.arrive("4", C)
+    assert not slots.acquire("4", C)
     assert slots.load() == []
-    assert not slots.arrive("5", B), "it drains"
-    assert slots.arrive("6", A), "it does not"
-    slots.leave("3", B)
+    assert not slots.acquire("5", B), "it drains"
+    assert slots.acquire("6", A), "it does not"
+    slots.release("3", B)
     assert slots.load() == ["4"] and slots.there == {"a", "c"}
     assert slots.load() == []
-    slots.leave("4", C)
+    slots.release("4", C)
     assert slots.load() == ["5"], "whoever waited behind has his turn"
 
 
 def test_a_slot_that_need_not_drain_lets_those_in_again_that_waited_for_it() -> None:
     slots = Slots(1)
     slots.serve("1", A)
-    assert not slots.arrive("2", B)
+    assert not slots.acquire("2", B)
     slots.load()
-    assert not slots.arrive("3", A)
-    slots.leave("2", B)  # aborted
+    assert not slots.acquire("3", A)
+    slots.release("2", B)  # aborted
     assert slots.load() == ["3"] and slots.loads == 1
-    assert slots.arrive("4", A)
+    assert slots.acquire("4", A)
 
 
 def test_what_failed_to_load_is_tried_again_for_the_next() -> None:
     slots = Slots(1)
-    assert not slots.arrive("1", A)
-    assert slots.load(done=False) == ["1"] and slots.held == ()
-    slots.leave("1", A)
+    assert not slots.acquire("1", A)
+    assert slots.load(done=False) == ["1"] and slots.loaded == ()
+    slots.release("1", A)
     slots.serve("2", A)
     assert slots.there == {"a"}
 
@@ -98,13 +98,13 @@ def test_what_failed_to_load_is_tried_again_for_the_next() -> None:
 def test_one_name_with_other_files_is_another_adapter() -> None:
     slots = Slots(2)
     slots.serve("1", A)
-    assert not slots.arrive("2", Adapter("a", "", 1))
-    assert slots.load() == ["2"] and len(slots.held) == 2
+    assert not slots.acquire("2", Adapter("a", "", 1))
+    assert slots.load() == ["2"] and len(slots.loaded) == 2
 
 
 def test_without_requests_there_is_nothing_to_leave() -> None:
     slots = Slots(1)
-    slots.leave("1", A)
+    slots.release("1", A)
     with pytest.raises(KeyError):
         slots.slot_of("1")
 
@@ -115,17 +115,17 @@ def test_everybody_has_his_turn(data: st.DataObject, count: int) -> None:
     slots, alive, waiting = Slots(count), {}, {}
     for number in range(data.draw(st.integers(1, 30))):
         name, adapter = str(number), data.draw(st.sampled_from([A, B, C, D]))
-        (alive if slots.arrive(name, adapter) else waiting)[name] = adapter
+        (alive if slots.acquire(name, adapter) else waiting)[name] = adapter
         for joined in slots.load():
             alive[joined] = waiting.pop(joined)
-        assert len(slots.held) <= count
+        assert len(slots.loaded) <= count
         for ended in data.draw(st.lists(st.sampled_from([*alive, *waiting]), unique=True)) if alive or waiting else ():
-            slots.leave(ended, (alive.pop(ended, None) or waiting.pop(ended)))
+            slots.release(ended, (alive.pop(ended, None) or waiting.pop(ended)))
     for _ in range(100):
         for joined in slots.load():
             alive[joined] = waiting.pop(joined)
         if not alive:
             break
         ended = data.draw(st.sampled_from([*alive]))
-        slots.leave(ended, alive.pop(ended))
-    assert not waiting and not alive and all(not holders for _, holders in slots.held)
+        slots.release(ended, alive.pop(ended))
+    assert not waiting and not alive and all(not holders for _, holders in slots.loaded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.core.estimation.accuracy import PredictionError, PredictionTally
+from inflight.core.estimation.output_length import PredictionError, PredictionTally
 
 from ..builders import request
 from ..harness import Harness, Setup

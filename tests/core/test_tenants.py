@@ -1,4 +1,4 @@
-"""Places in the queue by weight: a flood shuts nobody out who has less than its share, and the queue stays bounded."""
+"""Tenants: a flood refuses no tenant below its share of the queue, which stays bounded; engines exchange usage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from inflight.core.policies.fair import Fair
 from inflight.core.queueing.admission import Admission
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.tenants.shares import Shares
+from inflight.core.tenants import TenantWeights, usage_of_others
 from inflight.core.types.request import RequestRefused
 
-from ..builders import request
-from ..harness import BATCH, Harness, LaneSetup, Setup
+from .builders import request
+from .harness import BATCH, Harness, LaneSetup, Setup
 
 ROOMY = Setup(num_blocks=400, block_size=4, max_rows=2, token_budget=16, max_model_len=64)
 
@@ -29,8 +29,8 @@ class Engine:
     """Under fair, with admission by places."""
 
     def __init__(self, weights: dict[str, float] | None = None, **bounds: int):
-        shares, latency = Shares(weights), LatencyModel()
-        admission = Admission("queue", latency, **bounds, shares=shares)  # type: ignore[arg-type]
+        weights_of, latency = TenantWeights(weights), LatencyModel()
+        admission = Admission("queue", latency, **bounds, weights=weights_of)  # type: ignore[arg-type]
         policy = Fair(weights)
         self.scheduler = Scheduler(ROOMY.capacity, Chunked(16), policy, token_budget=16, admission=admission)
         self.harness = Harness(ROOMY)
@@ -106,7 +106,7 @@ def test_a_lanes_queue_is_shared_where_its_policy_knows_tenants() -> None:
         harness.add(*(request(f"light {n}", tenant="light") for n in range(let_in)))
         told = harness.refuse(request("light", tenant="light"))
         share = f"; {let_in} of them are this tenant's, whose share is 5" if let_in else ""
-        assert f"{10 + let_in} requests wait in the lane 'interactive', and it holds at most 10{share}; try" in told
+        assert f"{10 + let_in} requests wait in the lane 'interactive' already, and at most 10 may{share}; try" in told
         harness.drain()
 
 
@@ -116,7 +116,7 @@ def test_a_lanes_queue_is_shared_where_its_policy_knows_tenants() -> None:
 )
 @settings(deadline=None)
 def test_whatever_names_come_the_queue_stays_within_its_bound(bound: int, script: list[tuple[int, int, bool]]) -> None:
-    """Invariant of `core.shares`: k tenants hold no more than 1 + ln k times the bound, and whoever is refused would
+    """Invariant of `core.tenants`: k tenants hold no more than 1 + ln k times the bound, and whoever is refused would
     have had more than its share."""
     engine = Engine(max_requests=bound)
     for number, samples, steps in script:
@@ -131,3 +131,17 @@ def test_whatever_names_come_the_queue_stays_within_its_bound(bound: int, script
         waiting = engine.waiting()
         assert waiting.total() <= bound * (1 + math.log(max(1, len(waiting)))) + ROOMY.max_rows
     engine.harness.drain()
+
+
+GIVEN = {
+    "one": {"interactive": {"a": 3.0, "b": 1.0}},
+    "two": {"interactive": {"a": 2.0}, "batch": {"b": 4.0}},
+    "three": {},
+}
+
+
+def test_each_engine_learns_what_the_others_gave() -> None:
+    assert usage_of_others(GIVEN, "one") == {"interactive": {"a": 2.0}, "batch": {"b": 4.0}}
+    assert usage_of_others(GIVEN, "two") == {"interactive": {"a": 3.0, "b": 1.0}}
+    assert usage_of_others(GIVEN, "three") == {"interactive": {"a": 5.0, "b": 1.0}, "batch": {"b": 4.0}}
+    assert usage_of_others({"one": GIVEN["one"]}, "one") == {}
