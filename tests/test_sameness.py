@@ -356,7 +356,7 @@ def test_no_kernel_reads_a_block_that_was_given_up(windowed: Path, monkeypatch: 
 
     def poison(runner: ModelRunner, plan: BatchPlan) -> Any:
         nonlocal poisoned
-        pool = engine.loop._scheduler._memory.pool
+        pool = engine.loop._scheduler._memory._pool
         fresh = {block for chunk in plan.chunks for told in (chunk.new_blocks, *chunk.window_blocks) for block in told}
         free = sorted(set(pool._free) - fresh)
         runner._kv_cache.memory[free] = 0xFF  # type: ignore[attr-defined]

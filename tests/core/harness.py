@@ -661,7 +661,7 @@ class Harness:
         return ended
 
     def _ref_counts(self, block: int) -> int:
-        return self.scheduler._memory.pool.ref_count(block)
+        return inside.ref_count(self.scheduler, block)
 
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""

@@ -57,7 +57,7 @@ def held_back(scheduler: Scheduler) -> set[int]:
 def findable(scheduler: Scheduler) -> list[tuple[SharedRoot, tuple[int, ...], bool]]:
     """What a request to come could find in the prefix cache: its root, all tokens up to a block's end, and whether that
     block is on the host."""
-    prefix, found = scheduler._memory.prefix, []
+    prefix, found = scheduler._memory._prefix, []
     for place in prefix._nodes.values():
         tokens, at = (), place
         while at is not None and min(at.token_ids) >= 0:
@@ -90,7 +90,7 @@ def wanting(scheduler: Scheduler) -> set[int]:
 
 def held(scheduler: Scheduler, sequence: Sequence) -> list[int]:
     """Its blocks, of all KV groups."""
-    return scheduler._memory.tables.held(sequence)
+    return scheduler._memory.blocks_of(sequence)
 
 
 def with_untold_blocks(scheduler: Scheduler) -> set[int]:
@@ -103,22 +103,27 @@ def with_untold_blocks(scheduler: Scheduler) -> set[int]:
 
 
 def host_blocks_in_use(scheduler: Scheduler) -> int:
-    swap = scheduler._memory.swap
+    swap = scheduler._memory._swap
     return swap.host_blocks - swap.free
 
 
 def kept_on_host(scheduler: Scheduler) -> int:
     """Blocks there that nobody wants yet."""
-    return scheduler._memory.swap.kept
+    return scheduler._memory._swap.kept
 
 
 def is_storing(scheduler: Scheduler) -> bool:
     """Whether device blocks wait to be free until their content is stored."""
-    return bool(scheduler._memory.swap.storing)
+    return scheduler._memory.is_storing
+
+
+def ref_count(scheduler: Scheduler, block: int) -> int:
+    """Sequences and transfers that hold a block."""
+    return scheduler._memory._pool.ref_count(block)
 
 
 def cached_blocks(scheduler: Scheduler) -> int:
-    return len(scheduler._memory.prefix)
+    return len(scheduler._memory._prefix)
 
 
 def _queues(scheduler: Scheduler) -> list[WaitingQueue]:
@@ -143,14 +148,14 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
 
 def _check_blocks(scheduler: Scheduler) -> None:
     """Invariant 2, and the second half of 3."""
-    pool = scheduler._memory.pool
+    pool = scheduler._memory._pool
     free, idle = set(pool._free), set(pool._evictable)
     assert len(free) == len(pool._free), "a block is free twice"
     assert not free & idle, "a block is free and idle"
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
-    transfer_ids = [transfer.blocks for transfer in scheduler._memory.transfers.out.values()]
-    handed = [] if scheduler._memory.handing is None else scheduler._memory.handing.held
+    transfer_ids = [transfer.blocks for transfer in scheduler._memory._transfers.out.values()]
+    handed = [] if scheduler._memory._exporter is None else scheduler._memory._exporter.held
     holders = Counter(block for held in (*tables, *transfer_ids, handed) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (
@@ -168,11 +173,11 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
     for sequence in alive(scheduler):
         tables = [(group, *entry) for group, table in enumerate(sequence.block_tables) for entry in enumerate(table)]
         for group, index, block in tables:
-            if index < sequence.passed[group] or scheduler._memory.pool.ref_count(block) < 2:
+            if index < sequence.passed[group] or scheduler._memory._pool.ref_count(block) < 2:
                 continue
             end = (index + 1) * size
             assert end <= min(sequence.num_computed, sequence.num_tokens), f"block {block} is shared, but not full"
-            content = (index, sequence.token_slice(0, end), (group, scheduler._memory.sharing.root(sequence)))
+            content = (index, sequence.token_slice(0, end), (group, scheduler._memory._sharing.root(sequence)))
             assert places.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
 
 
@@ -187,7 +192,7 @@ def _check_windows(scheduler: Scheduler, capacity: Capacity) -> None:
 
 
 def _check_cache(scheduler: Scheduler) -> None:
-    prefix, pool = scheduler._memory.prefix, scheduler._memory.pool
+    prefix, pool = scheduler._memory._prefix, scheduler._memory._pool
     places = prefix._found.values()
     assert all(place.key == key and prefix._nodes[place.node] is place for key, place in prefix._found.items())
     assert len(prefix._nodes) == len(prefix._found)
@@ -201,26 +206,26 @@ def _check_lookups(scheduler: Scheduler) -> None:
     """What is kept of looking sequences up in the cache: only of those that wait, and the answer "no room" is right."""
     memory = scheduler._memory
     by_number = {one.number: one for one in alive(scheduler) if one.row is None and one.finish is None}
-    assert set(memory.sharing._lookups) <= set(by_number)
-    for number, lookup in list(memory.sharing._lookups.items()):
+    assert set(memory._sharing._lookups) <= set(by_number)
+    for number, lookup in list(memory._sharing._lookups.items()):
         old = replace(lookup)
         fresh = Lookup()
         one = by_number[number]
-        root, most = memory.sharing.root(one), one.max_cached_tokens // memory.block_size
-        memory.prefix.match(fresh.chain, root, one.token_slice, most)
+        root, most = memory._sharing.root(one), one.max_cached_tokens // memory.block_size
+        memory._prefix.match(fresh.chain, root, one.token_slice, most)
         kept = Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
-        memory.prefix.match(kept.chain, root, one.token_slice, most)
+        memory._prefix.match(kept.chain, root, one.token_slice, most)
         assert kept.chain.places == fresh.chain.places
         memory._has_room(one, fresh, 0)
         if fresh.length == old.length:
-            assert fresh.room <= old.room + memory.pool.given_up - old.given_up
+            assert fresh.room <= old.room + memory._pool.given_up - old.given_up
 
 
 def _check_host(scheduler: Scheduler) -> None:
     """Invariant 2 for the host: free, in use, or of a transfer that is out; wanted by somebody if in use."""
-    swap, nodes = scheduler._memory.swap, scheduler._memory.prefix._nodes.values()
+    swap, nodes = scheduler._memory._swap, scheduler._memory._prefix._nodes.values()
     used = [place.host_block for place in nodes if place.host_block is not None]
-    transfers = scheduler._memory.transfers
+    transfers = scheduler._memory._transfers
     assert not transfers._asked, "transfers that no plan tells"
     assert set(transfers.out) == set(transfers._ended)
     of_host = [transfer for transfer in transfers.out.values() if transfer.place == HOST]
@@ -247,16 +252,16 @@ def _check_states(scheduler: Scheduler) -> None:
     """Of the slots for recurrent state each is free, kept beside a node that there is, held by whoever will begin from
     it, or taken by a sequence whose tokens are not all known."""
     memory = scheduler._memory
-    slots, states = memory.states.slots, [one.state for one in alive(scheduler) if one.state is not None]
+    slots, states = memory._states.slots, [one.state for one in alive(scheduler) if one.state is not None]
     assert len(states) == len(running(scheduler)) * memory.has_state
-    assert not slots._in_plan and not memory.states._beginning, "a plan is not settled"
+    assert not slots._in_plan and not memory._states._beginning, "a plan is not settled"
     holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
     unnamed = [slot for state in states for _, slot in state.unnamed]
     alone = [slot for slot in holders if slot not in slots._nodes]
     assert sorted([*slots._free, *slots._nodes, *unnamed, *alone]) == list(range(slots.count)), "a slot is lost"
     assert slots._at == {node: slot for slot, node in slots._nodes.items()}
-    assert all(node in memory.prefix._nodes for node in slots._at), "a snapshot is beside no node"
+    assert all(node in memory._prefix._nodes for node in slots._at), "a snapshot is beside no node"
     assert sorted(slot for shelf in slots._kept for slot in shelf) == sorted(slots._nodes)
     assert all(slots._kinds[slot] == kind for kind, shelf in enumerate(slots._kept) for slot in shelf)
     assert len(slots._kept[2]) <= max(1, slots.count // 2), "what was used keeps too much"
@@ -309,7 +314,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
             assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.max_output_tokens
             assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
-            assert scheduler._memory.layout.max_blocks(sequence.num_tokens) <= capacity.num_blocks
+            assert scheduler._memory._layout.max_blocks(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:
             assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
     if batches_together(scheduler):

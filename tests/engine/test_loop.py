@@ -294,9 +294,9 @@ def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
     places: dict[str, tuple[object, str]] = {
         "plan": (scheduler._running, "drain_freed_rows"),
         "admit": (scheduler._running, "join"),
-        "grow": (scheduler._memory.pool, "allocate"),
-        "commit": (scheduler._memory.sharing, "publish"),
-        "publish": (scheduler._memory.prefix, "publish"),
+        "grow": (scheduler._memory._pool, "allocate"),
+        "commit": (scheduler._memory, "publish"),
+        "publish": (scheduler._memory._prefix, "publish"),
     }
     if where not in places:
         yield

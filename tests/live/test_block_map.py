@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inflight.core.scheduling.census import HostCensus
+from inflight.core.kv.manager import HostDump
 from inflight.core.types.kv_transfer import FolderStats
 from inflight.live.block_map import MOST_CELLS, MOST_TIER_CELLS, folder_tier, host_tier, in_cells, owners_of
 from inflight.live.frames import EVICTABLE, FREE, MOVING, OTHERS, SHARED
@@ -34,7 +34,7 @@ def test_what_only_a_copy_holds_is_moving() -> None:
 
 
 def test_a_host_block_is_free_kept_on_its_way_or_somebodys() -> None:
-    part = host_tier(HostCensus(8, free=(0, 1), wanted=((2, (5,)), (3, (5, 6))), moving=(4,)))
+    part = host_tier(HostDump(8, free=(0, 1), wanted=((2, (5,)), (3, (5, 6))), moving=(4,)))
     assert part.map == [FREE, 2, 5, 1, SHARED, 1, MOVING, 1, EVICTABLE, 3]
     assert (part.blocks, part.kept, part.wanted, part.moving) == (8, 3, 2, 1)
 

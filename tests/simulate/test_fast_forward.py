@@ -54,13 +54,13 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
     memory, running, lanes = scheduler._memory, scheduler._running, scheduler._lanes
     return {
         "snapshot": scheduler.snapshot(),
-        "free": list(memory.pool._free),
-        "idle": list(memory.pool._evictable),
-        "found": [(key, place.node, place.block) for key, place in memory.prefix._found.items()],
+        "free": list(memory._pool._free),
+        "idle": list(memory._pool._evictable),
+        "found": [(key, place.node, place.block) for key, place in memory._prefix._found.items()],
         "rows": (list(running._rows._free), list(running._rows._freed)),
         "served": [lane.service for lane in lanes.all()],
         "round": scheduler._round_began,
-        "snapshots": slots(memory.states.slots),
+        "snapshots": slots(memory._states.slots),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from inflight.core.scheduling.census import HostCensus
+from inflight.core.kv.manager import HostDump
 from inflight.core.types.kv_transfer import FolderStats
 from inflight.live.frames import EVICTABLE, FREE, MOVING, OTHERS, SHARED, TierPart
 
@@ -43,7 +43,7 @@ def owners_of(
     return owners, shared
 
 
-def host_tier(host: HostCensus) -> TierPart:
+def host_tier(host: HostDump) -> TierPart:
     owners = [EVICTABLE] * host.num_blocks
     for block in host.free:
         owners[block] = FREE

@@ -97,9 +97,9 @@ class FastForward(Scheduler):
         """What the next steps all are, where they are all alike; None where they are not, or somebody has its last
         token in the next."""
         rows, size = len(self._first), self._memory.block_size
-        if not rows or self._planned or len(self._running) > rows or len(self._lanes) or self._memory.transfers.out:
+        if not rows or self._planned or len(self._running) > rows or len(self._lanes) or self._memory.transfer_ids_out:
             return None
-        most = min(self._ends[0][0] - self._next_step, (self._memory.pool.available // rows - 1) * size)
+        most = min(self._ends[0][0] - self._next_step, (self._memory.num_available_blocks // rows - 1) * size)
         return SteadyDecodes(rows, self._context, min(most, MOST)) if most > 0 else None
 
     def fast_forward(self, times: Items[float]) -> None:
@@ -114,7 +114,7 @@ class FastForward(Scheduler):
         while self._blocks and (step := self._blocks[0][0]) < self._next_step + steps:
             for _, _, sequence in self._drain_due(step):
                 self._advance(sequence, step)
-            self._memory.states.settle()  # what one step writes, the next may find or take
+            self._memory.publish_checkpoints()  # what one step writes, the next may find or take
         self._pass(steps)
         self._next_step += steps
         self._round_began = times[-1]
@@ -175,7 +175,7 @@ class FastForward(Scheduler):
         if sequence.in_flight != self._ahead:
             return
         tokens = sequence.checker.guaranteed_tokens - self._ahead
-        lasting = self._memory.pool.available * self._memory.block_size
+        lasting = self._memory.num_available_blocks * self._memory.block_size
         if tokens < 1 or sequence.request.params.n > 1 or lasting < LASTING * (len(self._first) + 1):
             return
         step = self._next_step
@@ -190,7 +190,7 @@ class FastForward(Scheduler):
         that does, too, they have chunks like that one. Nobody is steady any more if one might lack a block."""
         step = self._next_step
         due = self._drain_due(step)
-        if len(due) + len(self._running) - len(self._first) > self._memory.pool.available:
+        if len(due) + len(self._running) - len(self._first) > self._memory.num_available_blocks:
             self._leave_all()
             return
         if not due:
@@ -231,14 +231,14 @@ class FastForward(Scheduler):
         if not end % self._memory.block_size:
             if self._memory.has_state:
                 sequence.num_computed = end - 1
-                self._memory.states.take(sequence, end)
+                self._memory.take_checkpoints(sequence, end)
                 sequence.num_computed = end
-            self._memory.sharing.publish(sequence)
+            self._memory.publish(sequence)
         self._sync(sequence, step + 1)
         self._await_block(sequence, step + 1, end)
 
     def _grow(self, sequence: Sequence, end: int, step: int) -> None:
-        if end > len(sequence.blocks) * self._memory.block_size and self._memory.tables.grow(sequence, end) is None:
+        if end > len(sequence.blocks) * self._memory.block_size and self._memory.allocate(sequence, end) is None:
             raise RuntimeError(f"sequence {sequence.number} was steady until step {step}, and there is no block for it")
 
     def _pass(self, steps: int) -> None:

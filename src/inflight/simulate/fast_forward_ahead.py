@@ -67,7 +67,7 @@ class FastForwardAhead(FastForward):
         if sequence.number not in self._fills:
             return super()._take_tokens(sequence, sampled, now)
         self._sync(sequence, self._next_step)
-        self._memory.sharing.publish(sequence)
+        self._memory.publish(sequence)
         return []
 
     def _advance(self, sequence: Sequence, step: int) -> None:

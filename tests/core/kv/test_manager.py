@@ -26,12 +26,12 @@ def memory_of(blocks: int, size: int = SIZE, prefix_caching: bool = True, **more
 
 def computed(memory: KVCacheManager, one: Sequence, tokens: int) -> Sequence:
     one.num_computed = tokens
-    memory.sharing.publish(one)
+    memory.publish(one)
     return one
 
 
 def admitted(memory: KVCacheManager, one: Sequence) -> Sequence:
-    assert memory.admit(one, spare=0) is not None
+    assert memory.admit(one, spare=0)
     return one
 
 
@@ -39,8 +39,8 @@ def admitted(memory: KVCacheManager, one: Sequence) -> Sequence:
 def test_blocks_for_the_known_tokens(tokens: int, blocks: int) -> None:
     memory = memory_of(8, SIZE, prefix_caching=True)
     one = sequence(prompt=[0] * tokens)
-    assert memory.admit(one, spare=0) == tuple(range(blocks))
-    assert (one.num_computed, memory.pool.held) == (0, blocks)
+    assert memory.admit(one, spare=0) and one.blocks == [*range(blocks)]
+    assert (one.num_computed, memory._pool.held) == (0, blocks)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_only_what_is_scored_may_come_from_the_cache(scored: int, hits: int) -> 
     computed(memory, admitted(memory, sequence(0, prompt)), len(prompt))
     second = sequence(1, prompt, prompt_logprobs=0)
     second.scored = scored
-    assert memory.cached_tokens(second) == hits * SIZE
+    assert memory.num_cached_tokens(second) == hits * SIZE
     assert admitted(memory, second).num_computed == hits * SIZE
     sibling = admitted(memory, sequence(2, prompt, sample=1, prompt_logprobs=0))
     assert sibling.num_computed == 3 * SIZE
@@ -73,16 +73,16 @@ def test_only_what_is_scored_may_come_from_the_cache(scored: int, hits: int) -> 
 def test_the_cache_outlives_its_sequence() -> None:
     memory = memory_of(3, 1, prefix_caching=True)
     first = computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3)
-    memory.end(first)
+    memory.free(first)
     assert (first.blocks, first.num_computed) == ([], 0)
-    assert (memory.pool.evictable, memory.pool.free) == (3, 0)
+    assert (memory._pool.evictable, memory.num_free_blocks) == (3, 0)
     assert admitted(memory, sequence(1, [0, 1, 2])).num_computed == 2
 
 
 def test_eviction_takes_ends_before_roots() -> None:
     memory = memory_of(3, 1, prefix_caching=True)
-    memory.end(computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3))
-    memory.end(admitted(memory, sequence(1, [5])))
+    memory.free(computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3))
+    memory.free(admitted(memory, sequence(1, [5])))
     again = sequence(2, [0, 1, 2])
     memory.admit(again, spare=0)
     assert again.num_computed == 2
@@ -91,20 +91,20 @@ def test_eviction_takes_ends_before_roots() -> None:
 def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
     memory = memory_of(4, SIZE, prefix_caching=True)
     one = sequence(prompt=[0] * 9)
-    assert memory.admit(one, spare=2) is None
-    assert (one.blocks, memory.pool.available) == ([], 4)
-    assert memory.admit(one, spare=1) is not None
+    assert not memory.admit(one, spare=2)
+    assert (one.blocks, memory.num_available_blocks) == ([], 4)
+    assert memory.admit(one, spare=1)
 
 
 def test_idle_hits_are_not_counted_as_room() -> None:
     """A cached block that a newcomer shares is no longer there to be evicted for it."""
     memory = memory_of(3, SIZE, prefix_caching=True)
-    memory.end(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
-    assert (memory.pool.evictable, memory.pool.free) == (2, 1)
+    memory.free(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
+    assert (memory._pool.evictable, memory.num_free_blocks) == (2, 1)
     one = sequence(1, [0] * 12)
-    assert memory.admit(one, spare=1) is None
-    assert memory.admit(one, spare=0) is not None
-    assert (one.num_computed, memory.pool.available) == (8, 0)
+    assert not memory.admit(one, spare=1)
+    assert memory.admit(one, spare=0)
+    assert (one.num_computed, memory.num_available_blocks) == (8, 0)
 
 
 @pytest.mark.parametrize("caching", [True, False])
@@ -113,7 +113,7 @@ def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: b
     first = computed(memory, admitted(memory, sequence(0, [0] * 6, n=2)), 6)
     second = admitted(memory, sequence(1, [0] * 6, sample=1, n=2))
     assert second.blocks[0] == first.blocks[0]
-    assert memory.pool.ref_count(first.blocks[0]) == 2
+    assert memory._pool.ref_count(first.blocks[0]) == 2
     stranger = admitted(memory, sequence(2, [0] * 6, n=2))
     assert (stranger.blocks[0] == first.blocks[0]) == caching
 
@@ -121,25 +121,25 @@ def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: b
 def test_without_the_prefix_cache_a_lone_sample_leaves_nothing_behind() -> None:
     memory = memory_of(8, SIZE, prefix_caching=False)
     one = computed(memory, admitted(memory, sequence(0, [0] * 8)), 8)
-    memory.end(one)
-    memory.sharing.forget_request(one)
-    assert (memory.pool.free, memory.pool.evictable, len(memory.prefix)) == (8, 0, 0)
+    memory.free(one)
+    memory.free_request(one)
+    assert (memory.num_free_blocks, memory._pool.evictable, len(memory._prefix)) == (8, 0, 0)
 
 
 def test_without_the_prefix_cache_a_request_finds_its_own_blocks_until_it_ends() -> None:
     """After a preemption, and for samples that come when the first one has ended already."""
     memory = memory_of(8, SIZE, prefix_caching=False)
     first = computed(memory, admitted(memory, sequence(0, [0] * 9, n=2)), 9)
-    memory.preempt(first, keep=False)
-    assert (first.blocks, memory.pool.evictable) == ([], 2)
+    memory.preempt(first, swap=False)
+    assert (first.blocks, memory._pool.evictable) == ([], 2)
     assert admitted(memory, first).num_computed == 8
-    memory.end(first)
+    memory.free(first)
     second = admitted(memory, sequence(1, [0] * 9, sample=1, n=2))
     assert second.num_computed == 8
-    memory.preempt(second, keep=False)
-    memory.end(second)
-    memory.sharing.forget_request(second)
-    assert (memory.pool.free, len(memory.prefix)) == (8, 0)
+    memory.preempt(second, swap=False)
+    memory.free(second)
+    memory.free_request(second)
+    assert (memory.num_free_blocks, len(memory._prefix)) == (8, 0)
 
 
 def test_salts_are_kept_apart() -> None:
@@ -152,10 +152,10 @@ def test_salts_are_kept_apart() -> None:
 def test_growing_by_a_block_when_one_is_crossed() -> None:
     memory = memory_of(3, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * SIZE))
-    assert memory.tables.grow(one, SIZE) == ()
-    assert memory.tables.grow(one, SIZE + 1) == (1,)
+    assert memory.allocate(one, SIZE) == ()
+    assert memory.allocate(one, SIZE + 1) == (1,)
     assert one.blocks == [0, 1]
-    assert memory.tables.grow(one, 4 * SIZE) is None
+    assert memory.allocate(one, 4 * SIZE) is None
     assert one.blocks == [0, 1]
 
 
@@ -168,19 +168,19 @@ def test_only_full_blocks_of_known_tokens_are_published() -> None:
     assert one.published == 1
     one.num_pending = 1
     one.append(3)
-    memory.sharing.publish(one)
+    memory.publish(one)
     assert (one.published, one.num_pending) == (2, 0)
 
 
 def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
     memory = memory_of(6, SIZE, prefix_caching=True)
-    memory.end(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
+    memory.free(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
     held = computed(memory, admitted(memory, sequence(1, [1] * 8)), 8)
     memory.forget_all()
-    assert (memory.pool.free, memory.pool.held, memory.pool.evictable) == (4, 2, 0)
+    assert (memory.num_free_blocks, memory._pool.held, memory._pool.evictable) == (4, 2, 0)
     assert admitted(memory, sequence(2, [1] * 8)).num_computed == 0
-    memory.end(held)
-    assert memory.pool.evictable == 0
+    memory.free(held)
+    assert memory._pool.evictable == 0
 
 
 def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
@@ -188,7 +188,7 @@ def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
     one = computed(memory, admitted(memory, sequence(0, prompt=[0] * (2 * SIZE))), 2 * SIZE)
     other = admitted(memory, sequence(1, prompt=[0] * (2 * SIZE + 1)))
     assert one.blocks == other.blocks[:2]
-    assert [len(memory.tables.alone(some)) for some in ([one], [other], [one, other])] == [0, 1, 3]
+    assert [len(memory._tables.alone(some)) for some in ([one], [other], [one, other])] == [0, 1, 3]
 
 
 def fewest_by_trying(tables: BlockTables, sequences: list[Sequence], blocks: int) -> list[Sequence]:
@@ -211,15 +211,15 @@ def test_as_few_give_way_as_by_trying_each(seed: int) -> None:
     for number in range(12):
         prompt = [draws.randrange(2)] * SIZE * draws.randrange(1, 4) + [number + 2] * draws.randrange(1, 9)
         running.append(computed(memory, admitted(memory, sequence(number, prompt)), len(prompt)))
-    for blocks in range(1, memory.pool.held + 2):
+    for blocks in range(1, memory._pool.held + 2):
         some = draws.sample(running, len(running))
-        assert memory.tables.fewest(some, blocks) == fewest_by_trying(memory.tables, some, blocks)
+        assert memory.fewest_victims(some, blocks) == fewest_by_trying(memory._tables, some, blocks)
 
 
 def test_each_table_is_walked_through_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memory_of(200)
     running = [admitted(memory, sequence(number, [number] * SIZE)) for number in range(40)]
-    walks, held = [], BlockTables.held
-    monkeypatch.setattr(BlockTables, "held", lambda self, one: walks.append(one) or held(self, one))
-    assert len(memory.tables.fewest(running, 40)) == 40
+    walks, blocks_of = [], BlockTables.blocks_of
+    monkeypatch.setattr(BlockTables, "blocks_of", lambda self, one: walks.append(one) or blocks_of(self, one))
+    assert len(memory.fewest_victims(running, 40)) == 40
     assert len(walks) < 2 * 40

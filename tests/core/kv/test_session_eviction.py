@@ -297,7 +297,7 @@ def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None
     harness = Harness(replace(HOST, num_blocks=8, host_blocks=20))
     turn(harness, "", A)
     text = (*A, *harness.clients[-1].tokens[0])
-    order = harness.scheduler._memory.pool._evictable
+    order = harness.scheduler._memory._pool._evictable
     first = order.owner(next(iter(order)))
     turn(harness, "", OTHER)
     turn(harness, "", (0,) * 9)
@@ -343,7 +343,7 @@ def test_what_cannot_be_known_again_is_watched_no_more() -> None:
 def test_a_next_turn_need_not_repeat_the_answer() -> None:
     """As templates leave out what was reasoned."""
     harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
-    order = harness.scheduler._memory.pool._evictable
+    order = harness.scheduler._memory._pool._evictable
     harness.add(request("a", A, output=8))
     harness.drain()
     first = order.owner(next(iter(order)))

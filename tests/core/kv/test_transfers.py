@@ -58,7 +58,7 @@ def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
     assert (transfer.transfer_id, transfer.blocks, transfer.remote_blocks) == (transfer_id, (block,), (7,))
     pool.release([block], lambda block: False)
     assert pool.held == 1 and told == []
-    transfers.end(transfer_id, True)
+    transfers.end_transfer(transfer_id, True)
     assert pool.held == 0 and told == [True] and not transfers.out
 
 

@@ -74,7 +74,7 @@ def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
     (sequence,) = inside.samples(engine.scheduler, "one")
     while sequence.num_computed < CONTEXT + 100:
         engine.step()
-        held = engine.scheduler._memory.tables.held(sequence)
+        held = engine.scheduler._memory.blocks_of(sequence)
         assert len(held) == len(set(held)) == engine.scheduler.snapshot().held_blocks <= most + 8
     held_by_group = [len(table) - at for table, at in zip(sequence.block_tables, sequence.passed, strict=True)]
     assert held_by_group == [519, 33, 7]
@@ -101,14 +101,14 @@ def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
     memory = engine.scheduler._memory
     engine.add("again", output=1)
     (again,) = inside.samples(engine.scheduler, "again")
-    assert memory.cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
-    chain = memory.sharing._lookups[again.number].chain.places
-    behind = [place for place in chain if memory.prefix.beside(place.node, 1) is not None]
+    assert memory.num_cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
+    chain = memory._sharing._lookups[again.number].chain.places
+    behind = [place for place in chain if memory._prefix.beside(place.node, 1) is not None]
     for place in behind[:-40]:
-        memory.prefix.drop(memory.prefix.beside(place.node, 1))  # type: ignore[arg-type]
-    assert memory.cached_tokens(again) == CONTEXT - BLOCK, "the middle does not matter"
-    memory.prefix.drop(memory.prefix.beside(chain[-5].node, 1))  # type: ignore[arg-type]
-    assert memory.cached_tokens(again) == (len(chain) - 5) * BLOCK
+        memory._prefix.drop(memory._prefix.beside(place.node, 1))  # type: ignore[arg-type]
+    assert memory.num_cached_tokens(again) == CONTEXT - BLOCK, "the middle does not matter"
+    memory._prefix.drop(memory._prefix.beside(chain[-5].node, 1))  # type: ignore[arg-type]
+    assert memory.num_cached_tokens(again) == (len(chain) - 5) * BLOCK
 
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 100])

@@ -21,8 +21,8 @@ def test_no_more_give_way_than_it_takes_and_few_numbers_are_tried(blocks: int, m
     harness.step()
     assert harness.scheduler.snapshot().free_blocks == 0
     asked = []
-    fits = KVCacheManager.fits
-    monkeypatch.setattr(KVCacheManager, "fits", lambda *given: asked.append(given) or fits(*given))
+    can_admit = KVCacheManager.can_admit
+    monkeypatch.setattr(KVCacheManager, "can_admit", lambda *given: asked.append(given) or can_admit(*given))
     harness.add(request("foreground", [1] * (2 * blocks), output=1))
     harness.plan()
     assert harness.scheduler.snapshot().preemptions == blocks

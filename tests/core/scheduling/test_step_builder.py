@@ -267,7 +267,7 @@ class CountingDict(dict):  # type: ignore[type-arg]
 
 def counted(harness: Harness) -> CountingDict:
     """The table of the prefix cache, which counts how often a block is looked up."""
-    prefix = harness.scheduler._memory.prefix
+    prefix = harness.scheduler._memory._prefix
     prefix._found = CountingDict(prefix._found)
     return prefix._found
 

@@ -41,24 +41,24 @@ class BlockTables:
 
     def release(self, sequence: Sequence) -> None:
         """Last block first, so that the ends of prefixes are evicted before their roots."""
-        self._pool.release(reversed(self.held(sequence)), self._prefix.__contains__, sequence.session)
+        self._pool.release(reversed(self.blocks_of(sequence)), self._prefix.__contains__, sequence.session)
         sequence.blocks, sequence.block_tables, sequence.passed, sequence.told = [], [], [], []
 
-    def held(self, sequence: Sequence) -> list[int]:
-        """Its blocks, of all groups, in the order of their positions."""
+    def blocks_of(self, sequence: Sequence) -> list[int]:
+        """Return the blocks that a sequence holds, of all KV groups, in the order of their positions."""
         if not self._has_windows:
             return sequence.blocks
         nothing = self._layout.nothing
         columns = zip_longest(*sequence.block_tables, fillvalue=nothing)
         return [block for column in columns for block in column if block != nothing]
 
-    def fewest(self, sequences: Sequences[Sequence], blocks: int) -> list[Sequence]:
-        """Return the first of these that give up so many blocks together, without those that it does not take; none,
-        where not even all of them do. Each table is walked through twice at most."""
+    def fewest_victims(self, sequences: Sequences[Sequence], blocks: int) -> list[Sequence]:
+        """Return the first of these sequences whose preemption frees `blocks` blocks, without those that are not
+        needed; an empty list where all of them free too few. Walks each table twice at most."""
         counts, alone, victims = Counter[int](), set[int](), list[Sequence]()
         for one in sequences:
             victims.append(one)
-            held = self.held(one)
+            held = self.blocks_of(one)
             counts.update(held)
             alone.update(block for block in held if counts[block] == self._pool.ref_count(block))
             if len(alone) >= blocks:
@@ -68,7 +68,7 @@ class BlockTables:
         last = victims.pop()  # without it they were too few
         needed: list[Sequence] = []
         for one in victims:
-            mine = alone.intersection(self.held(one))
+            mine = alone.intersection(self.blocks_of(one))
             if len(alone) - len(mine) >= blocks:
                 alone -= mine
             else:
@@ -77,26 +77,27 @@ class BlockTables:
 
     def alone(self, sequences: Sequences[Sequence]) -> set[int]:
         """Blocks that these hold, and nobody else."""
-        held = Counter(block for one in sequences for block in self.held(one))
+        held = Counter(block for one in sequences for block in self.blocks_of(one))
         return {block for block, count in held.items() if self._pool.ref_count(block) == count}
 
     def used_slots(self, sequence: Sequence) -> int:
         """Slots of its blocks, of all groups, with keys and values."""
         return sum(sequence.num_computed - passed * self._size for passed in sequence.passed)
 
-    def room(self, sequence: Sequence, spare: int) -> int:
-        """Tokens that its tables hold, with so many blocks more."""
+    def draft_room(self, sequence: Sequence, spare: int) -> int:
+        """Return the tokens that a sequence's tables hold with `spare` more blocks."""
         tables = sequence.block_tables
         return (min(map(len, tables)) + spare // len(tables)) * self._size
 
-    def lacking(self, sequence: Sequence, tokens: int) -> int:
-        """Blocks that must be given up so that `grow` finds what it needs."""
+    def num_missing_blocks(self, sequence: Sequence, tokens: int) -> int:
+        """Return the blocks that others must free before `allocate` succeeds."""
         length = self._layout.blocks_for(tokens)
         return sum(max(0, length - len(table)) for table in sequence.block_tables) - self._pool.available
 
-    def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
-        """New blocks so that the tables hold `tokens`; None (nothing changed) when there are too few, or content must
-        be stored first. Returns those of the first group, which `tell` tells with all others."""
+    def allocate(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
+        """Extend a sequence's tables to hold `tokens` tokens; return the new blocks of the first group (`new_blocks`
+        returns those of all groups). None, and no change, where too few blocks are available, or their content must be
+        stored first; the store has begun then."""
         missing = -(-tokens // self._size) - len(sequence.blocks)
         if missing <= 0 and not self._has_windows:
             return NO_BLOCKS
@@ -111,15 +112,16 @@ class BlockTables:
             table.extend(self._pool.allocate(count))
         return tuple(sequence.blocks[length - of_each[0] :])
 
-    def tell(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-        """What its tables have that no chunk has told yet: `Chunk.new_blocks` and `Chunk.window_blocks`."""
+    def new_blocks(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """Return the blocks that no chunk has sent to the executor, and mark them as sent: `Chunk.new_blocks` and
+        `Chunk.window_blocks`."""
         first, *others = (tuple(table[told:]) for table, told in zip(sequence.block_tables, sequence.told, strict=True))
         sequence.told = [len(table) for table in sequence.block_tables]
         return first, tuple(others) if any(others) else ()
 
-    def slide(self, sequence: Sequence) -> None:
-        """Give up what is behind the windows of all queries to come, and take as many blocks for the prompt that is
-        left. In this step others may write to what was given up: those in flight are computed before it."""
+    def slide_windows(self, sequence: Sequence) -> None:
+        """Free the blocks behind the windows of all queries to come, and take as many for the rest of the prompt. The
+        step under construction may overwrite freed blocks: the steps in flight are computed before it."""
         if sequence.num_drafts:
             return  # computed may be taken back
         for group, table in enumerate(sequence.block_tables):

@@ -40,10 +40,18 @@ class _Ready(Struct, frozen=True):
 
 
 class HandingOver:
-    def __init__(self, pool: BlockPool, keeps_content: Callable[[int], bool], transfers: Transfers, identity: Identity):
+    def __init__(
+        self,
+        pool: BlockPool,
+        keeps_content: Callable[[int], bool],
+        transfers: Transfers,
+        identity: Identity,
+        block_size: int,
+    ):
         """keeps_content(block): whether a block that is held no more can still be found. identity: by which blocks are
         named."""
         self._pool, self._keeps_content, self._transfers, self._identity = pool, keeps_content, transfers, identity
+        self._size = block_size
         self._given: dict[int, _Given] = {}  # by number of the sequence
         self._ready: list[_Ready] = []  # for the next plan; until then its blocks are held here
 
@@ -57,28 +65,28 @@ class HandingOver:
         """Whether the next plan has something to hand over."""
         return bool(self._ready)
 
-    def computing(self, chunks: Iterable[Chunk], running: Iterable[Sequence], block_size: int) -> tuple[EarlySend, ...]:
+    def computing(self, chunks: Iterable[Chunk], running: Iterable[Sequence]) -> tuple[EarlySend, ...]:
         """Of the plan under construction, which computes these chunks."""
         giving = {one.number: one for one in running if _export(one)}
         return tuple(
             early
             for chunk in chunks
             if giving and (sequence := giving.get(chunk.sequence_id)) is not None
-            if (early := self._early(sequence, chunk.start + chunk.length, block_size)) is not None
+            if (early := self._early(sequence, chunk.start + chunk.length)) is not None
         )
 
-    def computed(self, sequence: Sequence, tokens: int, block_size: int) -> None:
+    def computed(self, sequence: Sequence, tokens: int) -> None:
         """So many leading tokens of a sequence that runs have keys and values, in its blocks."""
         export_id = _export(sequence)
         if not export_id:
             return
-        given, whole = self._named(sequence, tokens, block_size)
+        given, whole = self._named(sequence, tokens)
         if whole > given.blocks:
             self._give(
                 export_id, tuple(sequence.blocks[given.blocks : whole]), _numbers(given.names[given.blocks : whole])
             )
             given.blocks = whole
-        if given.blocks == handed_blocks(sequence.request, block_size) and not given.is_whole:
+        if given.blocks == handed_blocks(sequence.request, self._size) and not given.is_whole:
             self._give(export_id, (), ())
             given.is_whole = True
 
@@ -96,18 +104,18 @@ class HandingOver:
             self._transfers.begin("send", giving_place(one.export_id), one.blocks, one.names, lambda done: None)
             self._pool.release(reversed(one.blocks), self._keeps_content)  # the transfer has its own references
 
-    def _early(self, sequence: Sequence, tokens: int, block_size: int) -> EarlySend | None:
+    def _early(self, sequence: Sequence, tokens: int) -> EarlySend | None:
         """None: no block that is handed over becomes whole."""
-        given, whole = self._named(sequence, tokens, block_size)
+        given, whole = self._named(sequence, tokens)
         first, given.early = max(given.blocks, given.early), max(whole, given.early)
         if whole <= first:
             return None
         names = _numbers(given.names[first:whole])
         return EarlySend(giving_place(_export(sequence)), tuple(sequence.blocks[first:whole]), names)
 
-    def _named(self, sequence: Sequence, tokens: int, block_size: int) -> tuple[_Given, int]:
+    def _named(self, sequence: Sequence, tokens: int) -> tuple[_Given, int]:
         """What is told of a prompt, and how many blocks of it these tokens make whole; all of them have names."""
-        request = sequence.request
+        request, block_size = sequence.request, self._size
         given = self._given.get(sequence.number)
         if given is None:
             root = SharedRoot(request.cache_salt, request.adapter)

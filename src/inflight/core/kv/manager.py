@@ -1,10 +1,6 @@
-"""KV memory as the scheduler sees it: sequences come, share, are preempted and end.
+"""The KV cache manager: the façade through which the scheduler allocates, shares, offloads and frees KV memory.
 
-Joins the pool (who holds what), the prefix cache (what is where), the swap space (what is kept on the host), the
-transfers in between, what is brought from tiers and peers (`loader`), what is held for peers (`handing`), and the
-snapshots of recurrent state. What a
-sequence holds while it runs is asked of `tables`, what it shares with others of `sharing`, how much there is for one at
-most of `layout`. Decides nothing: who is admitted and who is preempted is the scheduler's.
+Other packages call nothing behind it. The manager decides neither who is admitted nor who is preempted.
 """
 
 from __future__ import annotations
@@ -32,8 +28,61 @@ from inflight.core.kv.transfers import Transfers
 from inflight.core.kv.write_behind import WriteBehind, WriteCounts
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import TierStats
-from inflight.core.types.plan import Capacity, Chunk, EarlySend
+from inflight.core.types.plan import HOST, Capacity, Chunk, EarlySend, Transfer
 from inflight.counted import UNBOUNDED
+
+
+class HostDump(Struct, frozen=True):
+    """Host blocks at one moment. free: without content. wanted: with content for preempted sequences, and the numbers
+    of these. moving: of transfers in flight. All others are cached."""
+
+    num_blocks: int
+    free: tuple[int, ...]
+    wanted: tuple[tuple[int, tuple[int, ...]], ...]
+    moving: tuple[int, ...]
+
+
+class KVCacheDump(Struct, frozen=True):
+    """Blocks at one moment. held, free, held_host: counts; the remaining blocks are evictable. ref_counts: of each
+    block. evictable: in order of eviction. moving: of transfers in flight."""
+
+    held: int
+    free: int
+    held_host: int
+    ref_counts: tuple[int, ...] = ()
+    evictable: tuple[int, ...] = ()
+    moving: tuple[int, ...] = ()
+    host: HostDump | None = None
+
+
+class KVCacheStats(Struct, frozen=True):
+    """Counts at one moment.
+
+    Attributes:
+        held_blocks: Blocks of sequences and transfers; held + free + evictable blocks are all blocks.
+        free_blocks: Blocks without content.
+        evictable_blocks: Cached blocks that no sequence holds.
+        held_slots: Token slots of the held blocks.
+        used_slots: Token slots with computed keys and values; shared blocks count once.
+        held_host_blocks: Host blocks with content, or of a transfer in flight.
+        swapped_sequences: Preempted sequences whose content is kept.
+        used_checkpoints: Slots of state checkpoints that are not free.
+        checkpoint_hits: Sequences that began from a checkpoint, since the engine started.
+        checkpoint_missed_tokens: Tokens computed again for want of a checkpoint, since the engine started.
+        tiers: Transfers with tiers and peers; None: there are neither.
+    """
+
+    held_blocks: int
+    free_blocks: int
+    evictable_blocks: int
+    held_slots: int
+    used_slots: int
+    held_host_blocks: int
+    swapped_sequences: int
+    used_checkpoints: int
+    checkpoint_hits: int
+    checkpoint_missed_tokens: int
+    tiers: TierStats | None
 
 
 class _Needed(Struct):
@@ -66,12 +115,15 @@ class KVCacheManager:
         device and its host. host_is_tier: what nobody wants is kept on the host, too. sessions: by whose worth blocks
         are evicted; None: least recently released first. Raises ValueError where tiers cannot hold all that a sequence
         goes on behind."""
-        self.layout = TableLayout(capacity, allocation, longest_chunk)
+        self._layout = TableLayout(capacity, allocation, longest_chunk)
         self.block_size = capacity.block_size
-        self.has_windows = self.layout.has_windows
+        self.has_windows = self._layout.has_windows
         self.has_state = capacity.state_snapshots > 0
         self._capacity = capacity
-        self.whole_texts = capacity.whole_texts
+        self.encoder_only = capacity.whole_texts
+        self.num_blocks = capacity.num_blocks
+        self.max_tokens = self._layout.max_sequence_tokens  # of one sequence
+        self.shortage = self._layout.shortage
         self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
         self._journal = journal
@@ -84,214 +136,339 @@ class KVCacheManager:
                 f"windows {capacity.windows} and {capacity.state_snapshots} snapshots of recurrent state; leave them "
                 "out"
             )
-        self.begin_anew()
+        self.has_sources = bool(self._tiers.sources)
+        self.has_exporter = self._tiers.identity is not None
+        self.reset()
 
-    def begin_anew(self) -> None:
-        """Every block is free, and nothing is known of what is in it."""
-        capacity = self._capacity
-        self.states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
-        self.prefix = PrefixCache(self.block_size, on_drop=self._dropped, journal=self._journal)
-        self.prefix.clear()  # for those who mirror what was there before
-        self.sessions: SessionMatcher | None = None
+    def reset(self) -> None:
+        """Free every block and forget all content."""
+        capacity, tiers = self._capacity, self._tiers
+        self._states = StateSnapshots(capacity.state_snapshots, self.block_size, self._spacing)
+        self._prefix = PrefixCache(self.block_size, on_drop=self._dropped, journal=self._journal)
+        self._prefix.clear()  # tells those who mirror the cache
+        self._matcher: SessionMatcher | None = None
         device_order: SessionEviction | None = None
         host_order: SessionEviction | None = None
         if self._sessions is not None:
             self._sessions.begin_anew()
             device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
-            self.sessions = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
-        self.pool = BlockPool(capacity.num_blocks, lambda block: self.swap.evicted(block), device_order)
-        self.transfers = Transfers(self.pool, self.prefix.__contains__, capacity.asynchronous_transfers)
-        parts = (self.prefix, self.pool, self.transfers)
-        self.swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier, host_order)
-        self.tables = BlockTables(self.layout, self.pool, self.prefix, self.swap)
-        states = self.states if self.has_state else None
-        sink, sources = self._tiers.sink, self._tiers.sources
-        self.writes = None if sink is None else WriteBehind(self.pool, self.prefix, self.transfers, sink)
-        self.sharing = PrefixSharing(self.layout, self.pool, self.prefix, states, self._prefix_caching, self.writes)
-        identity, keeps = self._tiers.identity, self.prefix.__contains__
-        self.handing = None if identity is None else HandingOver(self.pool, keeps, self.transfers, identity)
-        self.loader: PrefixLoader | None = None
-        if sources:
-            shared = (self.pool, self.prefix, self.sharing, self.transfers)
-            self.loader = PrefixLoader(*shared, sources, self._tiers.worth, self.block_size, self.writes)
+            self._matcher = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
+        self._pool = BlockPool(capacity.num_blocks, lambda block: self._swap.evicted(block), device_order)
+        keeps = self._prefix.__contains__
+        self._transfers = Transfers(self._pool, keeps, capacity.asynchronous_transfers)
+        parts = (self._prefix, self._pool, self._transfers)
+        self._swap = SwapSpace(capacity.host_blocks, *parts, self._host_is_tier, host_order)
+        self._tables = BlockTables(self._layout, self._pool, self._prefix, self._swap)
+        states = self._states if self.has_state else None
+        self._writes = (
+            None if tiers.sink is None else WriteBehind(self._pool, self._prefix, self._transfers, tiers.sink)
+        )
+        self._sharing = PrefixSharing(
+            self._layout, self._pool, self._prefix, states, self._prefix_caching, self._writes
+        )
+        self._exporter: HandingOver | None = None
+        if tiers.identity is not None:
+            self._exporter = HandingOver(self._pool, keeps, self._transfers, tiers.identity, self.block_size)
+        self._loader: PrefixLoader | None = None
+        if tiers.sources:
+            shared = (self._pool, self._prefix, self._sharing, self._transfers)
+            self._loader = PrefixLoader(*shared, tiers.sources, tiers.worth, self.block_size, self._writes)
+        self._bind()
 
-    # -- sequences that wait ------------------------------------------------------------------------------------
-    def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
-        """Give a sequence without blocks the ones for all its known tokens, cached ones first.
+    def _bind(self) -> None:
+        """Offer what one part does alone, without a call in between: some of it is called for every row of a step."""
+        # Block tables of running sequences.
+        self.blocks_of = self._tables.blocks_of
+        self.num_missing_blocks = self._tables.num_missing_blocks
+        self.draft_room = self._tables.draft_room
+        self.fewest_victims = self._tables.fewest_victims
+        self.allocate = self._tables.allocate
+        self.new_blocks = self._tables.new_blocks
+        self.slide_windows = self._tables.slide_windows
+        # Prefixes shared with other sequences, and checkpoints of recurrent state.
+        self.publish = self._sharing.publish
+        self.free_request = self._sharing.free_request
+        self.checkpoint_is_coming = self._sharing.checkpoint_is_coming
+        self.wait_for_checkpoint = self._sharing.wait_for_checkpoint
+        self.take_checkpoints = self._states.take_checkpoints
+        self.begin_from_checkpoint = self._states.begin_from_checkpoint
+        self.publish_checkpoints = self._states.publish_checkpoints
+        # Transfers.
+        self.new_transfer_id = self._transfers.new_transfer_id
+        self.end_transfer = self._transfers.end_transfer
 
-        Sets `computed` to the tokens that are cached, or come with the request; at least one is left to compute, since
-        the next is sampled from it, and all those whose positions are to be scored. Returns the table, or None (nothing
-        changed) when fewer than `spare` blocks would stay available, or content must be stored first to make room.
-        to_the_end: for all the tokens that it may ever have, so that nothing can stop it on its way.
-        """
-        lookup = self.sharing.find(sequence)
-        if self.swap.storing or not self._has_room(sequence, lookup, spare, to_the_end):
-            return None
-        hits, needed = self.sharing.hits(lookup), self._needed(sequence, lookup, to_the_end)
-        places = needed.places
-        offloaded = tuple(place for place in places if place.block is None)
-        if not self.swap.clears(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
-            return None
-        self._waits_no_longer(sequence)
-        if self.sessions is not None:
-            self.sessions.admit(sequence, [(place.block, place.host_block) for place in hits])
-        sequence.num_computed = max(len(hits) * self.block_size, self.layout.handed(sequence))
-        if self.has_state:  # before blocks are evicted, which may be those that it is beside
-            self.states.admit(sequence, lookup.chain.places, len(hits))
-        self._acquire(sequence, places, offloaded)
-        self.tables.begin(sequence, needed.found, needed.fresh, self.layout.size(sequence, to_the_end))
-        sequence.published = len(hits)
-        sequence.node = hits[-1].node if hits else self.sharing.root(sequence)
-        return tuple(sequence.blocks)
-
-    def fits(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
-        """Whether `admit` would succeed now, or when these had given up their blocks."""
-        lookup = self.sharing.find(sequence)
+    # -- waiting sequences --------------------------------------------------------------------------------------
+    def can_admit(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
+        """Return whether `admit` has the blocks that it needs now, or once the sequences `without` are preempted."""
+        lookup = self._sharing.find(sequence)
         if without:
-            alone = self.tables.alone(without)
+            alone = self._tables.alone(without)
             if not self._has_room(sequence, lookup, spare - len(alone)):
                 return False
-            # What the newcomer finds in the cache anyway brings it nothing.
+            # Blocks that the sequence finds in the cache are held afterwards: their preemption frees nothing for it.
             places = self._needed(sequence, lookup).places
             spare -= len(alone) - sum(place.block in alone for place in places)
         return self._has_room(sequence, lookup, spare)
 
-    def needs(self, sequence: Sequence) -> int:
-        """Blocks that its admission takes of those that are available."""
-        return self._taken(self._needed(sequence, self.sharing.find(sequence)))
+    def blocks_to_admit(self, sequence: Sequence) -> int:
+        """Return how many of the available blocks `admit` takes."""
+        return self._taken(self._needed(sequence, self._sharing.find(sequence)))
 
-    def cached_tokens(self, sequence: Sequence) -> int:
-        """Leading tokens of a waiting sequence that are cached now."""
-        return len(self.sharing.hits(self.sharing.find(sequence))) * self.block_size
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        """Return the leading tokens of a waiting sequence that are cached now."""
+        return len(self._sharing.hits(self._sharing.find(sequence))) * self.block_size
 
-    # -- sequences that run -------------------------------------------------------------------------------------
-    def resumes_at(self, sequence: Sequence) -> int:
-        """Most tokens that it need not compute again when it comes back, if all of them stay cached."""
+    def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> bool:
+        """Give a waiting sequence blocks for all its known tokens, cached ones first.
+
+        Sets `num_computed` to the tokens that are cached or come with the request. At least one token is left to
+        compute, since the next is sampled from it, and all tokens whose positions are to be scored.
+
+        Args:
+            sequence: A sequence without blocks.
+            spare: Blocks that must stay available.
+            to_the_end: Reserve blocks for all tokens that the sequence may ever have, so that it is never preempted.
+
+        Returns:
+            False, and no change, where blocks are missing or their content must be stored first; the store has begun
+            then.
+        """
+        lookup = self._sharing.find(sequence)
+        if self._swap.storing or not self._has_room(sequence, lookup, spare, to_the_end):
+            return False
+        hits, needed = self._sharing.hits(lookup), self._needed(sequence, lookup, to_the_end)
+        places = needed.places
+        offloaded = tuple(place for place in places if place.block is None)
+        if not self._swap.clears(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
+            return False
+        self._waits_no_longer(sequence)
+        if self._matcher is not None:
+            self._matcher.admit(sequence, [(place.block, place.host_block) for place in hits])
+        sequence.num_computed = max(len(hits) * self.block_size, self._layout.handed(sequence))
+        if self.has_state:  # before blocks are evicted, which may be those that it is beside
+            self._states.admit(sequence, lookup.chain.places, len(hits))
+        self._acquire(sequence, places, offloaded)
+        self._tables.begin(sequence, needed.found, needed.fresh, self._layout.size(sequence, to_the_end))
+        sequence.published = len(hits)
+        sequence.node = hits[-1].node if hits else self._sharing.root(sequence)
+        return True
+
+    def loading(self, sequence: Sequence) -> int:
+        """Return the id of the transfer in flight that loads more of a waiting sequence's prefix; 0: none."""
+        return 0 if self._loader is None else self._loader.loading(sequence)
+
+    def start_load(self, sequence: Sequence, spare: int, now: float, is_due: bool = True) -> int:
+        """Begin to load more of a waiting sequence's prefix from a tier or a peer, if that is worth it.
+
+        Args:
+            sequence: A sequence for which `loading` is 0.
+            spare: Blocks that must stay available.
+            now: Time in seconds.
+            is_due: Whether the sequence is next in its queue.
+
+        Returns:
+            The transfer's id; 0 where none began.
+        """
+        return 0 if self._loader is None else self._loader.start_load(sequence, spare, now, is_due)
+
+    def drain_loads(self, now: float) -> list[int]:
+        """Return the ids of the loads that have ended since the last call."""
+        return [] if self._loader is None else self._loader.drain_loads(now)
+
+    # -- sequences that leave -----------------------------------------------------------------------------------
+    def resumable_tokens(self, sequence: Sequence) -> int:
+        """Return the tokens that a running sequence need not compute again after a preemption, if all stay cached."""
         return sequence.num_computed if sequence.state is None else sequence.state.newest
 
-    def preempt(self, sequence: Sequence, keep: bool) -> None:
-        """The sequence gives up its blocks but will be back. Their content stays findable while nobody needs the
-        space, and with `keep` also afterwards, on the host: as much of it as it can go on behind."""
-        if keep:
-            most = min(sequence.published, self.resumes_at(sequence) // self.block_size)
+    def preempt(self, sequence: Sequence, swap: bool) -> None:
+        """Free the blocks of a sequence that will come back. Their content stays cached until the blocks are reused;
+        with `swap`, the part that the sequence can resume from moves to the host then."""
+        if swap:
+            most = min(sequence.published, self.resumable_tokens(sequence) // self.block_size)
             published = (block for table in sequence.block_tables for block in table[:most])
-            places = (self.prefix.at(block) for block in published if block in self.prefix)
-            sequence.offloaded = self.swap.want(places, sequence.number)
+            places = (self._prefix.at(block) for block in published if block in self._prefix)
+            sequence.offloaded = self._swap.want(places, sequence.number)
         self._release(sequence, comes_back=True)
 
-    def end(self, sequence: Sequence) -> None:
-        """The sequence will not be back."""
-        if self.handing is not None:
-            self.handing.ended(sequence)
+    def free(self, sequence: Sequence) -> None:
+        """Free all that an ended sequence holds, whether it ran or waited."""
+        if self._exporter is not None:
+            self._exporter.ended(sequence)
         self._waits_no_longer(sequence)
-        if self.sessions is not None:
-            self.sessions.end(sequence)
-        self.swap.give_up(sequence.offloaded, sequence.number, sequence.session)
+        if self._matcher is not None:
+            self._matcher.end(sequence)
+        self._swap.give_up(sequence.offloaded, sequence.number, sequence.session)
         sequence.offloaded = ()
         self._release(sequence)
 
     def forget_all(self) -> None:
-        """No content can be trusted any more (a step failed half-way)."""
-        self.swap.forget_all()
-        self.pool.evict_all()
-        self.prefix.clear()
-        self.states.slots.drop_all()
-        if self.writes is not None:
-            self.writes.forget_all()
+        """Drop all cached content, which a failed step may have left half-written."""
+        self._swap.forget_all()
+        self._pool.evict_all()
+        self._prefix.clear()
+        self._states.slots.drop_all()
+        if self._writes is not None:
+            self._writes.forget_all()
 
     # -- steps --------------------------------------------------------------------------------------------------
-    def begin_writes(self, step: int) -> None:
-        """Store what is to be kept in a tier, and hand over what peers are to have, with the plan of this step."""
-        self.swap.store_ahead()
-        if self.writes is not None:
-            self.writes.begin(step)
-        if self.handing is not None:
-            self.handing.begin()
+    def begin_step(self, step: int) -> None:
+        """Begin the plan of a step: ask for the transfers that store and export what earlier steps computed."""
+        self._swap.store_ahead()
+        if self._writes is not None:
+            self._writes.begin(step)
+        if self._exporter is not None:
+            self._exporter.begin()
+
+    def finish_plan(self) -> tuple[Transfer, ...]:
+        """Complete the plan under construction; return its transfers, stores before loads."""
+        self._states.publish_checkpoints()
+        return self._transfers.drain()
 
     def early_sends(self, chunks: Sequences[Chunk], running: Iterable[Sequence]) -> tuple[EarlySend, ...]:
-        """What of these chunks' blocks peers may have while they are computed."""
-        return () if self.handing is None else self.handing.computing(chunks, running, self.block_size)
+        """Return the blocks of these chunks that peers may read while the step computes them."""
+        return () if self._exporter is None else self._exporter.computing(chunks, running)
 
-    def committed(self, step: int) -> None:
-        """What plans up to this one were to compute is computed."""
-        if self.writes is not None:
-            self.writes.committed(step)
+    def chunk_computed(self, sequence: Sequence, end: int) -> None:
+        """Note that a running sequence has keys and values for its first `end` tokens."""
+        if self._exporter is not None:
+            self._exporter.computed(sequence, end)
 
-    def tier_counts(self) -> TierStats | None:
-        """None: there are no tiers."""
+    def commit_step(self, step: int) -> None:
+        """Note that all plans up to this step are computed."""
+        if self._writes is not None:
+            self._writes.committed(step)
+
+    # -- counts -------------------------------------------------------------------------------------------------
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks without content."""
+        return self._pool.free
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks that can be allocated: free and evictable ones."""
+        return self._pool.available
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether a store in flight frees device blocks when it ends."""
+        return self._swap.storing > 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a transfer is in flight, or about to begin, but for exports that a peer has still to fetch."""
+        waits = self._writes is not None and self._writes.waiting
+        return self._transfers.goes_on or waits or (self._exporter is not None and self._exporter.waiting)
+
+    @property
+    def transfer_ids_out(self) -> tuple[int, ...]:
+        """Ids of the transfers in flight."""
+        return tuple(self._transfers.out)
+
+    def stats(self, running: Sequences[Sequence]) -> KVCacheStats:
+        """Count blocks, of which these running sequences hold some."""
+        pool, swap, states = self._pool, self._swap, self._states
+        # A block that several hold is full: each holder but one counts its tokens too often.
+        moving = [block for transfer in self._transfers.out.values() for block in transfer.blocks]
+        extra_holders = sum(len(self.blocks_of(one)) for one in running) - pool.held
+        extra_holders += sum(pool.ref_count(block) == 1 for block in moving)
+        return KVCacheStats(
+            held_blocks=pool.held,
+            free_blocks=pool.free,
+            evictable_blocks=pool.evictable,
+            held_slots=pool.held * self.block_size,
+            used_slots=sum(map(self._tables.used_slots, running)) - extra_holders * self.block_size,
+            held_host_blocks=swap.host_blocks - swap.free,
+            swapped_sequences=swap.sequences,
+            used_checkpoints=states.slots.used,
+            checkpoint_hits=states.hits,
+            checkpoint_missed_tokens=states.missed_tokens,
+            tiers=self._tier_counts(),
+        )
+
+    def dump(self, blocks: bool) -> KVCacheDump:
+        """Return the state of the blocks: of each one, or (not `blocks`) their counts alone."""
+        pool, swap, out = self._pool, self._swap, self._transfers.out.values()
+        counts = pool.held, pool.free, swap.host_blocks - swap.free
+        if not blocks:
+            return KVCacheDump(*counts)
+        host: HostDump | None = None
+        if swap.host_blocks:
+            moving = tuple(block for one in out if one.place == HOST for block in one.remote_blocks)
+            host = HostDump(swap.host_blocks, swap.free_blocks(), swap.wanted_blocks(), moving)
+        moving = tuple(block for one in out for block in one.blocks)
+        return KVCacheDump(*counts, pool.ref_counts(), pool.evictable_blocks(), moving, host)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+    def _tier_counts(self) -> TierStats | None:
+        """Return None where there are no tiers."""
         if not self._tiers:
             return None
-        loads = LoaderCounts() if self.loader is None else self.loader.counts
-        writes = WriteCounts() if self.writes is None else self.writes.counts
+        loads = LoaderCounts() if self._loader is None else self._loader.counts
+        writes = WriteCounts() if self._writes is None else self._writes.counts
         of_loads = loads.asked, loads.brought, loads.failed, loads.declined
         return TierStats(*of_loads, writes.stored, writes.failed, writes.missed)
 
-    @property
-    def writes_wait(self) -> bool:
-        waits = self.writes is not None and self.writes.waiting
-        return waits or (self.handing is not None and self.handing.waiting)
-
-    # -- inside -------------------------------------------------------------------------------------------------
     def _dropped(self, node: int) -> None:
-        self.states.slots.drop(node)
-        if self.writes is not None:
-            self.writes.dropped(node)
+        self._states.slots.drop(node)
+        if self._writes is not None:
+            self._writes.dropped(node)
 
     def _waits_no_longer(self, sequence: Sequence) -> None:
-        self.sharing.forget(sequence)
-        if self.loader is not None:
-            self.loader.left(sequence)
+        self._sharing.forget(sequence)
+        if self._loader is not None:
+            self._loader.left(sequence)
 
     def _acquire(self, sequence: Sequence, places: list[CachedBlock], offloaded: tuple[CachedBlock, ...]) -> None:
         """It holds what it found; what of that is on the host is loaded into blocks of its own."""
         for place in places:
             if place.block is not None:
-                self.pool.acquire(place.block)
+                self._pool.acquire(place.block)
         if offloaded:
-            self.swap.hold(offloaded)
+            self._swap.hold(offloaded)
             sequence.timings.swapped_blocks += len(offloaded)
-            self.swap.load(offloaded, self.pool.allocate(len(offloaded)))
-        self.swap.give_up(sequence.offloaded, sequence.number, sequence.session)
+            self._swap.load(offloaded, self._pool.allocate(len(offloaded)))
+        self._swap.give_up(sequence.offloaded, sequence.number, sequence.session)
         sequence.offloaded = ()
         sequence.waiting_for_kv = {place.loading for place in places if place.loading}
 
     def _release(self, sequence: Sequence, comes_back: bool = False) -> None:
         if sequence.state is not None:
-            self.states.leave(sequence, comes_back)
-        self.tables.release(sequence)
+            self._states.leave(sequence, comes_back)
+        self._tables.release(sequence)
         sequence.published = 0
         sequence.node = None
         sequence.num_computed = 0
         sequence.waiting_for_kv = set()
 
     def _needed(self, sequence: Sequence, lookup: Lookup, to_the_end: bool = False) -> _Needed:
-        hits, size = self.sharing.hits(lookup), self.layout.size(sequence, to_the_end)
+        hits, size = self._sharing.hits(lookup), self._layout.size(sequence, to_the_end)
         if not self.has_windows:
             return _Needed([list(hits)], [size - len(hits)])
-        needed, computed = _Needed([], []), max(len(hits) * self.block_size, self.layout.handed(sequence))
+        needed, computed = _Needed([], []), max(len(hits) * self.block_size, self._layout.handed(sequence))
         for group in range(len(self._capacity.windows)):
-            first = self.layout.first(group, computed)
+            first = self._layout.first(group, computed)
             first = first if group else min(first, len(hits))  # what follows is chained to them
             found: list[CachedBlock | None] = [None] * first
             for place in hits[first:]:
-                found.append(self.prefix.beside(place.node, group) if group else place)
+                found.append(self._prefix.beside(place.node, group) if group else place)
             needed.found.append(found)
-            needed.fresh.append(max(0, self.layout.end(group, first, size) - len(found)))
+            needed.fresh.append(max(0, self._layout.end(group, first, size) - len(found)))
         return needed
 
     def _taken(self, needed: _Needed) -> int:
         """Blocks that are available, and would not be afterwards."""
         blocks = [place.block for place in needed.places]
-        return sum(needed.fresh) + blocks.count(None) + self.pool.count_evictable(blocks)
+        return sum(needed.fresh) + blocks.count(None) + self._pool.count_evictable(blocks)
 
     def _has_room(self, sequence: Sequence, lookup: Lookup, spare: int, to_the_end: bool = False) -> bool:
         """Whether `spare` blocks would stay available. Nothing but blocks that are given up, and a longer chain, makes
         more room: without these the answer is no as before, and the chain's blocks are not counted again."""
         length = len(lookup.chain.places)
-        since = self.pool.given_up - lookup.given_up
+        since = self._pool.given_up - lookup.given_up
         if length == lookup.length and not to_the_end and lookup.room + since < spare:
             return False
-        room = self.pool.available - self._taken(self._needed(sequence, lookup, to_the_end))
+        room = self._pool.available - self._taken(self._needed(sequence, lookup, to_the_end))
         if not (to_the_end or self.has_windows or self.has_state):  # what is found beside a chain comes and goes
-            lookup.room, lookup.given_up, lookup.length = room, self.pool.given_up, length
+            lookup.room, lookup.given_up, lookup.length = room, self._pool.given_up, length
         return room >= spare

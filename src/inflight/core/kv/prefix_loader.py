@@ -68,14 +68,24 @@ class PrefixLoader:
         self._ahead: dict[int, int] = {}  # blocks that were brought for those that still wait, by number
         self.counts = LoaderCounts()
 
-    def awaited(self, sequence: Sequence, spare: int, now: float, is_due: bool = True) -> int:
-        """The transfer_id that a waiting sequence is to stand apart for: more of its prefix is on its way, or begins to
-        be. 0: nothing is. spare: blocks that must stay available. is_due: its turn has come; else others are before
-        it."""
+    def loading(self, sequence: Sequence) -> int:
+        """Return the id of the transfer in flight that loads the last cached block of a waiting sequence; 0: none."""
+        places = self._sharing.find(sequence).chain.places
+        return places[-1].loading if places and places[-1].loading in self._out else 0
+
+    def start_load(self, sequence: Sequence, spare: int, now: float, is_due: bool = True) -> int:
+        """Begin to load the blocks that follow a waiting sequence's cached ones, if that is worth it.
+
+        Args:
+            sequence: A sequence for which `loading` is 0.
+            spare: Blocks that must stay available.
+            now: Time in seconds.
+            is_due: Whether the sequence is next in its queue.
+
+        Returns:
+            The transfer's id; 0 where none began.
+        """
         lookup = self._sharing.find(sequence)
-        last = lookup.chain.places[-1].loading if lookup.chain.places else 0
-        if last in self._out:
-            return last
         if lookup.fetched:
             return 0
         found = self._continuation(sequence, lookup)
@@ -92,8 +102,8 @@ class PrefixLoader:
         self._ahead.pop(sequence.number, None)
         self._told.pop(sequence.number, None)
 
-    def drain_ended(self, now: float) -> list[int]:
-        """transfer_ids that have ended since the last call."""
+    def drain_loads(self, now: float) -> list[int]:
+        """Return the ids of the loads that have ended since the last call."""
         ended, self._ended = self._ended, []
         for transfer_id, place, blocks, done in ended:
             began = self._out.pop(transfer_id)

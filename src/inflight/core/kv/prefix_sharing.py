@@ -81,14 +81,17 @@ class PrefixSharing:
                 length = states.longest(places, seen) if states is not None else seen
         return places if length == len(places) else places[:length]
 
-    def awaits_snapshot(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence should wait for the next plan, once: it could begin behind more of its tokens
-        then, since this one writes a snapshot behind them."""
-        lookup = self.find(sequence)
-        if lookup.waited or self._states is None:
+    def checkpoint_is_coming(self, sequence: Sequence) -> bool:
+        """Return whether the plan under construction writes a checkpoint from which a waiting sequence could begin with
+        fewer tokens to compute. False where the sequence has waited for one before (`wait_for_checkpoint`)."""
+        if self._states is None:
             return False
-        lookup.waited = self._states.is_coming(lookup.chain.places[len(self.hits(lookup)) :])
-        return lookup.waited
+        lookup = self.find(sequence)
+        return not lookup.waited and self._states.is_coming(lookup.chain.places[len(self.hits(lookup)) :])
+
+    def wait_for_checkpoint(self, sequence: Sequence) -> None:
+        """Note that a sequence waits for the next plan; it does so once."""
+        self.find(sequence).waited = True
 
     def forget(self, sequence: Sequence) -> None:
         """It waits no longer."""
@@ -120,8 +123,8 @@ class PrefixSharing:
             if not self._among_requests:
                 self._private.setdefault(self.root(sequence), []).extend(nodes)
 
-    def forget_request(self, sample: Sequence) -> None:
-        """The last sample of a request has ended: without prefix caching nobody else can find what it computed."""
+    def free_request(self, sample: Sequence) -> None:
+        """End a request with its last sample: without prefix caching, its cached blocks are dropped."""
         for node in self._private.pop(self.root(sample), ()):
             place = self._prefix.block_of(node)
             if place is None:

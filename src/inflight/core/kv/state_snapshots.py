@@ -47,8 +47,8 @@ class StateSnapshots:
         if slot is not None:
             self.slots.acquire(slot)
 
-    def begin(self, sequence: Sequence) -> int:
-        """The plan under construction tells of its row; returns the slot that this begins from, or -1."""
+    def begin_from_checkpoint(self, sequence: Sequence) -> int:
+        """Return the slot that a sequence's row begins from in the plan under construction; -1: none."""
         state = _progress(sequence)
         slot, state.begins_from = state.begins_from, -1
         self.missed_tokens += max(0, state.branch - sequence.num_computed)
@@ -57,8 +57,8 @@ class StateSnapshots:
             self._beginning.append(slot)
         return slot
 
-    def take(self, sequence: Sequence, end: int) -> Snapshots:
-        """Those that the sequence's next chunk, up to `end`, takes: `Chunk.snapshots`."""
+    def take_checkpoints(self, sequence: Sequence, end: int) -> Snapshots:
+        """Take slots for the checkpoints of a sequence's next chunk, which ends at `end`; return `Chunk.snapshots`."""
         state, start, known = _progress(sequence), sequence.num_computed, sequence.num_tokens
         if start >= (known - 1) // self._size * self._size:
             at = self._spacing.decoded(state.newest, len(sequence.prompt), start, end, self._size)
@@ -87,8 +87,8 @@ class StateSnapshots:
         if unnamed and unnamed[0][0] == position:
             self.slots.name(unnamed.pop(0)[1], node)
 
-    def settle(self) -> None:
-        """The plan under construction is complete."""
+    def publish_checkpoints(self) -> None:
+        """Make the checkpoints of the plan under construction findable for the next one."""
         for slot in self._beginning:
             self.slots.release(slot)
         self._beginning.clear()

@@ -70,7 +70,7 @@ class Transfers:
         when they have it."""
         return any(one.kind != "send" for one in self.out.values())
 
-    def end(self, transfer_id: int, done: bool) -> None:
+    def end_transfer(self, transfer_id: int, done: bool) -> None:
         """The executor has told of it; done: it did not fail."""
         transfer = self.out.pop(transfer_id)
         self._ended.pop(transfer_id)(done)

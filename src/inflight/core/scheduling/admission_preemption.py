@@ -63,7 +63,7 @@ class AdmissionPreemption:
     def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
         """The first of these, as many as must give way for the head to join; none, if even all would not help, or while
         blocks are being stored that may be enough."""
-        if not victims or self._memory.swap.storing or not self._could_admit(head, lane, shape, victims):
+        if not victims or self._memory.is_storing or not self._could_admit(head, lane, shape, victims):
             return []
 
         def is_enough(count: int) -> bool:
@@ -90,7 +90,7 @@ class AdmissionPreemption:
         """Whether there are a row and blocks for it; at best, if some of those that run did not."""
         if not self._running.has_row(lane, shape, without):
             return False
-        return self._memory.fits(head, self._running.spare_for(lane, len(without)), without)
+        return self._memory.can_admit(head, self._running.spare_for(lane, len(without)), without)
 
     def _preemptible_for(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
         """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from inflight.core.kv.manager import KVCacheManager
+from inflight.core.kv.manager import HostDump, KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import FolderStats
-from inflight.core.types.plan import HOST
 from inflight.core.types.request import Request
 from inflight.records.timings import ADAPTER, KV, Timings
 
@@ -60,16 +59,6 @@ class LaneCensus(NamedTuple):
     reads_priority: bool = False
 
 
-class HostCensus(NamedTuple):
-    """Blocks on the host. free: which hold nothing. wanted: with what preempted sequences come back for, and these.
-    moving: that are being copied to or from. The others are kept while nobody needs their room."""
-
-    num_blocks: int
-    free: tuple[int, ...]
-    wanted: tuple[tuple[int, tuple[int, ...]], ...]
-    moving: tuple[int, ...]
-
-
 class Census(NamedTuple):
     """next_number: of the sequence that comes next. held, free: blocks; the others are evictable, which is: nobody
     holds them, and their content can be found. ref_counts: holders of each block, evictable: which these are, moving:
@@ -85,7 +74,7 @@ class Census(NamedTuple):
     ref_counts: tuple[int, ...] = ()
     evictable: tuple[int, ...] = ()
     moving: tuple[int, ...] = ()
-    host: HostCensus | None = None
+    host: HostDump | None = None
     folder: FolderStats | None = None
 
 
@@ -93,30 +82,24 @@ def take_census(
     next_number: int, memory: KVCacheManager, lanes: Lanes, running: Running, whole: bool, blocks: bool
 ) -> Census:
     """whole: name all that wait. blocks: tell whose each is."""
-    pool, swap = memory.pool, memory.swap
+    kv = memory.dump(blocks)
     return Census(
         next_number,
         tuple(_running(one, memory, blocks) for one in running.sequences if one.row is not None),
         tuple(_lane(lane, whole) for lane in lanes.all()),
-        pool.held,
-        pool.free,
-        swap.host_blocks - swap.free,
-        pool.ref_counts() if blocks else (),
-        pool.evictable_blocks() if blocks else (),
-        tuple(block for one in memory.transfers.out.values() for block in one.blocks) if blocks else (),
-        _host(memory) if blocks and swap.host_blocks else None,
+        kv.held,
+        kv.free,
+        kv.held_host,
+        kv.ref_counts,
+        kv.evictable,
+        kv.moving,
+        kv.host,
     )
-
-
-def _host(memory: KVCacheManager) -> HostCensus:
-    swap, out = memory.swap, memory.transfers.out.values()
-    moving = tuple(block for one in out if one.place == HOST for block in one.remote_blocks)
-    return HostCensus(swap.host_blocks, swap.free_blocks(), swap.wanted_blocks(), moving)
 
 
 def _running(one: Sequence, memory: KVCacheManager, with_blocks: bool) -> RunningSequence:
     assert one.row is not None, "it runs"
-    blocks = tuple(memory.tables.held(one)) if with_blocks else ()
+    blocks = tuple(memory.blocks_of(one)) if with_blocks else ()
     return RunningSequence(
         one.number, one.request, one.row, one.num_tokens, one.num_computed, one.recompute_until, blocks
     )

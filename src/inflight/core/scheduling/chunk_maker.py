@@ -30,13 +30,13 @@ class ChunkMaker:
         sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         pool = start + length == prompt_tokens and sequence.request.pooling is not None
-        snapshots = self._memory.states.take(sequence, start + length) if self._has_state else ()
+        snapshots = self._memory.take_checkpoints(sequence, start + length) if self._has_state else ()
         chunk = Chunk(
             sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool, snapshots=snapshots
         )
         draft.add(chunk)
         if self._has_windows:
-            draft.tell_blocks(*self._memory.tables.tell(sequence))
+            draft.tell_blocks(*self._memory.new_blocks(sequence))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start
@@ -44,7 +44,7 @@ class ChunkMaker:
             self.recomputed_tokens += again
         sequence.num_pending += sample
         sequence.in_flight += 1
-        self._memory.sharing.publish(sequence)
+        self._memory.publish(sequence)
         lane = self._lanes.of(sequence)
         lane.served(length)
         lane.deficit.take(length, sequence.protected)
@@ -65,7 +65,9 @@ class ChunkMaker:
             self.prefix_queries += sequence.num_tokens
             self.prefix_hits += sequence.num_computed
         new = _new_row(sequence, self._slot_of(sequence))
-        draft.new_rows.append(replace(new, snapshot=self._memory.states.begin(sequence)) if self._has_state else new)
+        draft.new_rows.append(
+            replace(new, snapshot=self._memory.begin_from_checkpoint(sequence)) if self._has_state else new
+        )
         return tuple(sequence.blocks)
 
     def _slot_of(self, sequence: Sequence) -> int:

@@ -86,12 +86,12 @@ class DraftPlanner:
         return min(budget, tokens - draft.shape.token_budget + draft.budget)
 
     def _take(self, draft: StepDraft, index: int, sequence: Sequence, count: int, token_ids: tuple[int, ...]) -> None:
-        new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + count)
+        new_blocks = self._memory.allocate(sequence, sequence.num_computed + count)
         if new_blocks is None:  # the content of one is stored first, and that has begun
             return
         others: tuple[tuple[int, ...], ...] = ()
         if self._memory.has_windows:
-            new_blocks, others = self._memory.tables.tell(sequence)
+            new_blocks, others = self._memory.new_blocks(sequence)
         draft.add_drafts(index, count, token_ids, new_blocks, others)
         sequence.draft(count)
         lane = self._lanes.of(sequence)
@@ -105,7 +105,7 @@ class DraftPlanner:
         left = reserved.get(sequence.request.lane)
         if left is None or sequence.preempt_pending or sequence.slow_to_draw:
             return 0
-        pool, next_ones = self._memory.pool, len(sequence.block_tables)  # a block of each group
-        spare = max(pool.free - left, min(next_ones, pool.available - left))
-        held = self._memory.tables.room(sequence, max(0, spare))
+        memory, next_ones = self._memory, len(sequence.block_tables)  # a block of each group
+        spare = max(memory.num_free_blocks - left, min(next_ones, memory.num_available_blocks - left))
+        held = memory.draft_room(sequence, max(0, spare))
         return min(held - sequence.num_computed, sequence.max_output_tokens - len(sequence.output) - 1)

@@ -84,7 +84,7 @@ class LivingRequests:
             self._drafts.finished(SequenceView(sequence))
         lane.queue.remove(sequence)
         if sequence.row is None:
-            self._memory.end(sequence)  # a preempted one may have content on the host
+            self._memory.free(sequence)  # a preempted one may have content on the host
         elif not sequence.in_flight:
             self._step_builder.ended(sequence)
 
@@ -95,7 +95,7 @@ class LivingRequests:
             return []
         del self._samples[request.request_id]
         self._admission.on_finished(request)
-        self._memory.sharing.forget_request(samples[0])
+        self._memory.free_request(samples[0])
         if request.adapter is not None:
             self._adapters.release(request.request_id, request.adapter)
         return [_terminal_event(samples)]

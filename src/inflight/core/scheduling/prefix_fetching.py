@@ -7,7 +7,7 @@ comes. Whoever stands apart holds no row and no block, and nobody behind it wait
 
 from __future__ import annotations
 
-from inflight.core.kv.prefix_loader import PrefixLoader
+from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
@@ -15,8 +15,8 @@ from inflight.records.timings import KV
 
 
 class PrefixFetching:
-    def __init__(self, loader: PrefixLoader, lanes: Lanes, running: Running):
-        self._loader, self._lanes, self._running = loader, lanes, running
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running):
+        self._memory, self._lanes, self._running = memory, lanes, running
         self._newcomers: list[Sequence] = []
         self._apart: dict[int, list[Sequence]] = {}  # by transfer_id
 
@@ -26,7 +26,7 @@ class PrefixFetching:
 
     def rejoin(self, now: float) -> None:
         """Whoever waited for a transfer that has ended joins its queue: before anybody looks how many wait there."""
-        for transfer_id in self._loader.drain_ended(now):
+        for transfer_id in self._memory.drain_loads(now):
             for sequence in self._apart.pop(transfer_id, ()):
                 lane = self._lanes.of(sequence)
                 if lane.queue.lacks(sequence) == KV:
@@ -44,7 +44,9 @@ class PrefixFetching:
     def fetches(self, sequence: Sequence, lane: Lane, now: float, is_due: bool = True) -> bool:
         """Whether a waiting sequence stands apart from now on, since more of its prefix is brought. is_due: its turn
         has come."""
-        transfer_id = self._loader.awaited(sequence, self._running.spare_for(lane), now, is_due)
+        transfer_id = self._memory.loading(sequence)
+        if not transfer_id:
+            transfer_id = self._memory.start_load(sequence, self._running.spare_for(lane), now, is_due)
         if not transfer_id:
             return False
         sequence.timings.stand_apart(now, lane.clock)

@@ -33,7 +33,7 @@ class Running:
         self._preemption = preemption
         self._rows = Rows(max_rows)
         self._sorted = 0  # leading sequences that stand in order, where one lane runs and its ranks are steady
-        self._watermark = math.ceil(watermark * memory.pool.num_blocks)
+        self._watermark = math.ceil(watermark * memory.num_blocks)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -74,7 +74,7 @@ class Running:
         """Entries of their tables; a shared block counts for everyone who holds it."""
         held: Counter[str] = Counter()
         for one in self.sequences:
-            held[one.request.lane] += len(self._memory.tables.held(one))
+            held[one.request.lane] += len(self._memory.blocks_of(one))
         return held
 
     def sort(self, now: float) -> None:
@@ -114,7 +114,7 @@ class Running:
     def leave(self, sequence: Sequence) -> None:
         """An ended sequence gives up what it holds."""
         self._give_up_row(sequence)
-        self._memory.end(sequence)
+        self._memory.free(sequence)
 
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
@@ -165,11 +165,13 @@ class Running:
         ranked waits for those in flight to end, instead of giving way to nobody.
         """
         while True:
-            new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + length)
+            new_blocks = self._memory.allocate(sequence, sequence.num_computed + length)
             if new_blocks is not None:
                 return new_blocks
-            victims = self._victims_for(sequence, self._memory.tables.lacking(sequence, sequence.num_computed + length))
-            if not victims or len(self.sequences) == 1 or self._memory.swap.storing:
+            victims = self._victims_for(
+                sequence, self._memory.num_missing_blocks(sequence, sequence.num_computed + length)
+            )
+            if not victims or len(self.sequences) == 1 or self._memory.is_storing:
                 # Alone it is in flight, at depth 2; `commit` ends what has outgrown all memory. What is being stored
                 # gives up its blocks when that is done.
                 return None
@@ -193,12 +195,12 @@ class Running:
         if sequence.protected:
             others = [one for one in others if self._lanes.of(one).settings.background]
         behind = list(takewhile(lambda one: one is not sequence, reversed(others)))
-        victims = self._memory.tables.fewest(behind, blocks)
+        victims = self._memory.fewest_victims(behind, blocks)
         return victims or ([sequence] if len(behind) < len(others) else [])
 
     def _is_kept(self, victim: Sequence) -> bool:
         """Whether the victim's blocks are to be kept on the host: as far as it can go on behind them."""
-        tokens, blocks = self._memory.resumes_at(victim), len(self._memory.tables.held(victim))
+        tokens, blocks = self._memory.resumable_tokens(victim), len(self._memory.blocks_of(victim))
         if tokens < victim.num_computed:
             blocks = min(blocks, tokens // self._memory.block_size * len(victim.block_tables))
         return tokens > 0 and self._preemption.keeps(tokens, blocks)

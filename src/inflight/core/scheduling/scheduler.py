@@ -120,9 +120,9 @@ class Scheduler:
         self._memory = KVCacheManager(capacity, *how)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
-            settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
+            settings, capacity.max_rows, token_budget, self._memory.num_cached_tokens, self._latency, lane_floor
         )
-        seconds, shortage = self._seconds_until_served, self._memory.layout.shortage
+        seconds, shortage = self._seconds_until_served, self._memory.shortage
         self._validator = RequestValidator(capacity, self._lanes, end_token_ids, seconds, shortage)
         self._sample_maker = SampleMaker(self._validator, self._predictor, end_token_ids, stop_text)
         self._predictions = PredictionTally()
@@ -135,7 +135,7 @@ class Scheduler:
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
         # Recurrent state cannot be taken back, where an answer ends among its drafts.
         self._drafts = None if self._capacity.state_snapshots else ForcedDrafts(self._latency, self._speculation)
-        self._adapters = AdapterSlots(self._capacity.adapter_slots, self._memory.transfers.new_transfer_id)
+        self._adapters = AdapterSlots(self._capacity.adapter_slots, self._memory.new_transfer_id)
         self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._adapters, self._drafts)
         self._requests = LivingRequests(
             self._memory,
@@ -242,7 +242,7 @@ class Scheduler:
         for chunk in plan.chunks:
             events += self._settle(chunk, now)
         if result.error is None:
-            self._memory.committed(plan.step if self._planned else self._next_step)
+            self._memory.commit_step(plan.step if self._planned else self._next_step)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
@@ -283,21 +283,21 @@ class Scheduler:
             elif one.transfer_id < 0:
                 self._running.transferred(one.transfer_id, True, now)
             else:
-                self._memory.transfers.end(one.transfer_id, one.error is None)
+                self._memory.end_transfer(one.transfer_id, one.error is None)
                 self._running.transferred(one.transfer_id, one.error is None, now)
         return events
 
     @property
     def transfers_out(self) -> tuple[int, ...]:
         """Their transfer_ids, those of adapters' loads, and those that draws wait for."""
-        return (*self._memory.transfers.out, *self._adapters.in_flight, *self._running.masks_out)
+        return (*self._memory.transfer_ids_out, *self._adapters.in_flight, *self._running.masks_out)
 
     def recover(self, error: str, now: float) -> list[Event]:
         """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,
         blocks and queues begin anew. What was learnt stays. No transfer may be under way any more."""
         events = self._output_buffer.release(now)
         events += self._requests.break_off(error, now)
-        self._memory.begin_anew()
+        self._memory.reset()
         self._lanes.clear()
         self._begin()
         self._running.free_again(range(self._capacity.max_rows))
@@ -316,8 +316,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and no transfer is out, or is to begin, but what is held for others."""
-        goes_on = self._memory.transfers.goes_on or self._adapters.in_flight or self._memory.writes_wait
-        return not self._requests and not self._planned and not goes_on
+        return not (self._requests or self._planned or self._memory.is_busy or self._adapters.in_flight)
 
     @property
     def has_requests(self) -> bool:

@@ -109,21 +109,18 @@ def take_snapshot(
     speculation: SpeculationStats | None,
 ) -> Snapshot:
     """step: the next plan's number."""
-    pool, swap, states, sequences = memory.pool, memory.swap, memory.states, running.sequences
-    # A block that several hold is full: each holder but one counts its tokens too often.
-    in_transfer = [block for transfer in memory.transfers.out.values() for block in transfer.blocks]
-    extra_holders = sum(len(memory.tables.held(one)) for one in sequences) - pool.held
-    extra_holders += sum(pool.ref_count(block) == 1 for block in in_transfer)
+    sequences = running.sequences
+    kv = memory.stats(sequences)
     return Snapshot(
         step=step,
         waiting=len(lanes),
         running=len(sequences),
-        held_blocks=pool.held,
-        free_blocks=pool.free,
-        idle_blocks=pool.evictable,
+        held_blocks=kv.held_blocks,
+        free_blocks=kv.free_blocks,
+        idle_blocks=kv.evictable_blocks,
         preemptions=running.preemptions,
-        held_slots=pool.held * memory.block_size,
-        used_slots=sum(map(memory.tables.used_slots, sequences)) - extra_holders * memory.block_size,
+        held_slots=kv.held_slots,
+        used_slots=kv.used_slots,
         lanes=tuple(
             LaneCounts(
                 lane.settings.name,
@@ -135,19 +132,19 @@ def take_snapshot(
             )
             for lane in lanes.all()
         ),
-        held_host_blocks=swap.host_blocks - swap.free,
-        swapped_sequences=swap.sequences,
+        held_host_blocks=kv.held_host_blocks,
+        swapped_sequences=kv.swapped_sequences,
         swap_preemptions=running.swap_preemptions,
         recomputed_tokens=step_builder.chunks.recomputed_tokens,
         prefix_queries=step_builder.chunks.prefix_queries,
         prefix_hits=step_builder.chunks.prefix_hits,
         predictions=predictions,
-        used_state_snapshots=states.slots.used,
-        state_hits=states.hits,
-        state_missed_tokens=states.missed_tokens,
+        used_state_snapshots=kv.used_checkpoints,
+        state_hits=kv.checkpoint_hits,
+        state_missed_tokens=kv.checkpoint_missed_tokens,
         speculation=speculation,
         adapters=_adapters(step_builder.adapters),
-        tiers=memory.tier_counts(),
+        tiers=kv.tiers,
     )
 
 

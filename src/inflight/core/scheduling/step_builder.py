@@ -49,7 +49,7 @@ class StepBuilder:
         self.chunks = ChunkMaker(memory, lanes, adapters)
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
-        self._fetching = None if memory.loader is None else PrefixFetching(memory.loader, lanes, running)
+        self._fetching = PrefixFetching(memory, lanes, running) if memory.has_sources else None
         self._admission_preemption = AdmissionPreemption(memory, lanes, running, self._fetching)
         self._wait_reasons = WaitReasons(lanes, running)
         self._drafts = None if speculation is None else DraftPlanner(speculation, memory, lanes, running)
@@ -81,7 +81,7 @@ class StepBuilder:
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
         self.running.sort(now)
-        self._memory.begin_writes(step)
+        self._memory.begin_step(step)
         self.begin_fetching(now)
         held = () if drafts is None else drafts.begin_step(step, ahead)
         self._find_uncomputed(draft, held)
@@ -96,8 +96,7 @@ class StepBuilder:
             self._serve_together(draft, now)
         if drafts is not None:
             drafts.add(draft, now)
-        self._memory.states.settle()
-        transfers, loads = self._memory.transfers.drain(), self.adapters.take_loads()
+        transfers, loads = self._memory.finish_plan(), self.adapters.take_loads()
         if not draft.chunks and not transfers and not loads:
             return None
         self._lanes.add_min_share(sum(chunk.length for chunk in draft.chunks))
@@ -130,7 +129,7 @@ class StepBuilder:
         """Everybody's windows slide on. Prompts whose windows gained too little by that, since others hold the same
         blocks, take what they lack before those that rank behind them have their tokens."""
         for one in self.running.sequences:
-            self._memory.tables.slide(one)
+            self._memory.slide_windows(one)
         left = draft.budget - len(draft.decodes)
         for one in draft.prompts:
             length = min(one.num_uncomputed, left)
@@ -142,7 +141,7 @@ class StepBuilder:
         """What runs stays of its kind, whatever the strategy says meanwhile (another one may have taken over): a batch
         that runs to completion goes on by itself; and before one can begin, the others come to their ends. Where texts
         are whole, so are prompts."""
-        if self._memory.whole_texts:
+        if self._memory.encoder_only:
             shape = replace(shape, whole_prompts=True, early_end=0)
         if not self.running or shape.run_to_completion == self.run_to_completion:
             return shape
@@ -325,7 +324,8 @@ class StepBuilder:
         if not self.running.has_row(lane, shape) and not self._can_preempt_background(lane):
             return "rows" if lane.queue.ready else OTHER  # before anybody is ranked, or looked up in the cache
         for sequence in lane.queue.in_order(now):
-            if self._has_state and self._memory.sharing.awaits_snapshot(sequence):
+            if self._has_state and self._memory.checkpoint_is_coming(sequence):
+                self._memory.wait_for_checkpoint(sequence)
                 return OTHER  # the step under way, behind which it has less to compute
             has_row = self.running.has_row(lane, shape)
             if self._fetching is not None and not self._admission_preemption.gave_way_to(sequence):

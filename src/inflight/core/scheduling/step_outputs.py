@@ -33,7 +33,7 @@ class StepOutputs:
         self._requests = requests
         self._running = running
         self._memory = memory
-        self._max_sequence_tokens = memory.layout.max_sequence_tokens
+        self._max_sequence_tokens = memory.max_tokens
         self._lanes = lanes
         self._drafts = drafts
         self._admission = admission
@@ -42,13 +42,12 @@ class StepOutputs:
     def hand_over(self, plan: BatchPlan, planned: dict[int, Sequence]) -> None:
         """Prompts' blocks that a plan has computed, to other engines, before anybody gives them up. planned: sequences
         with a chunk in flight, by number."""
-        handing, block_size = self._memory.handing, self._memory.block_size
-        if handing is None:
+        if not self._memory.has_exporter:
             return
         for chunk in plan.chunks:
             sequence = planned[chunk.sequence_id]
             if sequence.finish is None and not sequence.recomputes:
-                handing.computed(sequence, chunk.start + chunk.length, block_size)
+                self._memory.chunk_computed(sequence, chunk.start + chunk.length)
 
     def take_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
         """Handle prompt log-probabilities or an embedding."""
@@ -134,13 +133,13 @@ class StepOutputs:
             if self._drafts is not None:
                 self._drafts.began(SequenceView(sequence))
         sequence.timings.token(now)
-        self._memory.sharing.publish(sequence)
+        self._memory.publish(sequence)
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
         if sequence.num_tokens <= self._max_sequence_tokens:
             return None
-        shortage = self._memory.layout.shortage(sequence.num_tokens)
+        shortage = self._memory.shortage(sequence.num_tokens)
         return Finish(
             "length",
             detail=f"After {counted(len(sequence.output), 'output token')} the sequence {shortage}; raise --kv-memory "
