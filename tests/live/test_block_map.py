@@ -45,5 +45,5 @@ def test_a_folder_is_cells_for_its_room() -> None:
     assert part is not None and part.map == [EVICTABLE, 4, OTHERS, 2, FREE, 4]
     assert (part.blocks, part.kept, part.others) == (10, 4, 2)
     assert folder_tier(replace(stats, block_bytes=0)) is None
-    large = folder_tier(replace(stats, most_bytes=100 * 3 * MOST_TIER_CELLS))
+    large = folder_tier(replace(stats, max_bytes=100 * 3 * MOST_TIER_CELLS))
     assert large is not None and large.per_cell == 3 and sum(large.map[1::2]) <= MOST_TIER_CELLS + 2

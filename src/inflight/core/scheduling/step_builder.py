@@ -178,7 +178,7 @@ class StepBuilder:
                 elif most is None or lane.running < most:
                     head = next(lane.queue.in_order(now), None)
                     if head is not None:
-                        deficit.reserve(rows=1, blocks=self._memory.needs(head))
+                        deficit.reserve(rows=1, blocks=self._memory.blocks_to_admit(head))
                         wants_chunk = True
             tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
             tokens += max(CHUNK, int(deficit.tokens)) if wants_chunk else 0
