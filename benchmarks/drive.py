@@ -174,7 +174,7 @@ def drive(
 
     entries = tuple(Entry(one.arrival, len(one.prompt_token_ids), one.forced_output_tokens or 0) for one in offered)
     start = loop.clock.now()
-    driver = Driver(loop, Workload(entries, "a benchmark's"), request, stepped=stepped, ended=ended)
+    driver = Driver(loop, Workload(entries, "a benchmark's"), request, on_step=stepped, on_end=ended)
     driver.run(None if len(awaited) == len(offered) else lambda: not awaited)
     return Run(outcomes, loop.clock.now() - start - offered[0].arrival)
 

@@ -22,7 +22,7 @@ from benchmarks.results import table
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.session_eviction import SessionEviction
 from inflight.core.kv.sessions import SessionTable
-from inflight.workload.traces.detect import load
+from inflight.workload.traces import load
 
 SHARES = (1 / 6, 1 / 4, 1 / 2)
 NEVER = 2**62

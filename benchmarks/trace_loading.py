@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.comparison import log_line, options, publish, spread
 from benchmarks.results import table
 from inflight.workload.lengths import Lognormal
-from inflight.workload.traces.detect import load
+from inflight.workload.traces import load
 
 Row = Callable[[int, int, int], str]  # number, prompt tokens, output tokens → line
 _START = datetime(2024, 5, 10, tzinfo=UTC)

@@ -12,7 +12,7 @@ from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import AtOnce, Constant, Gamma, Poisson, Ramp
 from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed, Uniform
-from inflight.workload.traces.detect import load
+from inflight.workload.traces import load
 from inflight.workload.workload import Pacer
 
 ONE = TrafficClass(name="", share=1.0, input=Fixed(100), output=Fixed(20))

@@ -25,7 +25,7 @@ from inflight.records.result import (
     read_result,
 )
 from inflight.report.results import read_results
-from inflight.workload.traces.detect import load
+from inflight.workload.traces import load
 from inflight.workload.workload import Entry, Workload
 
 from .scripted import FakeSend

@@ -39,21 +39,21 @@ def test_tokens_are_the_same_every_time_and_others_with_another_seed() -> None:
 
 
 def test_tokens_lie_above_the_floor_and_are_none_to_avoid() -> None:
-    contents = Contents([entry(20_000)], vocab_size=40, floor=10, avoid=(12, 13, 39))
+    contents = Contents([entry(20_000)], vocab_size=40, min_id=10, avoid=(12, 13, 39))
     found = contents.prompt(0)
     assert set(found) == set(range(10, 39)) - {12, 13}
     assert all(500 < found.count(token) < 1000 for token in set(found))
 
 
 def test_a_large_vocabulary_is_used_up_to_its_end() -> None:
-    found = Contents([entry(50_000)], vocab_size=150_000, floor=100).prompt(0)
+    found = Contents([entry(50_000)], vocab_size=150_000, min_id=100).prompt(0)
     assert min(found) >= 100 and max(found) > 149_900 and max(found) < 150_000
     assert sum(found) / len(found) == pytest.approx(75_000, rel=0.02)
 
 
 def test_a_vocabulary_with_nothing_left_is_refused() -> None:
     with pytest.raises(WorkloadError, match="vocabulary of 10 tokens"):
-        Contents([], vocab_size=10, floor=10)
+        Contents([], vocab_size=10, min_id=10)
 
 
 def test_prompts_that_are_given_are_taken() -> None:
@@ -65,12 +65,12 @@ def test_prompts_that_are_given_are_taken() -> None:
 
 
 def test_where_only_lengths_count_texts_and_strange_ids_are_stood_in_for() -> None:
-    told = [
+    short = [
         Entry(0.0, 9, 1, prompt="the same beginning, then one end"),
         Entry(0.0, 6, 1, prompt="the same beginning, or"),
     ]
     added = Entry(0.0, 20, 5, prompt="more", after=0)
-    contents = Contents([*told, added, Entry(0.0, 2, 1, prompt=(7, 130))], 100, floor=1, stand_in=True)
+    contents = Contents([*short, added, Entry(0.0, 2, 1, prompt=(7, 130))], 100, min_id=1, stand_in=True)
     first, second, later, strange = (contents.prompt(index) for index in range(4))
     assert (len(first), len(second), len(later)) == (9, 6, 10)
     assert first[:4] == second[:4] and first[5:] != second[5:]
@@ -114,7 +114,7 @@ def test_a_turn_of_a_trace_adds_a_token_at_least() -> None:
 def test_with_one_byte_a_token_the_same_is_still_the_same() -> None:
     """Fast prompts of few different ids: equal where they were equal, below 256, and within the vocabulary."""
     entries = [Entry(0.0, 40, 1, prefix=(5,), block_size=16) for _ in range(2)]
-    one, other = (Contents(entries, 32_000, floor=1, width=1).prompt(index) for index in (0, 1))
+    one, other = (Contents(entries, 32_000, min_id=1, width=1).prompt(index) for index in (0, 1))
     assert one[:16] == other[:16] and one[16:] != other[16:]
     assert len(one) == 40 and min(one) >= 1 and max(one) < 256
     assert max(Contents(entries, 100, width=1).prompt(0)) < 100

@@ -84,7 +84,7 @@ def test_refused_requests_are_seen_and_give_their_place_back() -> None:
     assert served.outcome == "completed"
 
 
-def test_a_run_that_is_stopped_tells_what_it_has() -> None:
+def test_a_stopped_run_returns_what_it_has() -> None:
     entries = (Entry(0.0, 2, 1), Entry(0.0, 2, 50), Entry(100.0, 2, 1))
     looks = itertools.count()
     done, cut, never = driver(Workload(entries, "test")).run(lambda: next(looks) >= 4)

@@ -71,7 +71,7 @@ def test_what_is_read_writes_itself_as_it_was_read(text: str) -> None:
     ["", "x", "1.5", "uniform:3", "uniform:3-x", "lognormal:40", "lognormal:1:2:3:4", "histogram:", "histogram:a=b"],
 )
 def test_unknown_forms_are_answered_with_those_that_are_known(text: str) -> None:
-    with pytest.raises(WorkloadError, match=r"uniform:LEAST-MOST.*lognormal:P50:P99.*histogram:FILE"):
+    with pytest.raises(WorkloadError, match=r"uniform:MIN-MAX.*lognormal:P50:P99.*histogram:FILE"):
         parse_lengths(text)
 
 

@@ -1,4 +1,4 @@
-"""Who is due: open loop, closed loop, both, conversations; and whatever else, each exactly once and in time."""
+"""Entries that are due: open loop, closed loop, both, conversations; each exactly once and in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def workload(*arrivals: float, concurrency: int | None = None, closed: bool = Fa
     return Workload(tuple(Entry(time, 1, 1) for time in arrivals), "test", concurrency, closed)
 
 
-def test_an_open_loop_waits_for_nobody() -> None:
+def test_an_open_loop_waits_for_no_answer() -> None:
     pacer = Pacer(workload(0.0, 1.0, 1.0, 5.0))
     assert pacer.next_due() == 0.0 and pacer.due(0.0) == [(0, 0.0)]
     assert pacer.due(0.5) == [] and pacer.next_due() == 1.0
@@ -31,7 +31,7 @@ def test_a_closed_loop_counts_from_when_a_place_was_free() -> None:
     pacer.ended(1, 3.0)
     pacer.ended(0, 4.0)
     assert pacer.next_due() == 0.0
-    assert pacer.due(6.0) == [(2, 3.0), (3, 4.0)]  # whoever sent late is charged with it
+    assert pacer.due(6.0) == [(2, 3.0), (3, 4.0)]  # a late send counts as latency
 
 
 def test_a_bound_on_concurrency_does_not_move_the_times_of_an_open_loop() -> None:
@@ -56,7 +56,7 @@ def test_a_turn_waits_for_the_answer_before_it_and_for_thought() -> None:
     assert pacer.due(40.0) == [(2, 30.0)]  # not before its own time
 
 
-def test_a_place_is_free_while_somebody_thinks() -> None:
+def test_a_slot_is_free_during_think_time() -> None:
     turns = (Entry(0.0, 1, 1), Entry(0.0, 1, 1, after=0, think_s=10.0), Entry(0.0, 1, 1))
     pacer = Pacer(Workload(turns, "test", concurrency=1, closed=True))
     assert pacer.due(0.0) == [(0, 0.0)]
@@ -82,16 +82,16 @@ def paced(draw: st.DrawFn) -> tuple[Workload, list[float]]:
 
 
 @given(paced(), st.floats(0, 2))
-def test_each_is_told_once_in_time_and_within_the_bound(case: tuple[Workload, list[float]], late: float) -> None:
-    """A sender that looks `late` seconds after somebody is due."""
+def test_each_is_due_once_in_time_and_within_the_bound(case: tuple[Workload, list[float]], late: float) -> None:
+    """A sender that looks `late` seconds after an entry is due."""
     workload, took = case
     pacer, now = Pacer(workload), 0.0
     under_way: list[tuple[float, int]] = []  # heap of (end, index)
     ends: dict[int, float] = {}
-    told: set[int] = set()
+    seen: set[int] = set()
     while not pacer.done:
         due, end = pacer.next_due(), under_way[0][0] if under_way else None
-        assert due is not None or end is not None, "somebody is left, and nothing will ever happen"
+        assert due is not None or end is not None, "entries are left, and nothing will ever happen"
         if end is not None and (due is None or end <= max(due, now) + late):
             now, index = max(now, end), heapq.heappop(under_way)[1]
             ends[index] = now
@@ -101,8 +101,8 @@ def test_each_is_told_once_in_time_and_within_the_bound(case: tuple[Workload, li
         now = max(now, due) + late
         for index, intended in pacer.due(now):
             entry = workload.entries[index]
-            assert index not in told
-            told.add(index)
+            assert index not in seen
+            seen.add(index)
             assert entry.arrival <= intended <= now
             if entry.after is not None:
                 assert intended >= ends[entry.after] + entry.think_s
@@ -110,4 +110,4 @@ def test_each_is_told_once_in_time_and_within_the_bound(case: tuple[Workload, li
                 assert intended == entry.arrival
             heapq.heappush(under_way, (now + took[index], index))
         assert workload.concurrency is None or len(under_way) <= workload.concurrency
-    assert told == set(range(len(workload.entries)))
+    assert seen == set(range(len(workload.entries)))

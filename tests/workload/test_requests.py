@@ -34,7 +34,7 @@ def test_what_an_entry_leaves_open_is_as_usual() -> None:
     assert (request.params.max_tokens, request.forced_output_tokens, request.arrival) == (12, 12, 8.0)
 
 
-def test_an_answer_is_not_longer_than_the_server_is_told() -> None:
+def test_an_answer_is_not_longer_than_its_limit() -> None:
     assert core_request(Entry(0.0, 1, 12, max_tokens=5), "0", (5,)).forced_output_tokens == 5
 
 

@@ -86,7 +86,7 @@ def test_loops() -> None:
     assert (at_once.concurrency, at_once.closed) == (None, False)
 
 
-def test_what_a_class_promises_stands_on_its_entries() -> None:
+def test_the_targets_of_a_class_are_on_its_entries() -> None:
     promising = replace(CHAT, tenant="acme", priority=3, targets=Targets(ttft=0.5), max_tokens=20)
     for entry in synthesize([promising], requests=200).entries:
         assert (entry.lane, entry.tenant, entry.priority) == ("interactive", "acme", 3)

@@ -126,7 +126,7 @@ class TokenRange:
     avoid: frozenset[int] = frozenset()
 
     def contents(self, entries: Sequence[Entry], seed: int) -> Contents:
-        return Contents(entries, self.last, seed=seed, floor=self.first, avoid=self.avoid)
+        return Contents(entries, self.last, seed=seed, min_id=self.first, avoid=self.avoid)
 
     @property
     def some(self) -> list[int]:

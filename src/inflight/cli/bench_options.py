@@ -35,7 +35,7 @@ from inflight.config.setting import option
 from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
-from inflight.workload.traces.detect import load as read_trace
+from inflight.workload.traces import load as read_trace
 from inflight.workload.traces.rows import Reading
 
 URL = "http://127.0.0.1:8000"

@@ -82,7 +82,7 @@ class EngineTarget:
         def request(index: int, arrival: float) -> Request:
             return core_request(workload.entries[index], str(index), prompts[index], arrival)
 
-        driver = Driver(engine.loop, workload, request, ended=lambda index, observation: progress(next(done)))
+        driver = Driver(engine.loop, workload, request, on_end=lambda index, observation: progress(next(done)))
         return driver.run(self.stop)
 
 

@@ -16,7 +16,7 @@ from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.traffic import analyze_traffic
 from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import parse_lengths
-from inflight.workload.traces.detect import load
+from inflight.workload.traces import load
 
 demand_options = grouped(
     "Demand and promises",

@@ -279,7 +279,7 @@ def read_off(observations: Sequence[Observation], measured: tuple[float, float])
 def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: tuple[float, float]) -> Summary:
     """A workload on a real engine, read as a trial in virtual time is; runs it to its end and closes the engine.
     measured: shares of the arrivals' span between which it is read."""
-    contents = Contents(workload.entries, vocab_size, floor=3, stand_in=True)
+    contents = Contents(workload.entries, vocab_size, min_id=3, stand_in=True)
     try:
         observations = Driver(
             loop,

@@ -58,7 +58,7 @@ class Requests:
 
     def __init__(self, workload: Workload, vocab_size: int, seed: int):
         self._entries = workload.entries
-        self._contents = Contents(workload.entries, vocab_size, seed=seed, floor=TOKEN + 1, stand_in=True, width=1)
+        self._contents = Contents(workload.entries, vocab_size, seed=seed, min_id=TOKEN + 1, stand_in=True, width=1)
         self._followers = Counter(entry.after for entry in workload.entries if entry.after is not None)  # to come
         self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
 

@@ -1,4 +1,1 @@
-"""What is asked of an engine: arrivals, lengths, shared prefixes, classes of traffic, trace files.
-
-Knows when requests of which size come, and what their prompts share; not to whom they are sent.
-"""
+"""Workloads: arrivals, lengths, shared prefixes, classes of traffic, trace files, and drivers for engines."""

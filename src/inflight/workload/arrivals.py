@@ -1,7 +1,6 @@
-"""Arrival processes: when requests come, in seconds after the workload's beginning.
+"""Arrival processes: the times of requests, in seconds after the workload's beginning.
 
-Knows times only; what comes at them, `synthetic` and traces know. Every process writes itself in the form that
-`parse_arrivals` reads.
+`str()` of a process is the form that `parse_arrivals` reads.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FORMS = (
 
 class Arrivals(Protocol):
     def times(self, rng: Random) -> Iterator[float]:
-        """Arrival times in order, without end."""
+        """Yield arrival times in order, without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """All at the beginning; what bounds them is concurrency, or the server."""
+    """All at the beginning; concurrency or the server limits them."""
 
     def __str__(self) -> str:
         return "at-once"
@@ -128,7 +127,7 @@ class AtOnce:
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """`poisson:5`, `gamma:5:0.3`, `constant:5`, `ramp:1-10:60` or `at-once`; anything else is a WorkloadError."""
+    """Read `poisson:5`, `gamma:5:0.3`, `constant:5`, `ramp:1-10:60` or `at-once`. Raises WorkloadError."""
     name, *rest = text.strip().split(":")
     if name == "ramp" and rest:
         rest = [*rest[0].split("-"), *rest[1:]]

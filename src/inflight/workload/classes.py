@@ -34,10 +34,12 @@ _SESSION_BLOCK = 16  # tokens, at most; less where shared prefixes do not end at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefixes:
-    """system_tokens: that every prompt of the class begins with. groups: number of prefixes of group_tokens each, one
-    of which follows it. skew: how unequally groups are drawn: group k with weight 1/k^skew (Zipf); 0: all alike.
+    """Prefixes that the prompts of a class share; they come before a prompt's own tokens, and are counted beside them.
 
-    What prompts share comes before their own tokens, and counts beside them.
+    Attributes:
+        system_tokens: at the beginning of every prompt of the class.
+        groups: number of prefixes of group_tokens each, one of which follows.
+        skew: how unequally groups are drawn: group k with weight 1/k^skew (Zipf); 0: all alike.
     """
 
     system_tokens: int = 0
@@ -61,27 +63,31 @@ class SharedPrefixes:
 
     @property
     def tokens(self) -> int:
-        """Of every prompt that are shared."""
+        """Shared tokens of every prompt."""
         return self.system_tokens + self.group_tokens
 
     @property
     def block_size(self) -> int:
-        """Tokens per content id: as many as go into all of the shared parts; 0 where there are none."""
+        """Tokens per content id: the largest number that divides all shared parts; 0 where there are none."""
         return math.gcd(self.system_tokens, self.group_tokens)
 
     def draw_group(self, rng: Random) -> int:
         return rng.choices(range(self.groups), cum_weights=self._sums)[0] if self.groups else 0
 
     def ids(self, owner: str, group: int, block_size: int) -> tuple[int, ...]:
-        """Content ids of what a prompt of this group shares. owner: name of the class."""
+        """Return the content ids of the shared parts of a group's prompts. owner: name of the class."""
         system, shared = self.system_tokens // block_size, self.group_tokens // block_size
         return (*_numbered(f"{owner}/system", 0, system), *_numbered(f"{owner}/group/{group}", 0, shared))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """Conversations. turns: how many requests one has. think_s: mean time between an answer's end and the next turn,
-    exponentially distributed; 0: at once. added: new tokens of each turn after the first; None: as the first one's.
+    """Conversations.
+
+    Attributes:
+        turns: requests of one conversation.
+        think_s: mean time between an answer's end and the next turn, exponentially distributed; 0: at once.
+        added: new tokens of each turn after the first; None: as of the first.
     """
 
     turns: Lengths = _SINGLE
@@ -102,13 +108,13 @@ class Sessions:
 
 
 def session_block_size(shared: SharedPrefixes) -> int:
-    """Tokens per content id of a session's prompts."""
+    """Return the tokens per content id of a session's prompts."""
     return math.gcd(_SESSION_BLOCK, shared.block_size)
 
 
 def session_ids(session: str, shared: tuple[int, ...], prompt_tokens: int, block_size: int) -> tuple[int, ...]:
-    """Content ids of a whole prompt of a session, the last one cut off by the prompt's end. All turns are beginnings of
-    one stream, so that each begins with the one before, and with what stands for its answer."""
+    """Return the content ids of a session's whole prompt; the prompt's end cuts the last one off. All turns are
+    beginnings of one stream, so that each begins with the one before and the made-up answer to it."""
     return (*shared, *_numbered(session, len(shared), math.ceil(prompt_tokens / block_size)))
 
 
@@ -119,11 +125,14 @@ def _numbered(name: str, start: int, stop: int) -> range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficClass:
-    """share: its part of the mixture's arrivals, relative to the other classes' shares. arrivals: its own, instead of a
-    share; they come on top of the mixture's. With sessions, each arrival begins one.
+    """A class of traffic.
 
-    input: new tokens of a prompt, to which shared prefixes and the conversation so far are added. output: of an
-    answer. max_tokens: what the server is told it may answer; None: the output's length.
+    Attributes:
+        input: new tokens of a prompt, to which shared prefixes and the conversation so far are added.
+        output: tokens of an answer.
+        share: its part of the mixture's arrivals, relative to the other classes' shares.
+        arrivals: its own, in addition to the mixture's, instead of a share. With sessions, each arrival begins one.
+        max_tokens: the request's limit; None: the output's length.
     """
 
     name: str
@@ -161,7 +170,7 @@ class TrafficClass:
 
 
 def read_classes(path: Path) -> tuple[TrafficClass, ...]:
-    """The classes of a TOML file, a table `[classes.NAME]` each; unknown keys are refused by name."""
+    """Read the classes of a TOML file, a table `[classes.NAME]` each. Raises WorkloadError, also for unknown keys."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -170,7 +179,7 @@ def read_classes(path: Path) -> tuple[TrafficClass, ...]:
 
 
 def parse_classes(tables: Mapping[str, Any], source: str) -> tuple[TrafficClass, ...]:
-    """source: what errors call it."""
+    """Read classes from parsed TOML. source: its name in errors."""
     _known(tables, ("classes",), source)
     classes = tables.get("classes")
     if not isinstance(classes, Mapping) or not classes:
@@ -239,7 +248,7 @@ def _sessions(table: Any, where: str) -> Sessions:
 
 
 def _made(where: str, make: Callable[[], TrafficClass]) -> TrafficClass:
-    """Errors of arrivals, lengths and limits know their value; where it stands, this adds."""
+    """Prefix errors of arrivals, lengths and limits with the class that they are in."""
     try:
         return make()
     except WorkloadError as error:

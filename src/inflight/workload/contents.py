@@ -1,8 +1,7 @@
-"""Token ids of a workload's prompts, where only lengths and shared contents are known.
+"""Make token ids of a workload's prompts, where only lengths and shared contents are known.
 
-Equal content ids give equal tokens; what a prompt does not share is its own. Tokens come from a hash of the seed and
-the content's name, so that they are the same in every process, and any prompt can be made without the ones before it.
-Knows no tokenizer, and no text unless it is handed one.
+Equal content ids give equal tokens; the rest of a prompt is its own. Tokens come from a hash of the seed and the
+content's name, so that they are the same in every process, and any prompt can be made without the ones before it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Literal
 from inflight.workload.workload import Entry, WorkloadError
 
 _DRAWS = {1: 1 << 8, 2: 1 << 16}  # values of the bytes that draw a token
-_MOST_KEPT = 1 << 14  # shared blocks kept at hand
-_PIECE = 4  # bytes of a text that stand for a token, where its tokens are not made
+_MAX_CACHED = 1 << 14  # shared blocks
+_BYTES_PER_TOKEN = 4  # of a text without a tokenizer
 
 
 class Contents:
@@ -28,25 +27,30 @@ class Contents:
         vocab_size: int,
         *,
         seed: int = 0,
-        floor: int = 0,
+        min_id: int = 0,
         avoid: Collection[int] = (),
         encode: Callable[[str], Sequence[int]] | None = None,
         stand_in: bool = False,
         width: Literal[1, 2] = 2,
     ):
-        """Token ids from floor to below vocab_size, without those to avoid (a tokenizer's special ones). Of a larger
-        vocabulary 65,536 ids are used, evenly spaced. encode: of prompts that are given as text. stand_in: of given
-        prompts only the length counts, and how far they begin alike: texts need no tokenizer, and ids that the
-        vocabulary lacks are folded into it. width: bytes that draw
-        a token; with 1 only ids below 256 are used, which is ten times as fast and will do where only sameness counts.
+        """Make prompts for these entries.
+
+        Args:
+            vocab_size: ids are below it; of a larger vocabulary 65,536 ids are used, evenly spaced.
+            min_id: the smallest id.
+            avoid: ids that are not used (a tokenizer's special ones).
+            encode: tokenizes prompts that are given as text.
+            stand_in: only the lengths and the common beginnings of given prompts count: texts need no tokenizer, and
+                ids that the vocabulary lacks are folded into it.
+            width: bytes that draw a token; 1 uses ids below 256 alone, ten times as fast, where only equality counts.
         """
         unwanted = set(avoid)
-        most = vocab_size if width == 2 else min(vocab_size, _DRAWS[1])
-        usable = [token for token in range(floor, most) if token not in unwanted]
+        end = vocab_size if width == 2 else min(vocab_size, _DRAWS[1])
+        usable = [token for token in range(min_id, end) if token not in unwanted]
         if not usable:
             raise WorkloadError(
                 f"Of a vocabulary of {vocab_size} tokens none is left to make prompts of: {len(unwanted)} are to be "
-                f"avoided, and those below {floor}."
+                f"avoided, and those below {min_id}."
             )
         self._entries = entries
         self._seed = seed
@@ -60,8 +64,8 @@ class Contents:
         self._blocks: dict[tuple[int, int], bytes] = {}
 
     def prompt(self, index: int) -> tuple[int, ...]:
-        """Of entry `index`; entry.prompt_tokens long where the trace does not hold it. Of a later turn that the trace
-        holds, only what it adds."""
+        """Return the prompt of an entry, prompt_tokens long where the trace has none; of a later turn that the trace
+        has, only what it adds."""
         entry = self._entries[index]
         if isinstance(entry.prompt, tuple):
             folds = self._stand_in and max(entry.prompt, default=0) >= self._vocab_size
@@ -77,8 +81,8 @@ class Contents:
         return self._made(index, entry)
 
     def added(self, index: int) -> tuple[int, ...]:
-        """What a later turn adds to the conversation so far, real answers in it; one token at least. Of others, the
-        prompt."""
+        """Return what a later turn adds to the conversation so far with its real answers, at least one token; of other
+        entries, the prompt."""
         entry = self._entries[index]
         if entry.after is None or entry.prompt is not None:
             return self.prompt(index)
@@ -87,16 +91,16 @@ class Contents:
         return self._made(index, entry, min(so_far, entry.prompt_tokens - 1))
 
     def _stood_in_for(self, index: int, entry: Entry, text: str) -> tuple[int, ...]:
-        """As many tokens as the entry has (a later turn: adds), from the text's bytes as far as they go."""
+        """Return as many tokens as the entry has (a later turn: adds), from the text's bytes as far as they go."""
         before = self._entries[entry.after] if entry.after is not None else None
         wanted = entry.prompt_tokens - (before.prompt_tokens + before.output_tokens if before is not None else 0)
-        raw = text.encode("utf-8", "replace")[: _PIECE * max(1, wanted)]
-        pieces = (raw[start : start + _PIECE] for start in range(0, len(raw), _PIECE))
+        raw = text.encode("utf-8", "replace")[: _BYTES_PER_TOKEN * max(1, wanted)]
+        pieces = (raw[start : start + _BYTES_PER_TOKEN] for start in range(0, len(raw), _BYTES_PER_TOKEN))
         tokens = tuple([self._token[zlib.crc32(piece) % len(self._token)] for piece in pieces])
         return tokens + self._made(index, entry)[: max(0, wanted - len(tokens))]
 
     def _made(self, index: int, entry: Entry, start: int = 0) -> tuple[int, ...]:
-        """From this position on."""
+        """Return the made-up tokens from this position on."""
         wanted, size = self._width * entry.prompt_tokens, entry.block_size
         passed = min(start // size, len(entry.prefix)) if size else 0  # whole blocks before the start
         drawn = b"".join([self._block(content, size) for content in entry.prefix[passed:]])
@@ -114,7 +118,7 @@ class Contents:
     def _block(self, content: int, size: int) -> bytes:
         block = self._blocks.get((content, size))
         if block is None:
-            if len(self._blocks) >= _MOST_KEPT:
+            if len(self._blocks) >= _MAX_CACHED:
                 self._blocks.clear()
             block = self._blocks[content, size] = _bytes(f"{self._seed}/shared/{content}", self._width * size)
         return block

@@ -22,7 +22,7 @@ from inflight.workload.workload import Entry, Pacer, Workload
 
 
 class EngineFault(RuntimeError):
-    """A step failed: what the run measured would tell nothing."""
+    """A step failed, so that the run's measurements are worthless."""
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class PendingRequest:
 
 
 class ObservationCollector:
-    def __init__(self, workload: Workload, ended: Callable[[int, Observation], None] | None = None):
-        """ended: told of each entry, by index, what became of it."""
+    def __init__(self, workload: Workload, on_end: Callable[[int, Observation], None] | None = None):
+        """on_end: called with the index and the observation of each entry as it ends."""
         self._workload = workload
-        self._on_end = ended
+        self._on_end = on_end
         self._observed: dict[int, Observation] = {}
         self.pending: dict[str, PendingRequest] = {}  # by request id
 
@@ -53,7 +53,7 @@ class ObservationCollector:
         self._end(index, self._observation(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
 
     def take(self, events: Iterable[Event], now: float) -> list[int]:
-        """Events that came at this time; returns the entries that ended by them. Raises EngineFault."""
+        """Take the events of this time and return the entries that end with them. Raises EngineFault."""
         ended = []
         for event in events:
             pending = self.pending[event.request_id]
@@ -73,11 +73,11 @@ class ObservationCollector:
         return ended
 
     def tokens(self, request_id: str, times: Sequence[float]) -> None:
-        """One token of a request, which has one sample, at each of these times."""
+        """Take one token at each of these times, of a request with one sample."""
         self.pending[request_id].sample_times[0].extend(times)
 
     def cut_off(self, start: float, now: float) -> None:
-        """The run that began at `start` ends: whatever has not ended is unfinished."""
+        """End the run that began at `start`: entries that have not ended are unfinished."""
         for pending in tuple(self.pending.values()):
             self._end(pending.index, self._ended(pending, 0, now, "unfinished"))
         self.pending.clear()
@@ -86,7 +86,7 @@ class ObservationCollector:
                 self._end(index, self._observation(index, min(start + entry.arrival, now), "unfinished", ended=now))
 
     def observations(self) -> list[Observation]:
-        """In the order of the entries."""
+        """Return the observations in the order of the entries."""
         return [self._observed[index] for index in range(len(self._workload.entries))]
 
     def _end(self, index: int, observation: Observation) -> None:
@@ -152,7 +152,7 @@ def _params(max_tokens: int) -> SamplingParams:
 def core_request(
     entry: Entry, request_id: str, prompt_token_ids: tuple[int, ...], arrival: float | None = None
 ) -> Request:
-    """arrival: where its time is known only now (later turns, closed loops); None: the entry's."""
+    """Make an entry's request. arrival: where it is known only now (later turns, closed loops); None: the entry's."""
     max_tokens = entry.max_tokens or entry.output_tokens
     return Request(
         request_id=request_id,
@@ -169,14 +169,14 @@ def core_request(
     )
 
 
-POLL_SECONDS = 0.05  # how often somebody who wants to stop is heard while nothing is due
+POLL_SECONDS = 0.05  # how often `stop` is asked while nothing is due
 
 
 class Driver:
-    """request: the engine's request for (index of an entry, intended send time on the engine's clock).
+    """Runs a workload on an engine.
 
-    A request's time to be sent is when the engine could have taken it; that it stood busy with a step is the engine's
-    delay, not the client's, and counts. A turn of a conversation follows the answer before it.
+    A request is due when the engine could have taken it: waiting for a step that is in flight is the engine's delay,
+    not the client's, and counts. A turn of a conversation follows the answer before it.
     """
 
     def __init__(
@@ -185,22 +185,35 @@ class Driver:
         workload: Workload,
         request: Callable[[int, float], Request],
         *,
-        stepped: Callable[[list[Event]], None] | None = None,
-        ended: Callable[[int, Observation], None] | None = None,
+        on_step: Callable[[list[Event]], None] | None = None,
+        on_end: Callable[[int, Observation], None] | None = None,
     ):
-        """stepped: told the events of each step. ended: told of each entry, by index, what became of it."""
+        """Prepare a run.
+
+        Args:
+            request: makes the engine's request for (index of an entry, intended send time on the engine's clock).
+            on_step: called with the events of each step.
+            on_end: called with the index and the observation of each entry as it ends.
+        """
         self._loop = loop
         self._request = request
-        self._stepped = stepped
+        self._on_step = on_step
         self._stop: Callable[[], bool] | None = None
         self._pacer = Pacer(workload)
-        self._collector = ObservationCollector(workload, ended)
+        self._collector = ObservationCollector(workload, on_end)
         self._start = 0.0
 
     def run(self, stop: Callable[[], bool] | None = None) -> list[Observation]:
-        """What became of the entries, in their order; times on the engine's clock, as in its record.
+        """Run the workload.
 
-        stop: whether the run is to end now; what is under way is aborted then. Raises EngineFault when a step fails.
+        Args:
+            stop: asked whether the run is to end now; requests in flight are aborted then.
+
+        Returns:
+            The observations in the order of the entries; times on the engine's clock, as in its record.
+
+        Raises:
+            EngineFault: a step failed.
         """
         self._stop = stop
         clock = self._loop.clock
@@ -221,7 +234,7 @@ class Driver:
         return self._collector.observations()
 
     def _offer(self) -> None:
-        """Send whoever is due. A place that a refusal gives back may be the next one's at once."""
+        """Send the entries that are due; a refusal may make room for the next one at once."""
         while due := self._pacer.due(self._loop.clock.now() - self._start):
             for index, intended in due:
                 self._send(index, self._start + intended)
@@ -238,7 +251,7 @@ class Driver:
         self._collector.sent(index, request, intended, now)
 
     def _wait(self, until: float) -> None:
-        """At once in virtual time; where somebody may want to stop, a little at a time."""
+        """Wait until a time; a little at a time where the run may be stopped."""
         clock = self._loop.clock
         clock.wait_until(until if self._stop is None else min(until, clock.now() + POLL_SECONDS))
 
@@ -246,11 +259,11 @@ class Driver:
         now = self._loop.clock.now()
         for index in self._collector.take(events, now):
             self._pacer.ended(index, now - self._start)
-        if self._stepped is not None:
-            self._stepped(events)
+        if self._on_step is not None:
+            self._on_step(events)
 
     def _abandon(self) -> None:
-        """Whatever has not ended, when the run is to stop."""
+        """Abort the requests that have not ended."""
         for request_id in tuple(self._collector.pending):
             self._loop.abort(request_id)
         self._collector.cut_off(self._start, self._loop.clock.now())

@@ -1,6 +1,6 @@
 """Lengths of prompts and outputs in tokens: fixed, or drawn from a distribution.
 
-Every one writes itself in the form that `parse_lengths` reads.
+`str()` of a distribution is the form that `parse_lengths` reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inflight.counted import UNBOUNDED
 from inflight.workload.workload import WorkloadError
 
 FORMS = (
-    "N, uniform:LEAST-MOST, lognormal:P50:P99, lognormal:P50:P99:MOST, histogram:FILE (lines of `tokens,weight`), or "
+    "N, uniform:MIN-MAX, lognormal:P50:P99, lognormal:P50:P99:MAX, histogram:FILE (lines of `tokens,weight`), or "
     "histogram:TOKENS=WEIGHT,…"
 )
 _Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
@@ -25,7 +25,7 @@ _Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
 
 class Lengths(Protocol):
     def draw(self, rng: Random) -> int:
-        """At least 1 token."""
+        """Draw a length of at least 1 token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Fixed:
     tokens: int
 
     def __post_init__(self) -> None:
-        _whole("length", self.tokens)
+        _check("length", self.tokens)
 
     def __str__(self) -> str:
         return str(self.tokens)
@@ -44,51 +44,53 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every whole number from least to most, both included, equally likely."""
+    """Every whole number from min_tokens to max_tokens, both included, equally likely."""
 
-    least: int
-    most: int
+    min_tokens: int
+    max_tokens: int
 
     def __post_init__(self) -> None:
-        _whole("least length", self.least)
-        _whole("longest length", self.most)
-        if self.least > self.most:
-            raise WorkloadError(f"Lengths from {self.least} to {self.most} leave none; give the smaller one first.")
+        _check("shortest length", self.min_tokens)
+        _check("longest length", self.max_tokens)
+        if self.min_tokens > self.max_tokens:
+            raise WorkloadError(
+                f"Lengths from {self.min_tokens} to {self.max_tokens} leave none; give the smaller one first."
+            )
 
     def __str__(self) -> str:
-        return f"uniform:{self.least}-{self.most}"
+        return f"uniform:{self.min_tokens}-{self.max_tokens}"
 
     def draw(self, rng: Random) -> int:
-        return rng.randint(self.least, self.most)
+        return rng.randint(self.min_tokens, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Median p50 and 99th percentile p99, rounded, at least 1. most: what is longer becomes this; None: no bound."""
+    """Median p50 and 99th percentile p99, rounded, at least 1. max_tokens: longer ones are cut to it; None: never."""
 
     p50: float
     p99: float
-    most: int | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.p50 <= self.p99 <= UNBOUNDED:
             raise WorkloadError(
                 f"A lognormal length has p50 {self.p50:g} and p99 {self.p99:g}; give 1 ≤ P50 ≤ P99, in tokens."
             )
-        if self.most is not None:
-            _whole("longest length", self.most)
+        if self.max_tokens is not None:
+            _check("longest length", self.max_tokens)
 
     def __str__(self) -> str:
-        return f"lognormal:{self.p50:g}:{self.p99:g}" + ("" if self.most is None else f":{self.most}")
+        return f"lognormal:{self.p50:g}:{self.p99:g}" + ("" if self.max_tokens is None else f":{self.max_tokens}")
 
     def draw(self, rng: Random) -> int:
         length = max(1, round(self.p50 * math.exp(rng.gauss(0.0, math.log(self.p99 / self.p50) / _Z99))))
-        return min(length, UNBOUNDED if self.most is None else self.most)
+        return min(length, UNBOUNDED if self.max_tokens is None else self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """bins: (tokens, weight): each length is drawn as often as its weight says. source: the file it was read from."""
+    """bins: (tokens, weight), where each length is drawn in proportion to its weight. source: the file of the bins."""
 
     bins: tuple[tuple[int, float], ...]
     source: str = ""
@@ -96,7 +98,7 @@ class Histogram:
 
     def __post_init__(self) -> None:
         for tokens, weight in self.bins:
-            _whole("length in a histogram", tokens)
+            _check("length in a histogram", tokens)
             if not 0 <= weight < math.inf:
                 raise WorkloadError(f"A histogram gives {tokens} tokens the weight {weight:g}; give a number from 0.")
         sums = list(accumulate(weight for _, weight in self.bins))
@@ -112,14 +114,15 @@ class Histogram:
 
 
 def parse_lengths(given: str | int) -> Lengths:
-    """`128`, `uniform:32-512`, `lognormal:40:400`, `lognormal:40:400:1000`, `histogram:FILE`, `histogram:9=3,512=1`."""
+    """Read `128`, `uniform:32-512`, `lognormal:40:400`, `lognormal:40:400:1000`, `histogram:FILE` or
+    `histogram:9=3,512=1`. Raises WorkloadError."""
     text = str(given).strip()
     name, _, rest = text.partition(":")
     try:
         match name:
             case "uniform":
-                least, most = rest.split("-")
-                return Uniform(int(least), int(most))
+                low, high = rest.split("-")
+                return Uniform(int(low), int(high))
             case "lognormal":
                 p50, p99, *limit = rest.split(":")
                 return Lognormal(float(p50), float(p99), *map(int, limit))
@@ -134,7 +137,7 @@ def parse_lengths(given: str | int) -> Lengths:
 
 
 def read_histogram(path: Path) -> Histogram:
-    """A file with a line `tokens,weight` for each length, with or without that header."""
+    """Read a file with a line `tokens,weight` for each length, with or without that header. Raises WorkloadError."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
@@ -157,6 +160,6 @@ def _inline(text: str) -> Histogram:
     return Histogram(tuple((int(tokens), float(weight)) for tokens, weight in pairs))
 
 
-def _whole(name: str, value: int) -> None:
+def _check(name: str, value: int) -> None:
     if not 1 <= value <= UNBOUNDED:
         raise WorkloadError(f"A {name} is {value} tokens; give a whole number from 1 to {UNBOUNDED:,}. Forms: {FORMS}.")

@@ -1,7 +1,7 @@
-"""Workloads that are drawn: classes of traffic, arrivals and a seed make the same entries every time.
+"""Draw workloads: classes of traffic, arrivals and a seed make the same entries every time.
 
-Every kind of draw of every class has a random stream of its own, named after both: what one class is changed to leaves
-the draws of the others as they were (their times too, where they have arrivals of their own).
+Every kind of draw of every class has a random stream of its own, named after both: a change of one class leaves the
+draws of the others as they were (their times too, where they have arrivals of their own).
 """
 
 from __future__ import annotations
@@ -27,10 +27,20 @@ def synthesize(
     seed: int = 0,
     concurrency: int | None = None,
 ) -> Workload:
-    """A workload of so many requests, or of all whose conversation begins within duration_s, whichever is less.
+    """Draw a workload.
 
-    arrivals: of all classes with a share. Given: an open loop, in which concurrency bounds what is under way without
-    moving the times that latencies count from. None: a closed loop of this concurrency; without one, all at once.
+    Args:
+        classes: of traffic.
+        arrivals: of all classes with a share: an open loop, in which concurrency limits the requests in flight without
+            moving the times that latencies count from. None: a closed loop of this concurrency; without one, all at
+            once.
+        requests: maximum number of requests.
+        duration_s: conversations begin within this time.
+        seed: of all draws.
+        concurrency: maximum requests in flight.
+
+    Raises:
+        WorkloadError: the arguments do not go together.
     """
     _check(classes, arrivals, requests, duration_s, concurrency)
     shared = [_tagged(classes, arrivals or AtOnce(), seed)] if any(one.share for one in classes) else []
@@ -78,7 +88,7 @@ class _Source:
         )
 
     def conversation(self, arrival: float, index: int) -> Iterator[Entry]:
-        """The turns of the next one. index: of its first turn in the workload."""
+        """Draw the turns of the next conversation. index: of its first turn in the workload."""
         traffic, sessions = self._traffic, self._traffic.sessions
         shared = self._shared[traffic.prefix.draw_group(self._groups)]
         session = f"{traffic.name}/{self._conversations}" if traffic.sessions.several else ""
@@ -109,7 +119,7 @@ def _stream(seed: int, *names: str) -> Random:
 
 
 def _tagged(classes: Sequence[TrafficClass], arrivals: Arrivals, seed: int) -> Iterator[tuple[float, str]]:
-    """The mixture's arrivals, each with the class that it falls to."""
+    """Yield the mixture's arrivals with a class drawn for each."""
     names = [one.name for one in classes if one.share is not None]
     sums = list(accumulate(one.share for one in classes if one.share is not None))
     lots = _stream(seed, "class")
@@ -134,7 +144,7 @@ def _check(
         raise WorkloadError("A workload needs a class of traffic; 0 are given.")
     twice = {one.name for one in classes if sum(other.name == one.name for other in classes) > 1}
     if twice:
-        raise WorkloadError(f"Two classes have the name {min(twice)!r}; names tell their results apart.")
+        raise WorkloadError(f"Two classes have the name {min(twice)!r}; give each a name, by which results are shown.")
     if requests is None and duration_s is None:
         raise WorkloadError("Arrivals have no end; say how many requests, or how many seconds of arrivals.")
     if requests is not None and requests < 1:

@@ -1,6 +1,6 @@
-"""Parts and changes of a trace: a window of it, faster or slower, shorter, spread, with other arrivals.
+"""Transform a trace: a window of it, faster or slower, shorter, spread, with other arrivals.
 
-Each takes a trace and gives another one whose first arrival is at 0 again, whose links to earlier turns are right, and
+Each function returns another trace whose first arrival is at 0 again, whose links to earlier turns are right, and
 whose notes say what was done.
 """
 
@@ -17,7 +17,7 @@ from inflight.workload.workload import Entry, WorkloadError
 
 
 def window(trace: Trace, start_s: float = 0.0, duration_s: float = math.inf) -> Trace:
-    """What arrives from start_s on, for duration_s (its end not included)."""
+    """Keep what arrives from start_s on, for duration_s (its end not included)."""
     if not start_s >= 0 or not duration_s > 0:
         raise WorkloadError(
             f"A window from {start_s:g} s for {duration_s:g} s holds nothing; give 0 or more, and above 0."
@@ -33,7 +33,7 @@ def window(trace: Trace, start_s: float = 0.0, duration_s: float = math.inf) -> 
 
 
 def limit(trace: Trace, requests: int) -> Trace:
-    """The first so many."""
+    """Keep the first so many requests."""
     if requests < 1:
         raise WorkloadError(f"The trace is to have {requests} requests; give a number from 1.")
     if requests >= len(trace.entries):
@@ -43,7 +43,7 @@ def limit(trace: Trace, requests: int) -> Trace:
 
 
 def speed(trace: Trace, factor: float) -> Trace:
-    """factor: how much faster; 2 halves all times between arrivals. Times to think stay as they are."""
+    """Play a trace so many times as fast; 2 halves all times between arrivals. Times to think stay as they are."""
     if not 0 < factor < math.inf:
         raise WorkloadError(f"The speed of a trace is {factor:g}; give a number above 0, 1 for its own.")
     if factor == 1:
@@ -55,7 +55,7 @@ def speed(trace: Trace, factor: float) -> Trace:
 
 
 def spread(trace: Trace, bucket_s: float | None = None, seed: int = 0) -> Trace:
-    """Move each arrival to a random time within its bucket; bucket_s: None: the raster that was found in the trace."""
+    """Move each arrival to a random time within its bucket. bucket_s None: the raster that was found in the trace."""
     bucket = trace.bucket_s if bucket_s is None else bucket_s
     if not 0 <= bucket < math.inf:
         raise WorkloadError(f"A bucket of times is {bucket:g} s long; give seconds above 0.")
@@ -68,7 +68,7 @@ def spread(trace: Trace, bucket_s: float | None = None, seed: int = 0) -> Trace:
 
 
 def retimed(trace: Trace, arrivals: Arrivals, seed: int = 0) -> Trace:
-    """The trace's requests in their order, at other times. Later turns still wait for the answers before them."""
+    """Keep the requests in their order, at other times. Later turns still wait for the answers before them."""
     times = arrivals.times(Random(f"{seed}/arrivals"))
     starts: list[float] = []
     for entry in trace.entries:
@@ -83,13 +83,13 @@ def _changed(trace: Trace, entries: list[Entry], *notes: str) -> Trace:
 
 
 def _kept(entries: Sequence[Entry], indexes: Iterable[int]) -> list[Entry]:
-    """Those entries; a turn whose predecessor is not among them waits for nobody."""
+    """Return these entries; a turn whose predecessor is not among them waits for none."""
     indexes = list(indexes)
     if all(entries[index].after is None for index in indexes):
         return [entries[index] for index in indexes]
-    places = {old: new for new, old in enumerate(indexes)}
+    new_index = {old: new for new, old in enumerate(indexes)}
     return [
-        entry if entry.after is None else entry.moved(entry.arrival, places.get(entry.after))
+        entry if entry.after is None else entry.moved(entry.arrival, new_index.get(entry.after))
         for entry in map(entries.__getitem__, indexes)
     ]
 

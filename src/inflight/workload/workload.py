@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from inflight.metrics.observation import Targets
 
-NO_TARGETS = Targets()  # one for all: entries are made by the million
+NO_TARGETS = Targets()  # one object for all: entries are made by the million
 
 
 class WorkloadError(ValueError):
@@ -22,16 +22,22 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """arrival: intended send time in seconds after the workload's beginning. prompt_tokens and output_tokens: lengths;
-    output_tokens is what the answer is to have, max_tokens (None: the same) what the server is told it may have.
+    """One request that is offered.
 
-    prefix: contents of the prompt's leading blocks of block_size tokens each; the prompt's end may cut the last one
-    off. Equal ids at equal places stand for equal tokens; what the prefix does not cover is the entry's own. prompt:
-    the prompt itself, where a trace holds it: text or token ids; of a later turn (see `after`) only what it adds.
-    cache_salt: prompts share cached prefixes only with prompts of the same salt.
-    session: entries of one conversation. after: index in the workload of the turn before; then this one is sent
-    think_s after that one's answer has ended, and not before `arrival`; its prompt begins with the conversation so far.
-    traffic: name of its class. priority None: not stated.
+    Attributes:
+        arrival: intended send time in seconds after the workload's beginning.
+        prompt_tokens: length of the prompt.
+        output_tokens: length that the answer is to have.
+        max_tokens: the request's limit; None: output_tokens.
+        prefix: content ids of the prompt's leading blocks of block_size tokens; the prompt's end may cut the last one
+            off. Equal ids at equal positions stand for equal tokens; the rest of the prompt is the entry's own.
+        prompt: the prompt itself, where a trace has it: text or token ids; of a later turn only what it adds.
+        cache_salt: prompts share cached prefixes only with prompts of the same salt.
+        session: name of the conversation.
+        after: index in the workload of the turn before. This one is sent think_s after that one's answer has ended,
+            and not before `arrival`; its prompt begins with the conversation so far.
+        traffic: name of its class.
+        priority: None: not stated.
     """
 
     arrival: float
@@ -52,7 +58,7 @@ class Entry:
     targets: Targets = NO_TARGETS
 
     def moved(self, arrival: float, after: int | None) -> Entry:
-        """The same at another time, behind another entry. Spelled out, since `replace` takes five times as long."""
+        """Return it at another time, behind another entry. Spelled out, since `replace` takes five times as long."""
         return Entry(
             arrival, self.prompt_tokens, self.output_tokens, self.max_tokens, self.prefix, self.block_size, self.prompt,
             self.cache_salt, self.session, after, self.think_s, self.traffic, self.lane, self.tenant, self.priority,
@@ -62,13 +68,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """entries: by arrival. name: how they were made, in words. notes: what a reader of results must know of them (rows
-    dropped and why, times spread).
+    """All requests that are offered.
 
-    concurrency: most requests under way at once; None: no bound. closed: a closed loop: an entry's turn comes when one
-    before it has ended, and its latency counts from then. Otherwise latency counts from `arrival`, also where the bound
-    on concurrency held it back. until: from this second on nothing is sent, as in a closed loop of a given time; None:
-    all is.
+    Attributes:
+        entries: by arrival.
+        name: a description of how they were made.
+        concurrency: maximum requests in flight; None: unbounded.
+        closed: a closed loop: an entry is due when an earlier one has ended, and its latency counts from then.
+            Otherwise latency counts from `arrival`, also where the limit on concurrency delayed it.
+        notes: for readers of results (rows dropped and why, times spread).
+        until: nothing is sent from this second on, as in a closed loop of a given time; None: all is.
     """
 
     entries: tuple[Entry, ...]
@@ -85,9 +94,9 @@ class Pacer:
         self._closed = workload.closed
         self._until = math.inf if workload.until is None else workload.until
         self._bounded = workload.concurrency is not None
-        self._places = deque([0.0] * (workload.concurrency or 0))  # free ones: since when, the longest free first
+        self._free_since = deque([0.0] * (workload.concurrency or 0))  # of free slots, the longest free first
         self._followers: dict[int, list[int]] = {}
-        self._coming: list[tuple[float, int]] = []  # heap of (time, index): whose time is known
+        self._coming: list[tuple[float, int]] = []  # heap of (time, index), as far as times are known
         for index, entry in enumerate(workload.entries):
             if entry.after is None:
                 self._coming.append((entry.arrival, index))
@@ -101,37 +110,37 @@ class Pacer:
         return not self._left
 
     def next_due(self) -> float | None:
-        """When somebody is due if nobody ends before; None: that depends on an end, or nobody is left."""
+        """Return when the next entry is due if none ends before; None: it depends on an end, or none is left."""
         return self._coming[0][0] if self._coming and self._has_room else None
 
     def due(self, now: float) -> list[tuple[int, float]]:
-        """(index, intended send time) of all who are due, each told once; they are under way until `ended`.
+        """Take the entries that are due, as (index, intended send time); they are in flight until `ended`.
 
-        In a closed loop the intended time is when both the entry and a place for it were there."""
+        In a closed loop the intended time is when both the entry and a free slot were there."""
         if now >= self._until:
             self._close()
         found = []
         while self._coming and self._has_room and self._coming[0][0] <= now:
             time, index = heapq.heappop(self._coming)
-            free_since = self._places.popleft() if self._bounded else 0.0
+            free_since = self._free_since.popleft() if self._bounded else 0.0
             found.append((index, max(time, free_since) if self._closed else time))
         return found
 
     def ended(self, index: int, now: float) -> None:
-        """Answered, refused or failed. What follows it in its conversation gets its time, and its place is free."""
+        """End an entry that was answered, refused or failed: its slot is free, and its conversation goes on."""
         self._left -= 1
         if self._bounded:
-            self._places.append(now)
+            self._free_since.append(now)
         for follower in self._followers.pop(index, ()):
             entry = self._entries[follower]
             heapq.heappush(self._coming, (max(entry.arrival, now + entry.think_s), follower))
 
     def _close(self) -> None:
-        """Who has not begun never will."""
+        """Drop the entries that were not sent."""
         self._left -= len(self._coming) + sum(map(len, self._followers.values()))
         self._coming.clear()
         self._followers.clear()
 
     @property
     def _has_room(self) -> bool:
-        return not self._bounded or bool(self._places)
+        return not self._bounded or bool(self._free_since)

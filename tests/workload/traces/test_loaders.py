@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.metrics.observation import Targets
-from inflight.workload.traces.detect import load
+from inflight.workload.traces import load
 from inflight.workload.traces.rows import NO_OUTPUT, Reading, Trace
 from inflight.workload.workload import WorkloadError
 
@@ -87,7 +87,7 @@ def test_burstgpt_1_2_has_its_columns_elsewhere() -> None:
         ([at * 500.5 for at in range(40)], False),
         ([0, 1], False),
     ],
-    ids=["whole seconds", "seconds", "milliseconds", "with fractions", "too few to tell"],
+    ids=["whole seconds", "seconds", "milliseconds", "with fractions", "too few for a rate"],
 )
 def test_a_file_of_mooncakes_shape_may_have_seconds(times: list[float], in_seconds: bool, tmp_path: Path) -> None:
     file, row = tmp_path / "trace.jsonl", {"input_length": 700, "output_length": 3, "hash_ids": [1, 2]}
@@ -104,7 +104,7 @@ def test_mooncake_has_milliseconds_hashes_and_a_raster() -> None:
     assert trace.bucket_s == 3.0 and noted(trace, "multiples of 3 s")
 
 
-def test_hashes_that_do_not_fit_the_length_are_told(tmp_path: Path) -> None:
+def test_hashes_that_do_not_fit_the_length_are_noted(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     rows = [(1000, [1, 2]), (1000, [1]), (100, [1, 2, 3]), (512, "x"), (512, [1.5])]
     file.write_text(
@@ -257,7 +257,7 @@ def test_a_vllm_result_is_a_trace() -> None:
     assert (trace.rows, trace.dropped) == (4, {NO_OUTPUT: 1}) and noted(trace, "the first is request 4")
 
 
-def test_a_vllm_result_without_details_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_vllm_result_without_details_says_what_to_do(tmp_path: Path) -> None:
     result = json.loads((FIXTURES / "vllm_result.json").read_text())
     file = tmp_path / "result.json"
     del result["start_times"]

@@ -44,8 +44,8 @@ def test_figures_that_cannot_be_are_dropped_with_the_reason(
     assert not found.take(3, arrival, prompt_tokens, output_tokens)
     trace = found.finish("any")
     assert len(trace.entries) == 2 and trace.rows == 3
-    ((told, count),) = trace.dropped.items()
-    assert told.startswith(reason) and count == 1
+    ((reason_shown, count),) = trace.dropped.items()
+    assert reason_shown.startswith(reason) and count == 1
     assert any("Dropped 1 of 3 rows" in note and "line 3" in note for note in trace.notes)
 
 
@@ -73,7 +73,7 @@ def test_a_file_without_a_row_that_can_be_used_is_refused() -> None:
     [
         ([0, 0, 3, 3, 9], 3.0),
         ([0, 0.5, 0.5, 2], 0.5),
-        ([0, 3, 6, 9], 0.0),  # as regular as this, but nobody comes together
+        ([0, 3, 6, 9], 0.0),  # as regular as this, but none come together
         ([0, 0, 3, 3.001], 0.0),
         ([0, 0, 0, 0], 0.0),
         ([0, 0, 0.05, 0.1], 0.0),
@@ -87,7 +87,7 @@ def test_times_that_were_rounded_are_noticed(arrivals: list[float], bucket: floa
 
 
 @pytest.mark.wide
-def test_a_long_gap_is_told() -> None:
+def test_a_long_gap_is_noted() -> None:
     busy = [k * 0.5 for k in range(600)]
     assert not rows(*busy).finish("any").notes
     (note,) = rows(*busy, *(4000 + time for time in busy)).finish("any").notes

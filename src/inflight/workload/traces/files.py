@@ -1,8 +1,4 @@
-"""Trace files on disk: plain or gzip, their beginning for detection, and the two shapes that they come in, read fast:
-CSV with columns found by name, and JSON, an object a line.
-
-Knows bytes, text and what a format is; none of the formats.
-"""
+"""Read trace files, plain or gzip: their beginning for detection, CSV with columns found by name, and JSON lines."""
 
 from __future__ import annotations
 
@@ -50,7 +46,7 @@ class Source:
 
     @contextmanager
     def open(self) -> Iterator[IO[str]]:
-        """The text. What cannot be read is a WorkloadError; broken characters are replaced, and break their row."""
+        """Open the text; broken characters are replaced, and break their row. Raises WorkloadError."""
         try:
             with self.path.open("rb") as raw:
                 zipped = raw.read(2) == b"\x1f\x8b"
@@ -75,8 +71,8 @@ def column_names(row: list[str]) -> list[str]:
 
 
 def _first_keys(text: str) -> list[str]:
-    """Of the first object; of the first line that can be read, if that one is broken; or of what is there of an object
-    that ends beyond the text."""
+    """Return the keys of the first object; of the first readable line, if that one is broken; or of the beginning of
+    an object that ends beyond the text."""
     start = text.find("{")
     try:
         found, _ = json.JSONDecoder().raw_decode(text, start) if start >= 0 else ({}, 0)
@@ -96,7 +92,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _keys_of_cut(text: str) -> list[str]:
-    """The keys of an object whose end is not in the text: those whose values are."""
+    """Return the keys whose values are in the text of an object whose end is not."""
     decode, keys, at = json.JSONDecoder().raw_decode, [], 0
     while True:
         try:
@@ -116,12 +112,12 @@ def _skip(text: str, at: int) -> int:
 
 
 NO_NUMBERS = "timestamp, input_length or output_length is missing or no number"
-_FAR = 1e18  # whatever the unit; JSON holds whole numbers that no float does
+_MAX_TIME = 1e18  # in any unit; JSON has whole numbers that no float can represent
 
 
 def objects(file: IO[str], rows: Rows, skip: str = "\n", first: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that holds one; the others are counted as malformed. skip: what lines begin
-    with that are passed over unread. first: the number of the line that comes next."""
+    """Yield (line number, object) of every line that is one; the others are counted as malformed. skip: the beginning
+    of lines that are passed over unread. first: the number of the line that comes next."""
     decode = json.JSONDecoder().raw_decode  # without the two searches for spaces that `json.loads` makes
     for number, line in enumerate(file, first):
         if line.startswith(skip):
@@ -141,15 +137,15 @@ def objects(file: IO[str], rows: Rows, skip: str = "\n", first: int = 1) -> Iter
 
 
 def numbers(row: dict[str, Any]) -> tuple[float, int, int] | None:
-    """`timestamp`, `input_length` and `output_length` as they are; None where one is missing or no number."""
+    """Return `timestamp`, `input_length` and `output_length` as they are; None where one is missing or no number."""
     arrival, prompt, output = row.get("timestamp"), row.get("input_length"), row.get("output_length")
     if type(prompt) is int and type(output) is int and (type(arrival) is float or type(arrival) is int):
-        return (arrival, prompt, output) if -_FAR < arrival < _FAR else None
+        return (arrival, prompt, output) if -_MAX_TIME < arrival < _MAX_TIME else None
     return None
 
 
 def is_whole_list(value: Any) -> TypeGuard[list[int]]:
-    """Whether it is a list of whole numbers. Their sum tells, many times faster than looking at each."""
+    """Return whether it is a list of whole numbers; the type of their sum shows it faster than a look at each."""
     try:
         return type(value) is list and type(sum(value)) is int
     except TypeError:
@@ -158,8 +154,13 @@ def is_whole_list(value: Any) -> TypeGuard[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """looks_for: what `recognises` looks for in a file's beginning. load: fills the rows. in_order: whether disorder is
-    worth a note; some formats are not written in the order of arrivals."""
+    """A trace format.
+
+    Attributes:
+        looks_for: a description of what `recognises` looks for in a file's beginning.
+        load: fills the rows.
+        in_order: whether disorder is worth a note; some formats are not written in the order of arrivals.
+    """
 
     name: str
     looks_for: str

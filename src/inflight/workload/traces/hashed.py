@@ -1,4 +1,4 @@
-"""Traces that name each block of a prompt by a hash of it and of all before it: equal ids, equal prompts so far.
+"""Traces with a hash for each block of a prompt and all before it: equal ids, equal prompts so far.
 
 - Mooncake's (FAST'25, and the older one): `timestamp` in milliseconds, `input_length`, `output_length`, `hash_ids` of
   blocks of 512 tokens. The conversation trace has its times rounded to 3 s, which is noticed as everywhere (`rows`).
@@ -17,7 +17,7 @@ from inflight.workload.traces.rows import Reading, Rows
 
 
 class HashedBlocks:
-    """Reads `hash_ids`, blocks of `size` tokens, and watches that there are as many as the prompt has blocks."""
+    """Reads `hash_ids`, blocks of `size` tokens, and counts rows with another number of them than of blocks."""
 
     def __init__(self, size: int, rows: Rows):
         self.size = size
@@ -26,7 +26,7 @@ class HashedBlocks:
         self._first = 0
 
     def read(self, line: int, row: dict[str, Any], prompt_tokens: int) -> tuple[int, ...] | None:
-        """The prompt's content ids; None where the row is malformed, which is counted."""
+        """Return the prompt's content ids; None where the row is malformed, which is counted."""
         ids = row.get("hash_ids")
         if not is_whole_list(ids):
             self._rows.broken(line, "hash_ids is no list of whole numbers")
@@ -49,7 +49,7 @@ class HashedBlocks:
 
 
 MAX_RATE, MAX_RATE_OF_FRACTIONS = 1000.0, 100.0  # requests/s, on average, that times in milliseconds may give
-ENOUGH_TO_TELL = 10  # requests
+MIN_REQUESTS = 10  # for a rate
 
 
 def _load_mooncake(source: Source, rows: Rows, reading: Reading) -> None:
@@ -71,7 +71,7 @@ def _load_mooncake(source: Source, rows: Rows, reading: Reading) -> None:
 def _correct_seconds(rows: Rows, has_fractions: bool) -> None:
     """Read the times as seconds where milliseconds would make a rate that no trace has."""
     rate, limit = rows.rate(), MAX_RATE_OF_FRACTIONS if has_fractions else MAX_RATE
-    if rate > limit and len(rows.entries) >= ENOUGH_TO_TELL:
+    if rate > limit and len(rows.entries) >= MIN_REQUESTS:
         rows.scale_times(1000)
         rows.note(
             f"The times were read as seconds: as milliseconds, which this format has, they would be {rate:,.0f} "
@@ -81,7 +81,7 @@ def _correct_seconds(rows: Rows, has_fractions: bool) -> None:
 
 def _load_bailian(source: Source, rows: Rows, reading: Reading) -> None:
     hashed = HashedBlocks(16, rows)
-    turns: dict[int, int] = {}  # chat: its place among the rows that were kept
+    turns: dict[int, int] = {}  # chat → its index among the rows that were kept
     orphans = 0
     with source.open() as file:
         for line, row in objects(file, rows):
@@ -101,7 +101,7 @@ def _load_bailian(source: Source, rows: Rows, reading: Reading) -> None:
                 orphans += before is None and parent != -1
     hashed.note_mismatches()
     if orphans:
-        rows.note(f"Later turns whose parent is not among the rows before them: {orphans:,}; they wait for nobody.")
+        rows.note(f"Later turns whose parent is not among the rows before them: {orphans:,}; they wait for none.")
 
 
 MOONCAKE = TraceFormat(

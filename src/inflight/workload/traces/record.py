@@ -1,4 +1,4 @@
-"""Our own record files (`--record` of `inflight run` and `serve`): what was served, as a trace.
+"""Our own record files (`--record` of `inflight run` and `serve`) as traces.
 
 Prompts are the recorded token ids. Answers have the length they had, or were forced to have; with several samples the
 longest one's. Steps are passed over.
@@ -18,7 +18,7 @@ from inflight.workload.workload import NO_TARGETS, Entry, WorkloadError
 _DEFAULT_MAX_TOKENS = 16  # of sampling settings, which records leave out
 
 
-_ENDS = ("stop", "length")  # of answers that came to their end
+_COMPLETE = ("stop", "length")  # finish reasons of whole answers
 _STEP = '{"kind":"step"'  # as the recorder begins the lines of steps, which are most of a file
 
 
@@ -36,7 +36,7 @@ def _load(source: Source, rows: Rows, reading: Reading) -> None:
                 rows.broken(line, "a request record with a field missing, or of another type")
                 continue
             if kept:
-                cut_short += not reasons or reasons[0] not in _ENDS
+                cut_short += not reasons or reasons[0] not in _COMPLETE
                 several += len(reasons) > 1
     if cut_short:
         rows.note(f"Requests that were aborted or failed: {cut_short:,}; their answers are as long as they had become.")
@@ -45,7 +45,7 @@ def _load(source: Source, rows: Rows, reading: Reading) -> None:
 
 
 def _take(rows: Rows, line: int, record: dict[str, Any]) -> bool:
-    """Whether the request was kept; an error if its record is none."""
+    """Take a request and return whether it was kept. Raises one of several errors where the record is malformed."""
     prompt, slo, arrival = record["prompt_token_ids"], record["slo"], float(record["arrival"])
     longest = max([len(sample["token_ids"]) for sample in record["samples"]], default=0)
     output_tokens = record.get("forced_output_tokens", longest)
@@ -57,7 +57,7 @@ def _take(rows: Rows, line: int, record: dict[str, Any]) -> bool:
         raise TypeError("lane, tenant or cache_salt is no text, or max_tokens no whole number")
     ttft, itl = slo["ttft"], slo["itl"]
     targets = NO_TARGETS if ttft is itl is None else Targets(ttft=_limit(ttft), itl=_limit(itl))
-    if not rows.fits(line, arrival, len(prompt), output_tokens):
+    if not rows.accept(line, arrival, len(prompt), output_tokens):
         return False
     entry = Entry(
         rows.since(arrival), len(prompt), output_tokens, max_tokens, (), 0, tuple(prompt), cache_salt, "", None, 0.0,

@@ -1,6 +1,6 @@
-"""The rows of a trace while it is read: what is kept, what is dropped and why, and what is wrong with the times.
+"""Collect the rows of a trace: which are kept, which are dropped and why, and what is wrong with the times.
 
-Every loader hands its rows to one of these; units and columns are the loader's business, limits are here.
+Loaders know units and columns; limits are here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from inflight.workload.workload import Entry, Workload, WorkloadError
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """entries: by arrival, the first at 0. format: name of the format. rows: read, dropped ones too. dropped: reason →
-    rows. notes: sentences for whoever reads results. bucket_s: the raster that all times lie on, where it is a tenth of
-    a second or coarser; 0: none.
+    """A trace.
+
+    Attributes:
+        entries: by arrival, the first at 0.
+        format: name of the format.
+        rows: number of rows read, dropped ones included.
+        dropped: reason → rows.
+        notes: sentences for readers of results.
+        bucket_s: the raster of all times, where it is a tenth of a second or coarser; 0: none.
     """
 
     entries: tuple[Entry, ...]
@@ -31,7 +37,7 @@ class Trace:
 
     @property
     def span_s(self) -> float:
-        """From the first arrival to the last."""
+        """Seconds from the first arrival to the last."""
         return self.entries[-1].arrival - self.entries[0].arrival if self.entries else 0.0
 
     def workload(self, name: str, concurrency: int | None = None, closed: bool = False) -> Workload:
@@ -40,18 +46,20 @@ class Trace:
 
 BYTES_PER_TOKEN = 4  # of UTF-8: about what vocabularies of 32,000 to 150,000 tokens have for English prose
 NO_OUTPUT = "no output tokens (a call that failed or was cut off)"
-_FAR = 1e15  # seconds
-_COARSE_MS = 100  # a raster of times from which on it is worth telling
-_TOGETHER = 0.1  # share of requests
+_MAX_TIME_S = 1e15
+_MIN_RASTER_MS = 100  # finer ones are not worth a note
+_MIN_SIMULTANEOUS = 0.1  # share of requests at the time of another one, from which on a raster is worth a note
 _LONG_GAP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a trace is to be read, where its format leaves something open.
+    """How to read a trace, where its format leaves something open.
 
-    count_tokens: of a text; None: estimated, and said so. output_tokens: of rows that state none.
-    turns: most turns taken of a conversation of which the text is known; None: all.
+    Attributes:
+        count_tokens: counts the tokens of a text; None: they are estimated, with a note.
+        output_tokens: of rows that state none.
+        turns: maximum turns of a conversation whose text is known; None: all.
     """
 
     count_tokens: Callable[[str], int] | None = None
@@ -63,8 +71,8 @@ class Rows:
     def __init__(self, path: Path):
         self.entries: list[Entry] = []
         self.path = path
-        self.read: int | None = None  # rows, where one is not one entry
-        self.counted = "line"  # what numbers of rows count
+        self.read: int | None = None  # number of rows, where one is not one entry
+        self.counted = "line"  # the unit of rows' numbers
         self._origin: float | None = None
         self._reasons: dict[str, list[int]] = {}  # reason: rows, first line
         self._broken = 0
@@ -83,8 +91,8 @@ class Rows:
         after: int | None = None,
         prompt: str | tuple[int, ...] | None = None,
     ) -> bool:
-        """Keep a row, unless one of its figures cannot be. arrival: in seconds, from anywhere."""
-        if not self.fits(line, arrival, prompt_tokens, output_tokens):
+        """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin."""
+        if not self.accept(line, arrival, prompt_tokens, output_tokens):
             return False
         entry = Entry(
             self.since(arrival), prompt_tokens, output_tokens, None, prefix, block_size, prompt, "", session, after,
@@ -93,9 +101,9 @@ class Rows:
         self.entries.append(entry)
         return True
 
-    def fits(self, line: int, arrival: float, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether a row has figures that can be; if not, it is dropped."""
-        if not -_FAR < arrival < _FAR:
+    def accept(self, line: int, arrival: float, prompt_tokens: int, output_tokens: int) -> bool:
+        """Check a row's figures and drop it where they are impossible; return whether it was accepted."""
+        if not -_MAX_TIME_S < arrival < _MAX_TIME_S:
             return self.broken(line, "its time is not a number of seconds")
         if 0 < output_tokens <= UNBOUNDED and 0 < prompt_tokens <= UNBOUNDED:
             return True
@@ -104,7 +112,7 @@ class Rows:
         return self.drop(line, NO_OUTPUT if prompt_tokens else "no prompt tokens")
 
     def since(self, arrival: float) -> float:
-        """Seconds after the first row that was kept; taken off early, so that few entries are made twice."""
+        """Return the seconds after the first row that was kept; subtracted here, so that few entries are made twice."""
         if self._origin is None:
             self._origin = arrival
         return arrival - self._origin
@@ -120,7 +128,7 @@ class Rows:
         self.entries[:] = [entry.moved(factor * entry.arrival, entry.after) for entry in self.entries]
 
     def broken(self, line: int, reason: str) -> bool:
-        """A row that cannot be understood."""
+        """Count and drop a malformed row; return False."""
         self._broken += 1
         return self.drop(line, f"malformed: {reason}")
 
@@ -132,7 +140,7 @@ class Rows:
         self._notes.append(sentence)
 
     def finish(self, format: str, in_order: bool = True) -> Trace:
-        """format, in_order: as `TraceFormat` has them."""
+        """Return the trace. format, in_order: as of `TraceFormat`. Raises WorkloadError for a file that has no rows."""
         dropped = {reason: rows for reason, (rows, _) in self._reasons.items()}
         read = len(self.entries) + sum(dropped.values()) if self.read is None else self.read
         self._refuse(format, read)
@@ -168,8 +176,8 @@ class Rows:
 
 
 def ordered(entries: list[Entry]) -> int:
-    """Put entries in order of arrival, the first at 0, their links to earlier turns with them; returns how many came
-    before their predecessor. A turn that would come before the one it follows comes with it."""
+    """Sort entries by arrival, the first at 0, with their links to earlier turns; return how many came before their
+    predecessor. A turn that would come before the one it follows comes with it."""
     times = [entry.arrival for entry in entries]
     moved = sum(time < before for before, time in pairwise(times))
     first = min(times, default=0.0)
@@ -182,17 +190,17 @@ def ordered(entries: list[Entry]) -> int:
         if entry.after is not None:
             times[index] = max(times[index], times[entry.after])
     order = sorted(range(len(entries)), key=times.__getitem__)
-    places = dict(zip(order, range(len(order)), strict=True))
+    new_index = dict(zip(order, range(len(order)), strict=True))
     entries[:] = [
-        entry.moved(times[index] - first, None if entry.after is None else places[entry.after])
+        entry.moved(times[index] - first, None if entry.after is None else new_index[entry.after])
         for index, entry in ((index, entries[index]) for index in order)
     ]
     return moved
 
 
 def raster(entries: list[Entry]) -> float:
-    """The largest number of seconds of which all arrivals are multiples, if it is coarse, and if it makes at least a
-    tenth of them come together; 0: none."""
+    """Return the largest number of seconds of which all arrivals are multiples, if it is coarse and at least a tenth of
+    them come at the time of another one; 0: none."""
     step = 0
     for entry in entries:
         milliseconds = entry.arrival * 1000
@@ -200,14 +208,14 @@ def raster(entries: list[Entry]) -> float:
         if abs(milliseconds - whole) > 1e-3:
             return 0.0
         step = math.gcd(step, whole)
-        if 0 < step < _COARSE_MS:
+        if 0 < step < _MIN_RASTER_MS:
             return 0.0
     distinct = len({entry.arrival for entry in entries})
-    return step / 1000 if distinct <= (1 - _TOGETHER) * len(entries) else 0.0
+    return step / 1000 if distinct <= (1 - _MIN_SIMULTANEOUS) * len(entries) else 0.0
 
 
 def gaps(entries: list[Entry]) -> list[str]:
-    """A sentence on the longest time without arrivals, where it stands out."""
+    """Return a sentence on the longest time without arrivals, where it stands out."""
     if len(entries) < 3:
         return []
     times = [entry.arrival for entry in entries]

@@ -1,8 +1,7 @@
 """ShareGPT: a JSON list of `{id, conversations: [{from: "human" | "gpt" | …, value}]}`, or such objects line by line.
 
-A question and the answer after it are a turn; what stands before the first question (answers to nothing, system texts)
-is left out. Only the first turn is taken unless more are asked for, as published results with these conversations do.
-Texts are kept; how many tokens they have, `texts` counts or estimates.
+A question and the answer after it are a turn; messages before the first question (answers, system texts) are left out.
+Only the first turn is taken unless more are asked for, as published results with these conversations do.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _load(source: Source, rows: Rows, reading: Reading) -> None:
 
 
 def _said(conversation: Any) -> list[tuple[str, str]] | None:
-    """(from, value) of its messages; None if it is none."""
+    """Return (from, value) of its messages; None where it is no conversation."""
     messages = conversation.get("conversations") if isinstance(conversation, dict) else None
     if not isinstance(messages, list):
         return None
@@ -52,8 +51,8 @@ def _said(conversation: Any) -> list[tuple[str, str]] | None:
 
 
 def _turns(said: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(question, answer), neither empty, from the first question up to where they no longer take turns."""
-    start = next((place for place, (who, _) in enumerate(said) if who in _HUMAN), len(said))
+    """Return (question, answer), neither empty, from the first question on, while they alternate."""
+    start = next((index for index, (who, _) in enumerate(said) if who in _HUMAN), len(said))
     turns = []
     for (asker, question), (answerer, answer) in zip(said[start::2], said[start + 1 :: 2], strict=False):
         if asker not in _HUMAN or answerer not in _MODEL or not question or not answer:
@@ -72,7 +71,7 @@ def _take(rows: Rows, lengths: TextLengths, number: int, turns: list[tuple[str, 
 
 
 def _values(file: IO[str], rows: Rows) -> Iterator[Any]:
-    """The values of a JSON list, or of a file of values, without holding the whole file."""
+    """Yield the values of a JSON list, or of a file of values, without reading the whole file at once."""
     decode, text, at, wanted = json.JSONDecoder().raw_decode, file.read(_CHUNK), 0, _CHUNK
     text = text.lstrip().removeprefix("[")
     number = 0

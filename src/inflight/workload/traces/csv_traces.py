@@ -1,7 +1,10 @@
-"""Azure's LLM inference traces: 2023 (code, conv), 2024 (one week each), 2025 (with images).
+"""Production traces as CSV.
 
-`TIMESTAMP,ContextTokens,GeneratedTokens`; times as `2023-11-16 18:17:03.9799600`: seven fractional digits, or fewer, or
-none, with or without a zone. Knows dates; the year of the trace it does not mind.
+- Azure's LLM inference traces, 2023 (code, conv), 2024 (one week each), 2025 (with images):
+  `TIMESTAMP,ContextTokens,GeneratedTokens`; times as `2023-11-16 18:17:03.9799600`: seven fractional digits, or fewer,
+  or none, with or without a zone.
+- BurstGPT, v1.1 and v1.2: `Timestamp,[Session ID,Elapsed time,]Model,Request tokens,Response tokens,…,Log Type`.
+  Columns are found by name, because v1.2 put two between the others. Times are seconds; failed calls have no response.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from inflight.workload.traces.files import Source, Table, TraceFormat
 from inflight.workload.traces.rows import Reading, Rows
 
 
-def _load(source: Source, rows: Rows, reading: Reading) -> None:
+def _load_azure(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         table = Table(file, rows)
         columns = (table.column(name) for name in ("timestamp", "contexttokens", "generatedtokens"))
@@ -30,8 +33,10 @@ def _load(source: Source, rows: Rows, reading: Reading) -> None:
 
 
 def _clock() -> Callable[[str], float]:
-    """Seconds after the first minute seen. Days and minutes are parsed once a minute, so that a row costs one float;
-    counting from the trace's own beginning keeps the tenths of microseconds that a double of today's date would lose.
+    """Return a parser of times, in seconds after the first minute.
+
+    Days and minutes are parsed once a minute, so that a row costs one float; counting from the trace's own beginning
+    keeps the tenths of microseconds that a double of today's date would lose.
     """
     origin: datetime | None = None
     minutes: dict[str, float] = {}
@@ -55,7 +60,7 @@ def _clock() -> Callable[[str], float]:
 
 
 def _zoned(rest: str) -> float:
-    """Seconds of a minute with a zone behind them, in UTC."""
+    """Parse the seconds of a minute with a zone behind them, in UTC."""
     if rest.endswith("Z"):
         return float(rest[:-1])
     number, sign, zone = rest[:-6], rest[-6:-5], rest[-5:]
@@ -65,9 +70,32 @@ def _zoned(rest: str) -> float:
     return float(number) - (offset if sign == "+" else -offset)
 
 
-FORMAT = TraceFormat(
+AZURE = TraceFormat(
     "azure",
     "columns TIMESTAMP, ContextTokens, GeneratedTokens",
     lambda head: head.has("timestamp", "contexttokens", "generatedtokens"),
-    _load,
+    _load_azure,
+)
+
+
+def _load_burstgpt(source: Source, rows: Rows, reading: Reading) -> None:
+    with source.open() as file:
+        table = Table(file, rows)
+        columns = (table.column(name) for name in ("timestamp", "request tokens", "response tokens"))
+        time, prompt, output = columns
+        session, model, log = (table.optional(name) for name in ("session id", "model", "log type"))
+        names: dict[tuple[str, str], str] = {}  # one text for each kind, not one a row
+
+        def traffic(row: list[str]) -> str:
+            kind = ("" if model is None else row[model], "" if log is None else row[log])
+            return names.setdefault(kind, ", ".join(part for part in kind if part))
+
+        table.read(time, prompt, output, session=session, traffic=traffic)
+
+
+BURSTGPT = TraceFormat(
+    "burstgpt",
+    "columns Timestamp, Request tokens, Response tokens",
+    lambda head: head.has("timestamp", "request tokens", "response tokens"),
+    _load_burstgpt,
 )

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from inflight.workload.traces.detect import FORMATS, detect, load
+from inflight.workload.traces import FORMATS, detect, load
 from inflight.workload.traces.files import Source
 from inflight.workload.workload import WorkloadError
 
@@ -150,7 +150,7 @@ def test_whatever_is_in_a_file_is_read_or_refused_in_words(name: str, edits: lis
 
 
 @pytest.mark.parametrize("lacks", ["finish_reason", "token_ids"])
-def test_a_recorded_request_with_a_part_missing_is_told_by_its_line(tmp_path: Path, lacks: str) -> None:
+def test_a_recorded_request_with_a_part_missing_is_reported_by_its_line(tmp_path: Path, lacks: str) -> None:
     lines = (FIXTURES / "record.jsonl").read_text(encoding="utf-8").splitlines()
     place = next(k for k, line in enumerate(lines) if json.loads(line)["kind"] == "request")
     record = json.loads(lines[place])
