@@ -21,7 +21,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.drafter import Drafter
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import Executor
 from inflight.core.types.request import Request

@@ -18,8 +18,7 @@ from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks
 from inflight.config.assembly import budget, make_rules, make_scheduler, make_speculation
 from inflight.config.engine import EngineSettings
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import Allotment, Candidate, Speculation, SpeculationStats
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 from inflight.engine.clock import Clock

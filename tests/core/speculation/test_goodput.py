@@ -1,15 +1,27 @@
-"""How many drafts each has: against all the ways that there are to hand them out."""
+"""How many drafts each sequence has, against all ways to allot them; what drafts add to steps that are not linear."""
 
 from __future__ import annotations
 
 import math
-from itertools import product
+from collections.abc import Callable
+from itertools import islice, product
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
-from inflight.core.speculation.goodput import MIN_GAIN, MIN_YIELD, Offer, choose
-from inflight.core.speculation.step_cost import ExtendedStep
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.speculation.goodput import (
+    FIRST_PASSES,
+    MIN_GAIN,
+    MIN_YIELD,
+    OUTLIER,
+    ExtendedStep,
+    Offer,
+    StepCost,
+    choose,
+)
+from inflight.core.types.features import Features
 
 
 def linear(seconds: float, each: float, tokens: int = 4, *more: float) -> ExtendedStep:
@@ -96,3 +108,105 @@ def test_drafts_pay_for_the_scheduling_that_they_expose_and_for_questions() -> N
     assert choose(offers, 1, linear(0.01, 0.0, 1, 0.0, 0.0, 0.002), 8) == {}
     assert choose(offers, 1, linear(0.01, 0.0), 8, ask_seconds=0.001) == {1: 1}
     assert choose(offers, 1, linear(0.01, 0.0), 8, round_seconds=0.001, ask_seconds=0.001) == {}
+
+
+Seconds = Callable[[int], float]
+
+
+def decodes(tokens: int, drafts: int = 0) -> Features:
+    """Of so many tokens, so many of which are drafts, behind a hundred others."""
+    rows = tokens - drafts
+    return Features(tokens, rows, tokens, decode_context=100 * rows, prefill_context=100.0 * drafts)
+
+
+def prompt(tokens: int) -> Features:
+    return Features(tokens, 1, 1, 0, tokens * tokens / 2)
+
+
+def learnt(seconds: Seconds, *seen: int, rows: int = 1) -> StepCost:
+    """From steps of so many tokens, of which those behind `rows` are drafts, and prompts."""
+    latency = LatencyModel()
+    cost = StepCost(latency)
+    for _ in range(40):
+        for held in (*(decodes(tokens, tokens - rows) for tokens in seen), prompt(256)):
+            latency.observe(held, seconds(held.tokens))
+            cost.observe(held, seconds(held.tokens))
+    return cost
+
+
+def test_of_linear_steps_a_draft_costs_the_slope() -> None:
+    cost = learnt(lambda tokens: 0.01 + 0.0005 * tokens, 4, 6, 8, 16, rows=4)
+    step = cost.extended(decodes(4))
+    assert step.seconds == pytest.approx(0.012, rel=0.05)
+    assert step.extra(4) == pytest.approx(0.002, rel=0.25)
+
+
+def test_tokens_that_cost_nothing_beside_the_weights_are_found_to_be_free() -> None:
+    """Up to 8 tokens a step reads weights, and beyond it computes."""
+
+    def seconds(tokens: int) -> float:
+        return 0.01 + 0.001 * max(0, tokens - 8)
+
+    step = learnt(seconds, 2, 4, 6, 8, 10, 12, 16, rows=2).extended(decodes(2))
+    assert step.extra(6) < 0.001
+    assert step.extra(12) - step.extra(6) == pytest.approx(0.006, rel=0.3)
+
+
+def test_a_kernel_that_takes_over_at_the_second_token_is_a_threshold() -> None:
+    cost = learnt(lambda tokens: 0.01 if tokens == 1 else 0.016 + 0.0001 * tokens, 1, 2, 3, 4, 6, 8)
+    step = cost.extended(decodes(1))
+    assert step.extra(1) == pytest.approx(0.006, rel=0.2)
+    assert step.extra(5) - step.extra(1) < 0.002
+
+
+def test_where_no_step_had_so_many_tokens_the_model_of_step_time_tells() -> None:
+    step = learnt(lambda tokens: 0.01 + 0.0005 * tokens, 4, rows=4).extended(decodes(4))
+    assert 0.0 <= step.extra(4) < 0.004
+
+
+def test_beside_a_prompt_nothing_is_corrected() -> None:
+    latency = LatencyModel()
+    cost = StepCost(latency)
+    for _ in range(20):
+        for held in (decodes(1), decodes(8), prompt(64)):
+            latency.observe(held, 0.01 + 0.0001 * held.tokens)
+            cost.observe(held, 0.05 if held.tokens == 8 else 0.01)
+    assert cost.extended(prompt(64)).seconds == pytest.approx(latency.seconds(prompt(64)))
+    assert cost.extended(decodes(8)).seconds > 2 * latency.seconds(decodes(8))
+
+
+def test_passes_of_the_executor_are_timed_as_they_come() -> None:
+    cost = StepCost(LatencyModel())
+    for _ in range(50):
+        cost.observe_passes(4, 0.008)
+    assert cost.pass_seconds == pytest.approx(0.002)
+    for _ in range(50):
+        cost.observe_passes(2, 0.002)
+    assert cost.pass_seconds == pytest.approx(0.001, rel=0.05)
+
+
+def test_what_a_device_compiles_is_not_what_a_pass_takes() -> None:
+    """Neither at the beginning nor where something is compiled later: drafting would be given up for what is over."""
+    cost = StepCost(LatencyModel())
+    assert [cost.observe_passes(2, seconds) for seconds in (3.0, 0.4, 0.002, 0.003)] == [0.0] * FIRST_PASSES
+    assert cost.pass_seconds == 0.001
+    assert cost.observe_passes(2, 5.0) == pytest.approx(2 * OUTLIER * 0.001)
+    assert cost.pass_seconds == pytest.approx(0.001 * (1 + 0.1 * (OUTLIER - 1)))
+    assert cost.observe_passes(1, 0.001) == 0.001
+
+
+def test_one_by_one_they_are_those_of_each_number_and_never_fall() -> None:
+    step = learnt(lambda tokens: 0.01 if tokens % 4 else 0.008, *range(2, 20), rows=2).extended(decodes(2))
+    each = list(islice(step.extras(), 12))
+    assert each == [max(step.extra(count) for count in range(1, most + 1)) for most in range(1, 13)]
+
+
+def test_scheduling_that_drafts_expose_is_what_rounds_behind_them_take_more() -> None:
+    cost = StepCost(LatencyModel())
+    cost.observe_gap(0.003, behind_drafts=True)
+    assert (cost.gap, cost.exposed) == (0.0, 0.0)  # no other is known to compare it with
+    for _ in range(200):
+        cost.observe_gap(0.001, behind_drafts=False)
+        cost.observe_gap(0.004, behind_drafts=True)
+    step = cost.extended(decodes(4))
+    assert (step.gap, step.exposed) == pytest.approx((0.001, 0.003), rel=0.01)

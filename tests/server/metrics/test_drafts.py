@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import SpeculationStats
 
 from .driven import Driven, Page
 

@@ -10,7 +10,7 @@ import pytest
 from core.builders import request
 
 from inflight.core.scheduling.snapshot import AdapterCounts
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.execution.grammars.compiled_grammars import GrammarTally
 from inflight.server.metrics import Metrics, Names

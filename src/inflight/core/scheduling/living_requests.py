@@ -15,7 +15,7 @@ from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.speculation.forced import ForcedDrafts
+from inflight.core.speculation.speculation import ForcedDrafts
 from inflight.core.types.events import Event, Finish, FinishedEvent
 from inflight.core.types.request import Request
 

@@ -37,8 +37,7 @@ from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.scheduling.step_outputs import StepOutputs
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
-from inflight.core.speculation.forced import ForcedDrafts
-from inflight.core.speculation.speculation import Speculation
+from inflight.core.speculation.speculation import ForcedDrafts, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.tenants import TenantUsage

@@ -10,7 +10,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_builder import StepBuilder
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.core.types.sampling import GrammarStats
 from inflight.records.timings import ADAPTER, KV

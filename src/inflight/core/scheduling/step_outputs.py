@@ -13,7 +13,7 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.living_requests import LivingRequests
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.speculation.forced import ForcedDrafts
+from inflight.core.speculation.speculation import ForcedDrafts
 from inflight.core.types.events import Event, Finish, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored
 from inflight.counted import counted

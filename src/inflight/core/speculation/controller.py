@@ -1,8 +1,7 @@
 """The speculation controller: drafts where they bring tokens, and almost nothing elsewhere.
 
-Each step it asks the drafter for those sequences that are due (`backoff`), weighs their drafts against what they cost
-(`acceptance`, `step_cost`, `goodput`), and learns from the result. No clock is read here: the same steps with the same
-durations have the same drafts.
+Each step it asks the drafter for the sequences that are due, weighs their drafts against what they cost, and learns
+from the result. No clock is read here: the same steps with the same durations have the same drafts.
 """
 
 from __future__ import annotations
@@ -16,13 +15,25 @@ from msgspec import Struct, field
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.acceptance import Acceptance, SequenceAcceptance
-from inflight.core.speculation.backoff import MAX_PAUSE, NO_SEQUENCES, DraftBackoff
+from inflight.core.speculation.acceptance import (
+    MAX_PAUSE,
+    NO_SEQUENCES,
+    REFUSAL_DECAY,
+    Acceptance,
+    DraftBackoff,
+    SequenceAcceptance,
+)
 from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
-from inflight.core.speculation.goodput import Offer, choose
-from inflight.core.speculation.speculation import HEADROOM, MAX_DRAFTS, Allotment, Candidate, Speculation
-from inflight.core.speculation.stats import SpeculationStats, SpeculationTally
-from inflight.core.speculation.step_cost import ExtendedStep, StepCost
+from inflight.core.speculation.goodput import ExtendedStep, Offer, StepCost, choose
+from inflight.core.speculation.speculation import (
+    ITL_SHARE,
+    MAX_DRAFTS,
+    Allotment,
+    Candidate,
+    Speculation,
+    SpeculationStats,
+    SpeculationTally,
+)
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
@@ -32,7 +43,7 @@ READ_SECONDS = 0.25e-6  # for each token that the drafter has not seen, of the s
 ASK_SHARE = 0.0005  # of the time, that asking in vain may take
 MAX_ASK_SHARE = 0.1  # of a step; where questions took more, those about new sequences wait for another one
 FIRST_TOKEN_SLACK = 0.005  # by which drafts may lengthen a step that computes prompts
-LOOKAHEAD = 4  # drafts that are looked at behind a token that is still being computed
+LOOKAHEAD = 4  # drafts that are considered behind a token that is still being computed
 SAMPLED_STEPS = 16  # of steps without drafts, one in so many teaches what steps cost
 CERTAIN_DRAFTS = (1, 2, 4, 8)  # numbers of drafts that are tried for whether right ones would pay
 TRIAL_DRAFTS = 2
@@ -76,10 +87,10 @@ class SpeculationController(Speculation):
             latency: The scheduler's model of step time, which learns by itself.
             max_drafts: Drafts of a sequence in a step.
         """
-        self._drafter = drafter
         self._in_executor = isinstance(drafter, ExecutorDrafter)
+        self._drafter = None if isinstance(drafter, ExecutorDrafter) else drafter
         self._max_drafts = min(max_drafts, drafter.max_drafts) if isinstance(drafter, ExecutorDrafter) else max_drafts
-        self._asking = (0.0, 0.0) if self._in_executor else (ROUND_SECONDS, ASK_SECONDS)
+        self._round_seconds, self._ask_seconds = (0.0, 0.0) if self._in_executor else (ROUND_SECONDS, ASK_SECONDS)
         self._cost = StepCost(latency)
         self._acceptance = Acceptance()
         self._backoff = DraftBackoff()
@@ -91,17 +102,26 @@ class SpeculationController(Speculation):
         self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until a trial
         self._tally = SpeculationTally(drafter.name)
 
-    # -- before a step ------------------------------------------------------------------------------------------
-
     def began(self, view: SequenceView) -> None:
         self._sequences[view.number] = _Sequence(view.itl_target, SequenceAcceptance())
         self._backoff.begin(view.number, self._step)
+
+    def finished(self, view: SequenceView) -> None:
+        self._sequences.pop(view.number, None)
+        self._backoff.end(view.number)
+        if self._drafter is not None:
+            self._drafter.finished(view)
 
     def waits(self, step: int) -> bool:
         return step - 1 in self._drafted
 
     def due(self, step: int) -> Collection[int]:
         return self._backoff.due(step) if self._cost.ready else NO_SEQUENCES
+
+    def stats(self) -> SpeculationStats:
+        return self._tally.stats()
+
+    # -- before a step ------------------------------------------------------------------------------------------
 
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
         """Ask for drafts behind the token that is being computed. A sequence that is left out has no token meanwhile;
@@ -110,16 +130,15 @@ class SpeculationController(Speculation):
             return NO_SEQUENCES
         context = sum([view.prompt_tokens + view.output_tokens for view in views]) * running // len(views)
         cost = self._cost.extended(Features(running, running, running, context, 0.0))
-        if not self._may_pay(cost, running):
-            self._backoff.pause([view.number for view in views], step)
-            return NO_SEQUENCES
         rooms = [min(1 + LOOKAHEAD, view.max_output_tokens - view.output_tokens - 1) for view in views]
-        answers = self._ask(list(map(Candidate, views, rooms)), cost)
+        answers = self._ask(step, list(map(Candidate, views, rooms)), cost, running)
+        if answers is None:
+            return NO_SEQUENCES
         offers = answers.offers(0 if self._in_executor else 1)  # an executor knows nothing of the tokens to come
         lost = min(1.0, cost.exposed / cost.seconds) if len(offers) == running and cost.seconds else 1.0
         worth = [offer for offer in offers if sum(accumulate(offer.chances, mul)) > lost]
-        held = choose(worth, running, cost, MAX_DRAFTS * running, self._max_seconds(), self._in_executor, *self._asking)
-        self._take(step, answers, held, cost)
+        held = self._choose(worth, running, cost, MAX_DRAFTS * running, self._max_seconds())
+        self._record(step, answers, held, cost)
         return held
 
     def allot(
@@ -129,19 +148,19 @@ class SpeculationController(Speculation):
         cost, max_seconds = self._cost.extended(work), self._max_seconds()
         if work.tokens != work.samples:  # it computes prompts, whose first tokens are not to wait for drafts
             self._prompt_step = step
-            asking = self._asking[0] + self._asking[1] * len(candidates)
+            asking = self._round_seconds + self._ask_seconds * len(candidates)
             max_seconds = min(max_seconds, (1 + FIRST_TOKEN_SLACK) * cost.seconds - asking)
             if cost.seconds + cost.extra(1) > max_seconds:
                 return []
-        if not self._may_pay(cost, tokens):
-            self._backoff.pause([view.number for view, _ in candidates], step)
+        candidates = [Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates]
+        answers = self._ask(step, candidates, cost, tokens)
+        if answers is None:
             return []
-        answers = self._ask([Candidate(view, min(room, budget, self._max_drafts)) for view, room in candidates], cost)
         offers = answers.offers()
-        counts = choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *self._asking)
+        counts = self._choose(offers, tokens, cost, budget, max_seconds)
         if offers and not counts:
-            counts = self._trial(offers, cost, budget, max_seconds)
-        self._take(step, answers, counts, cost)
+            counts = self._try_refused(offers, cost, budget, max_seconds)
+        self._record(step, answers, counts, cost)
         if not counts:
             return []
         self._tally.steps += 1
@@ -152,7 +171,7 @@ class SpeculationController(Speculation):
     def _max_seconds(self) -> float:
         """Return what the ITL targets of the running sequences leave for a step."""
         targets = [one.itl_target for one in self._sequences.values() if one.itl_target is not None]
-        return HEADROOM * min(targets) if targets else math.inf
+        return ITL_SHARE * min(targets) if targets else math.inf
 
     def _may_pay(self, cost: ExtendedStep, tokens: int) -> bool:
         """Return whether drafts that are surely right would pay."""
@@ -160,12 +179,16 @@ class SpeculationController(Speculation):
         asking = cost.pass_seconds if self._in_executor else ASK_SECONDS
         return any(count * each_token > cost.extra(count) + asking for count in CERTAIN_DRAFTS)
 
-    def _ask(self, candidates: Sequence[Candidate], cost: ExtendedStep) -> _Answers:
-        """Ask for the drafts of these sequences. New ones, which the drafter has to read, may wait for another step."""
+    def _ask(self, step: int, candidates: Sequence[Candidate], cost: ExtendedStep, tokens: int) -> _Answers | None:
+        """Ask for drafts of these sequences, or have them pause where even right ones would not pay. New ones, which
+        the drafter has to read, may wait for another step."""
+        if not self._may_pay(cost, tokens):
+            self._backoff.pause([view.number for view, _ in candidates], step)
+            return None
         answers, spent = _Answers(), 0.0
         for view, room in candidates:
             number, sequence, proposal = view.number, self._sequences[view.number], NOTHING
-            if room > 0 and not isinstance(self._drafter, ExecutorDrafter):
+            if room > 0 and self._drafter is not None:
                 if self._backoff.is_new(number) and spent > MAX_ASK_SHARE * cost.seconds:
                     continue
                 known = view.prompt_tokens + view.output_tokens
@@ -179,31 +202,40 @@ class SpeculationController(Speculation):
         self._tally.asked += len(answers.seconds)
         return answers
 
-    def _trial(self, offers: list[Offer], cost: ExtendedStep, max_drafts: int, max_seconds: float) -> dict[int, int]:
-        """Return the likeliest drafts after some steps that refused all: chances and costs may be better than they are
-        believed to be."""
+    def _choose(
+        self, offers: Sequence[Offer], tokens: int, cost: ExtendedStep, budget: int, max_seconds: float
+    ) -> dict[int, int]:
+        asking = self._round_seconds, self._ask_seconds
+        return choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *asking)
+
+    def _try_refused(
+        self, offers: list[Offer], cost: ExtendedStep, max_drafts: int, max_seconds: float
+    ) -> dict[int, int]:
+        """Count a step that refused all drafts, and after some choose the likeliest ones: chances and costs may be
+        better than they are believed to be."""
         self._refusals += 1
         number, chances = max(offers, key=lambda offer: offer.chances[0])
         drafts = min(TRIAL_DRAFTS, len(chances), max_drafts)
         seconds = cost.extra(drafts) + (drafts * cost.pass_seconds if self._in_executor else 0.0)
         if self._refusals < self._trial_refusals or cost.seconds + seconds > max_seconds:
             return {}
-        self._prompt_step = -1  # the last step with candidates that computed prompts
+        self._prompt_step = -1
         self._refusals, self._trial_refusals = 0, min(2 * self._trial_refusals, MAX_REFUSALS)
         return {number: drafts}
 
-    def _take(self, step: int, answers: _Answers, counts: Collection[int], cost: ExtendedStep) -> None:
-        """Have the sequences that were asked about, and have no drafts, pause."""
+    def _record(self, step: int, answers: _Answers, counts: Collection[int], cost: ExtendedStep) -> None:
+        """Record what was asked, and have the sequences that were asked about, and have no drafts, pause."""
         refused = [number for number in answers.proposals if number not in counts]
         for number in refused:
             if number in answers.chances:
-                self._sequences[number].acceptance.fade()
+                self._sequences[number].acceptance.fade(REFUSAL_DECAY)
         self._backoff.pause(refused, step, self._max_pause(cost.seconds))
         vain = {number: answers.seconds[number] for number in refused if number in answers.seconds}
         new = sum([seconds for number, seconds in vain.items() if self._backoff.is_new(number)])
-        self._backoff.asked(answers.proposals, step, new / (ASK_SHARE * cost.seconds) if cost.seconds else 0.0)
-        self._asked[step] = self._asked.get(step, 0.0) + sum(answers.seconds.values()) + self._asking[0]
-        self._tally.settle(-sum(vain.values()))
+        vain_steps = new / (ASK_SHARE * cost.seconds) if cost.seconds else 0.0
+        self._backoff.record_asked(answers.proposals, step, vain_steps)
+        self._asked[step] = self._asked.get(step, 0.0) + sum(answers.seconds.values()) + self._round_seconds
+        self._tally.add_seconds(-sum(vain.values()))
 
     def _max_pause(self, seconds: float) -> int:
         """Return the pause with which asking about all sequences takes a small share of steps of this duration."""
@@ -211,7 +243,7 @@ class SpeculationController(Speculation):
         steps = asking / (ASK_SHARE * seconds) if seconds > 0 else MAX_PAUSE
         return MAX_PAUSE if steps > MAX_PAUSE / 2 else 1 << math.ceil(math.log2(max(1.0, steps)))
 
-    # -- behind it ----------------------------------------------------------------------------------------------
+    # -- after it -----------------------------------------------------------------------------------------------
 
     def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
         step = self._step = plan.step
@@ -241,24 +273,15 @@ class SpeculationController(Speculation):
             number, count = sampled.sequence_id, len(sampled.token_ids) - 1
             if number not in made or number not in self._sequences or count < 0:
                 continue
-            self._tally.add(made[number], count)
+            self._tally.add_chunk(made[number], count)
             self._acceptance.learn(self._sequences[number].acceptance, beliefs[number], made[number], count)
             if count:
                 right[number] = count
-        self._backoff.right(right)
+        self._backoff.record_right(right)
         drafting = min(result.draft_seconds, self._cost.pass_seconds)  # the executor was catching up, unless it drafted
         if made and result.draft_seconds > 0:
             drafting = self._cost.observe_passes(max(made.values()), result.draft_seconds)
         won = sum(right.values()) * (cost.seconds + cost.gap) / max(1, drafted.tokens)
         won -= cost.extra(sum(made.values())) + drafting + cost.exposed
         self._trial_refusals = MIN_REFUSALS if won > 0 else self._trial_refusals
-        self._tally.settle(won)
-
-    def finished(self, view: SequenceView) -> None:
-        self._sequences.pop(view.number, None)
-        self._backoff.end(view.number)
-        if not isinstance(self._drafter, ExecutorDrafter):
-            self._drafter.finished(view)
-
-    def stats(self) -> SpeculationStats:
-        return self._tally.stats()
+        self._tally.add_seconds(won)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import SpeculationStats
 from inflight.server.metrics.families import labelled
 
 

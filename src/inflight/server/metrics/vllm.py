@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from inflight.core.scheduling.snapshot import AdapterCounts, Snapshot
-from inflight.core.speculation.stats import SpeculationStats
+from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics.buckets import (
     VLLM_FIRST_TOKEN,
