@@ -83,12 +83,12 @@ def test_tokens_are_those_of_an_engine_without(tiny: Path, swap_space: float | N
     assert drafted.steps.drafted == drafted.steps.accepted > 50 and drafted.steps.count < plain.steps.count
 
 
-def test_memory_and_source_are_told(tiny: Path) -> None:
+def test_memory_and_source_are_shown(tiny: Path) -> None:
     plain, drafted = engine(tiny, num_blocks=14), engine(tiny, f"draft:{tiny}", num_blocks=14)
     assert "(112.0 KiB of it for drafts)" in drafted.settings["num_blocks"].reason
     assert "drafts" not in plain.settings["num_blocks"].reason
-    told = drafted.settings["speculation"]
-    assert told.value == f"draft:{tiny}" and "0.1 M parameters" in told.reason
+    resolved = drafted.settings["speculation"]
+    assert resolved.value == f"draft:{tiny}" and "0.1 M parameters" in resolved.reason
 
 
 def test_a_gguf_file_drafts(tiny: Path, tmp_path: Path) -> None:

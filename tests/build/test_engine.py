@@ -17,7 +17,7 @@ from inflight.config.setting import SettingsError
 from inflight.core.kv.cache_journal import CacheJournal
 
 
-def test_a_start_is_told_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_is_logged_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "inflight.build"):
         engine = build_engine(EngineSettings(threads=1))
     engine.loop.close()

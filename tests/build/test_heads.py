@@ -75,8 +75,8 @@ def test_tokens_are_those_of_an_engine_without(
     for asked in ("heads", f"heads:{write_eagle3(tmp_path / 'head', with_mtp)}"):
         drafted = run(engine(with_mtp, asked, num_blocks=14, quantization=quantization))
         assert drafted.said == plain.said and drafted.steps.drafted > 50
-        told = drafted.engine.settings
-        assert told["speculation"].value == asked and "of it for drafts" in told["num_blocks"].reason
+        resolved = drafted.engine.settings
+        assert resolved["speculation"].value == asked and "of it for drafts" in resolved["num_blocks"].reason
     assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 

@@ -1,4 +1,4 @@
-"""What a model will take, before it is loaded, beside what it takes."""
+"""Estimated memory of a model before it is loaded, against what it takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_weights_and_blocks_are_those_of_the_engine() -> None:
     assert quantized.nbytes < needs.nbytes
 
 
-def test_keys_and_values_are_bounded_where_nobody_says_how_many() -> None:
+def test_keys_and_values_are_limited_where_settings_do_not_say() -> None:
     most = 10 << 20
     bounded = memory_needs(EngineSettings(), PLAIN, most)
     assert bounded.settings.kv_memory == most / GIB
@@ -44,7 +44,7 @@ def test_keys_and_values_are_bounded_where_nobody_says_how_many() -> None:
     assert blocks.settings.kv_memory is None and blocks.nbytes < bounded.nbytes + (32 << 20)
 
 
-def test_whole_texts_keep_next_to_nothing(tmp_path: Path) -> None:
+def test_an_encoder_needs_next_to_no_blocks(tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "m")
     needs = memory_needs(EngineSettings(model=str(folder)), PLAIN, GIB)
     assert needs.settings.kv_memory is None and needs.nbytes < PROCESS_BYTES + (64 << 20)
@@ -59,6 +59,6 @@ def test_models_of_transformers_have_what_was_asked_for(tmp_path: Path) -> None:
     assert memory_needs(replace(plain, num_blocks=7), PLAIN, GIB).settings == replace(plain, num_blocks=7)
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_files_raise(tmp_path: Path) -> None:
     with pytest.raises((ModelError, SettingsError), match="nothing"):
         memory_needs(EngineSettings(model=str(tmp_path / "nothing")), PLAIN, GIB)

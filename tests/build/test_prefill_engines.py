@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused_in_words(tiny: Path, tmp_path: Path) -> None:
     assert refused(windowed, max_model_len=400).startswith("prefill_engines transfers blocks of one KV group")
 
 
-def test_settings_tell_of_them_and_cores_are_shared(tiny: Path) -> None:
+def test_settings_show_them_and_cores_are_shared(tiny: Path) -> None:
     with LLM(str(tiny), prefill_engines=1, num_blocks=32) as pair:
         assert (
             pair.settings["prefill_engines"].value == 1
@@ -191,7 +191,7 @@ def test_settings_tell_of_them_and_cores_are_shared(tiny: Path) -> None:
     assert all(isinstance(one, EngineLoop) and one.idle for one in loops)
 
 
-def test_nothing_is_left_of_one_that_nobody_closes(tiny: Path) -> None:
+def test_nothing_is_left_of_one_that_is_not_closed(tiny: Path) -> None:
     """At the end of a program, too: a thread that held a model would have its kernels complain."""
     program = (
         "from inflight import LLM, SamplingParams\n"
@@ -211,7 +211,7 @@ def test_nothing_is_left_of_one_that_nobody_closes(tiny: Path) -> None:
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.05])
 def test_after_ctrl_c_the_next_call_is_answered(pair: LLM, plain: LLM, after: float) -> None:
-    """A real signal, at a moment that nobody chose; what was being computed for the call is given up."""
+    """A real signal at a random moment; what is computed for the call is aborted."""
     asked = prompts(9, 6)
     expected = tokens(plain.generate(asked, PARAMS))
     timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])

@@ -1,4 +1,4 @@
-"""What simulations resolve by themselves, as engines have it."""
+"""Settings that simulations resolve as engines do."""
 
 from __future__ import annotations
 

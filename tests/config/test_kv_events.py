@@ -1,4 +1,4 @@
-"""`--kv-events-config`: what may stand in its JSON, and what is told of a mistake."""
+"""`--kv-events-config`: its JSON, and errors by key."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_vllms_own_form_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", '{"enable_kv_cache_events": false}', '{"topic": "x"}'])
-def test_nothing_is_told_unless_it_is_wanted(text: str) -> None:
+def test_nothing_is_published_unless_enabled(text: str) -> None:
     assert read_kv_events(text) is None
     assert read_kv_events('{"enable_kv_cache_events": true, "publisher": "null"}') is None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "says"),
     [
         ("{enable", "is not JSON"),
         ("[]", r"is \[\], which is no object"),
@@ -43,6 +43,6 @@ def test_nothing_is_told_unless_it_is_wanted(text: str) -> None:
         ('{"topic": ["a"]}', r'topic is \["a"\]; give a text'),
     ],
 )
-def test_a_mistake_is_told_by_its_key(text: str, told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_an_error_names_its_key(text: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
         read_kv_events(text)

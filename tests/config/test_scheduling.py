@@ -47,8 +47,8 @@ def test_every_strategy_is_made_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_steps_end_early_unless_they_are_whole_or_run_on_a_gpu(name: str) -> None:
-    nobody = WaitingQueue(Fcfs(), lambda sequence: 0)
-    view = StepView(now=0.0, waiting=nobody, running=0, decodes=lambda: (0, 0), max_rows=4)
+    empty = WaitingQueue(Fcfs(), lambda sequence: 0)
+    view = StepView(now=0.0, waiting=empty, running=0, decodes=lambda: (0, 0), max_rows=4)
     has_pieces = name in ("chunked", "adaptive")
     for settings, tokens in (
         (SchedulingSettings.of(strategy=name), EARLY_END if has_pieces else 0),
@@ -217,7 +217,7 @@ def test_a_plugins_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: py
     policy = make_policy("plugins:Newest", settings, LatencyModel())
     assert isinstance(policy, Plugin) and policy.name == "newest"
     assert strategy(SchedulingSettings.of(strategy="plugins:Mine")).name == "mine"
-    for place in ("plugins:Nobody", "plugins:", ":Newest", "plugins:Broken", "stumbling:Newest"):
+    for place in ("plugins:Missing", "plugins:", ":Newest", "plugins:Broken", "stumbling:Newest"):
         with pytest.raises(SettingsError, match=r"package\.module:Class"):
             make_policy(place, settings, LatencyModel())
     made = make_predictor(SchedulingSettings(policy="sjf", predictor="plugins:Long"))
@@ -243,12 +243,12 @@ def test_predictor_and_admission() -> None:
         ({"admission": "queue", "max_queued_requests": 7}, 7),
     ],
 )
-def test_the_bound_of_the_queue_that_is_told_is_the_one_in_force(settings: dict[str, Any], most: int | None) -> None:
+def test_the_limit_of_the_queue_is_the_one_in_force(settings: dict[str, Any], most: int | None) -> None:
     chosen = SchedulingSettings.of(**settings)
-    assert chosen.most_queued == most
+    assert chosen.max_queued == most
     if most is not None:
         full, load = Backlog(), Load(most, 0, [], [], 0, 1, 1, 0.0)
-        full.add("somebody", most, 0)
+        full.add("a tenant", most, 0)
         with pytest.raises(RequestRefused, match=f"at most {most} may"):
             make_admission(chosen, LatencyModel()).check(request(), [full], lambda: load)
 
@@ -271,7 +271,7 @@ def test_unknown_presets_list_the_known_ones() -> None:
         preset("fast")
 
 
-def test_the_predictor_in_force_is_shown_where_somebody_asks_it() -> None:
+def test_the_predictor_in_force_is_shown_where_it_is_used() -> None:
     asking: list[dict[str, Any]] = [
         {"policy": "sjf"},
         {"admission": "slo"},

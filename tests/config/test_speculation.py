@@ -9,7 +9,13 @@ from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.config.speculation import MOST_TOKENS, DraftSource, DraftSupport, parse_speculation, resolve_speculation
+from inflight.config.speculation import (
+    MAX_DRAFT_TOKENS,
+    DraftSource,
+    DraftSupport,
+    parse_speculation,
+    resolve_speculation,
+)
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Proposal
 from inflight.core.types.events import FinishedEvent
@@ -22,7 +28,7 @@ FORMS = ("auto", "off", "suffix", "draft:org/small", "draft:./models/a:b", "head
 
 
 @pytest.mark.parametrize("text", FORMS)
-def test_what_is_said_is_what_is_told(text: str) -> None:
+def test_the_setting_is_shown_as_written(text: str) -> None:
     assert str(parse_speculation(text)) == text
     assert SchedulingSettings(speculation=text).draft_source == parse_speculation(text)
 
@@ -48,7 +54,7 @@ def test_what_is_not_known_is_refused(text: str, sentence: str) -> None:
     assert sentence in str(refused.value)
 
 
-@pytest.mark.parametrize("number", [0, -1, MOST_TOKENS + 1])
+@pytest.mark.parametrize("number", [0, -1, MAX_DRAFT_TOKENS + 1])
 def test_drafts_are_bounded(number: int) -> None:
     with pytest.raises(SettingsError, match=rf"--speculation-max-tokens is {number}; give a number above 0"):
         SchedulingSettings(speculation="suffix", speculation_max_tokens=number)
@@ -65,7 +71,7 @@ def test_what_was_set_bounds_every_source_else_each_has_its_own() -> None:
     assert given.drafting_from(suffix).max_drafts == given.drafting_from(model).max_drafts == 3
     unset = SchedulingSettings(speculation="auto")
     most = [unset.drafting_from(source).max_drafts for source in (suffix, model)]
-    assert MOST_TOKENS >= most[0] > most[1] > 0
+    assert MAX_DRAFT_TOKENS >= most[0] > most[1] > 0
 
 
 def test_where_nothing_is_drafted_nothing_bounds_it() -> None:
@@ -138,10 +144,10 @@ class Failing:
         raise MemoryError("no more")
 
     def finished(self, view: SequenceView) -> None:
-        """Nothing is kept."""
+        """Ignore it."""
 
 
-def test_a_drafter_that_fails_is_told_of_once_and_the_engine_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_drafter_is_reported_once_and_the_engine_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     capacity, failing = Capacity(64, 16, 4, 512, 100), Failing()
     scheduler = scheduler_for(capacity, EngineSettings(), SchedulingSettings(speculation="suffix"), drafter=failing)
     loop = EngineLoop(scheduler, NullExecutor(capacity, lambda plan: 0.05), VirtualClock())

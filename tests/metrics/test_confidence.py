@@ -7,7 +7,7 @@ from statistics import stdev
 
 import pytest
 
-from inflight.metrics.confidence import estimate, fewest_samples, paired_ratio, quantile_interval
+from inflight.metrics.confidence import estimate, min_samples, paired_ratio, quantile_interval
 from inflight.metrics.definitions import percentiles, quantile
 
 
@@ -68,6 +68,6 @@ def test_ratios_within_repeats_are_blind_to_a_drifting_machine() -> None:
 
 def test_a_quantile_needs_samples_beyond_it() -> None:
     for share, fewest in ((0.5, 8), (0.95, 110), (0.99, 563)):
-        assert fewest_samples(share) == fewest
+        assert min_samples(share) == fewest
         assert quantile_interval(range(fewest), share) is not None
         assert quantile_interval(range(fewest - 1), share) is None

@@ -1,4 +1,4 @@
-"""A queue that grows is told from one that only goes up and down."""
+"""Trends: a queue that grows, and one that only goes up and down."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_overload_is_seen_and_ordinary_load_is_not(load: float, least: int, most
     assert least <= growing(load) <= most
 
 
-def test_few_requests_tell_nothing() -> None:
+def test_few_requests_have_no_trend() -> None:
     assert trend([(float(n), 1.0) for n in range(20)], 0.0, 20.0) is None
     assert trend([], 0.0, 0.0) is None
 

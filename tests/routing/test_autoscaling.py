@@ -1,4 +1,4 @@
-"""How many replicas queues make: the rule, and what a replica tells of its queue."""
+"""The target number of replicas: the rule, and the queue that a replica reports."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def test_those_that_are_loading_stay_wanted() -> None:
 def test_a_queue_is_prompts_that_wait_and_rows_that_are_taken() -> None:
     queue = ReplicaQueue(SchedulingSettings())
     assert queue.seconds(COSTS) == 0.0
-    queue.came(request("a", prompt=range(50)))
+    queue.add(request("a", prompt=range(50)))
     assert queue.seconds(COSTS) == pytest.approx(0.5)
     queue.first_token("a")
     assert queue.seconds(COSTS) == 0.0, "it is computed, and a row is free"
     for number in range(3):
-        queue.came(request(str(number), prompt=[1]))
+        queue.add(request(str(number), prompt=[1]))
         queue.first_token(str(number))
     assert queue.seconds(COSTS) > 1.0, "two rows, four answers, and each step takes a tenth of a second"
     for request_id in ("a", "0", "1", "2"):
         queue.ended(request_id, 8)
     assert queue.seconds(COSTS) == 0.0
-    assert queue.seconds(None) == 0.0, "what nobody knows the length of adds no replica"
+    assert queue.seconds(None) == 0.0, "a queue of unknown length adds no replica"
 
 
 def test_short_answers_make_short_queues() -> None:
     queue = ReplicaQueue(SchedulingSettings())
     for number in range(300):
-        queue.came(request(str(number), prompt=[1]))
+        queue.add(request(str(number), prompt=[1]))
         queue.ended(str(number), 2)
     for number in range(3):
-        queue.came(request(str(number), prompt=[1]))
+        queue.add(request(str(number), prompt=[1]))
         queue.first_token(str(number))
     assert queue.seconds(COSTS) < 1.0
 
@@ -57,7 +57,7 @@ def test_work_in_the_background_adds_no_replica() -> None:
     lanes = {"night": {"background": True}, "batch": {"background": False}}
     assert background_lanes(SchedulingSettings(lanes=lanes)) == {"night"}
     queue = ReplicaQueue(SchedulingSettings())
-    queue.came(request("a", prompt=range(500), lane="batch"))
+    queue.add(request("a", prompt=range(500), lane="batch"))
     queue.first_token("a")
     queue.ended("a", 5)
     assert queue.seconds(COSTS) == 0.0
@@ -65,14 +65,14 @@ def test_work_in_the_background_adds_no_replica() -> None:
 
 def test_more_must_be_wanted_for_a_while_and_fewer_for_a_long_one() -> None:
     target = ReplicaTarget(1, 4)
-    told = [target.tell(float(now), {"a": 3.0}) for now in range(5)]
-    assert told == [1, 1, 1, 3, 3]
-    later = [target.tell(float(now), {"a": 0.0, "b": 0.0, "c": 0.0}) for now in range(5, 80)]
+    targets = [target.update(float(now), {"a": 3.0}) for now in range(5)]
+    assert targets == [1, 1, 1, 3, 3]
+    later = [target.update(float(now), {"a": 0.0, "b": 0.0, "c": 0.0}) for now in range(5, 80)]
     assert later[30] == 3 and later[40] == 2 and later[-1] == 1, "one at a time, each after half a minute"
 
 
 def test_a_moment_of_load_adds_nothing_and_the_bounds_are_kept() -> None:
     target = ReplicaTarget(2, 3)
-    assert [target.tell(float(now), {"a": 12.0 * (now == 1), "b": 0.0}) for now in range(4)] == [2, 2, 2, 2]
-    assert [target.tell(float(now), {"a": 90.0, "b": 90.0}) for now in range(20, 28)][-1] == 3
-    assert [target.tell(float(now), {"a": 0.0}) for now in range(40, 200)][-1] == 2
+    assert [target.update(float(now), {"a": 12.0 * (now == 1), "b": 0.0}) for now in range(4)] == [2, 2, 2, 2]
+    assert [target.update(float(now), {"a": 90.0, "b": 90.0}) for now in range(20, 28)][-1] == 3
+    assert [target.update(float(now), {"a": 0.0}) for now in range(40, 200)][-1] == 2

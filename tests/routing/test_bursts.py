@@ -22,7 +22,7 @@ def burst(router: Router, count: int, names: dict[str, ServingCosts], first_toke
     for name, costs in names.items():
         router.join(name)
         if costs is not UNKNOWN:
-            router.reckon(name, costs, 10_000, fair=False)
+            router.update_replica(name, costs, 10_000, fair=False)
     went: Counter[str] = Counter()
     for number in range(count):
         went[router.send(RoutedRequest(f"{number}", tuple(range(prompt)))).name] += 1

@@ -102,7 +102,7 @@ def test_a_prefix_is_worth_the_seconds_that_it_saves() -> None:
     cluster = Cluster("prefix-aware")
     first = cluster.send(SHARED)
     cluster.router.first_token("1")
-    cluster.router._reuse = 0.0  # nobody asks for what is computed
+    cluster.router._reuse = 0.0  # no request reuses what is computed
     queued = cluster.put(int(first), 1, 250)  # 0.25 s, and the prefix saves 0.32 s
     assert cluster.router.choose(cluster.request([*SHARED, 5])).replica.name == first
     cluster.put(int(first), 1, 150)
@@ -148,7 +148,7 @@ def test_replicas_that_are_asked_of_alone_are_chosen_among() -> None:
             cluster.router.choose(cluster.request(), set())
 
 
-def test_costs_are_told_by_any_model_of_steps() -> None:
+def test_costs_are_probed_from_any_step_model() -> None:
     def seconds(held: Features) -> float:
         return 0.01 + held.tokens * 1e-4 + held.decode_context * 1e-7
 

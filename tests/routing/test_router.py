@@ -1,4 +1,4 @@
-"""What a router knows of its replicas, after whatever was sent, answered, joined and left."""
+"""The state of a router after requests were sent and answered and replicas joined and left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_names_of_blocks_hang_on_all_that_is_before_on_salt_and_adapter() -> Non
     assert hashes(b"text of four and", 4) and hashes((), 4) == () == hashes(b"", 4)
 
 
-def test_they_are_those_that_an_engine_tells_of() -> None:
+def test_they_are_those_of_an_engines_events() -> None:
     first = block_hash(root_hash("salt", "sql"), (1, 2))
     assert hashes((1, 2, 3, 4, 5), 2, "salt", "sql") == (first, block_hash(first, (3, 4)))
 
@@ -107,7 +107,7 @@ class Sent:
 
 
 class Routing(RuleBasedStateMachine):
-    """Whatever happens in whatever order, loads are what is under way, and nothing is left when nothing is."""
+    """In any order of events, loads count requests in flight, and no load is left when none is."""
 
     def __init__(self) -> None:
         super().__init__()

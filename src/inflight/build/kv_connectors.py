@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CachedState(Struct, frozen=True):
-    """What is cached of a model's sequences. windows: of its KV groups. is_bidirectional: inputs are computed in one
+    """The cached state of a model's sequences. windows: of its KV groups. is_bidirectional: inputs are computed in one
     pass, and nothing of them is cached. is_recurrent: some layers have a recurrent state as well."""
 
     windows: tuple[int, ...]

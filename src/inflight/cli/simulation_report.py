@@ -13,7 +13,7 @@ from inflight.bench.run import Warmup, measured_part
 from inflight.cli.machines import Device
 from inflight.cli.summary import print_summary
 from inflight.config.assembly import budget
-from inflight.config.engine import placed
+from inflight.config.engine import describe_engine
 from inflight.core.types.kv_transfer import TierStats
 from inflight.counted import counted
 from inflight.metrics.summary import Summary, Window, summarize
@@ -36,9 +36,11 @@ def summary_of(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
 
 def notes_of(setup: Setup, device: Device, second: Device) -> list[str]:
     """On what the answer rests."""
-    notes = [f"Step model: {device.model.name}; {placed(device.name, device.depth)}."]
+    notes = [f"Step model: {device.model.name}; {describe_engine(device.name, device.depth)}."]
     if setup.decode is not None and second is not device:
-        notes.append(f"Step model of the decode pool: {second.model.name}; {placed(second.name, second.depth)}.")
+        notes.append(
+            f"Step model of the decode pool: {second.model.name}; {describe_engine(second.name, second.depth)}."
+        )
     if setup.link is not None:
         notes.append(
             f"Transfers: {setup.link.bytes_per_token / 1e3:,.0f} kB per prompt token at {setup.link.gbps:,.0f} Gbit/s; "

@@ -14,7 +14,7 @@ from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
-from inflight.config.engine import placed
+from inflight.config.engine import describe_engine
 from inflight.config.setting import SettingsError, option
 from inflight.counted import counted
 from inflight.metrics.slo import Slo, parse_slos, targets
@@ -133,7 +133,7 @@ def _about(tuning: Tuning, machine: Machine, demand: Demand) -> list[str]:
             f"On the real engine: goodput {best.goodput:.3g}/s, the median of {counted(runs, 'run')}; the "
             f"simulator's choice is {decision.loss:.1%} below the best of {len(decision.judged):,} measured settings."
         )
-    about.append(f"Simulated: {placed(machine.device, machine.depth)}.")
+    about.append(f"Simulated: {describe_engine(machine.device, machine.depth)}.")
     if not machine.calibrated:
         about.append("Step times are from data sheets, not calibrated on your hardware.")
     if tuning.indifferent:

@@ -1,7 +1,6 @@
-"""The one place where settings become a scheduler: of a real engine, of a measured one and of a simulated one.
+"""Make a scheduler from settings, for real, measured and simulated engines.
 
-Knows settings and core; no model, no executor and no clock. What is decided before a model is loaded (`make_rules`) is
-apart from what needs its memory (`make_scheduler`), so that a mistake in the settings is told at once.
+`make_rules` needs no loaded model, so that errors in settings are raised at once; `make_scheduler` needs its memory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from inflight.counted import UNBOUNDED
 
 
 class Rules(Struct, frozen=True):
-    """What a scheduler goes by; its parts share one model of step time. token_budget: most tokens of a step."""
+    """The rules of a scheduler; its parts share one model of step time. token_budget: maximum tokens of a step."""
 
     token_budget: int
     strategy: Strategy
@@ -45,7 +44,7 @@ class Rules(Struct, frozen=True):
 
 
 def make_rules(scheduling: SchedulingSettings, token_budget: int, max_model_len: int, max_rows: int) -> Rules:
-    """Raises SettingsError where the settings do not go together."""
+    """Make the rules. Raises SettingsError where the settings do not go together."""
     latency = LatencyModel()
     return Rules(
         token_budget=token_budget,
@@ -61,7 +60,7 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
     return Admission(
         settings.admission,  # type: ignore[arg-type]  # checked when the settings were made
         latency,
-        settings.most_queued,
+        settings.max_queued,
         settings.max_queued_tokens,
         settings.ttft_target,
         TenantWeights(settings.tenant_weights) if settings.weighs_tenants else None,
@@ -82,7 +81,12 @@ def make_scheduler(
     identity: Identity | None = None,
     sink: KVStore | None = None,
 ) -> Scheduler:
-    """make: the class of the scheduler. cache_journal, sources, identity, sink: as the scheduler has them."""
+    """Make a scheduler for this capacity.
+
+    Args:
+        make: class of the scheduler.
+        cache_journal, sources, identity, sink: as of the scheduler.
+    """
     return make(
         capacity,
         rules.strategy,
@@ -112,14 +116,14 @@ def make_scheduler(
 def make_speculation(
     drafter: Drafter | ExecutorDrafter, scheduling: SchedulingSettings, rules: Rules, vocab_size: int
 ) -> Speculation:
-    """Drafts of this drafter, where they measurably bring tokens. One that fails is asked no more."""
+    """Make the speculation that uses this drafter where drafts measurably pay. A failing drafter is not used again."""
     if not isinstance(drafter, ExecutorDrafter):
         drafter = guard_drafter(drafter, vocab_size, report_failure)
     return SpeculationController(drafter, rules.latency, scheduling.max_drafts)
 
 
 def longest_chunk(scheduling: SchedulingSettings, token_budget: int) -> int:
-    """Tokens of one sequence that a step computes at most. What a plugin may shape nobody knows."""
+    """Return the maximum tokens of one sequence in a step; unbounded for plugins."""
     entry = STRATEGIES.get(scheduling.strategy)
     return token_budget if entry is not None and entry.bounded_by == "tokens" else UNBOUNDED
 
@@ -134,8 +138,8 @@ def scheduler_for(
     identity: Identity | None = None,
     sink: KVStore | None = None,
 ) -> Scheduler:
-    """Where the capacity is known beforehand. sources, identity, sink: as the scheduler has them; where blocks are
-    handed over by an identity, they are also taken over by it."""
+    """Make a scheduler where the capacity is known beforehand. sources, identity, sink: as of the scheduler; blocks
+    that are exported by an identity are also loaded by it."""
     if identity is not None:
         sources = (*sources, PeerSource(capacity.block_size, identity))
     rules = make_rules(scheduling, budget(settings, scheduling), capacity.max_model_len, capacity.max_rows)
@@ -154,8 +158,8 @@ def scheduler_for(
 
 
 def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:
-    """Most tokens of a step (of a forward pass, where the strategy knows no budget): as `build` resolves them for the
-    device that the settings name."""
+    """Return the maximum tokens of a step (of a forward pass, where the strategy has no budget), as `build` resolves
+    it for the device that the settings name."""
     on_gpu = settings.device.startswith("cuda")
     rows = int(resolve_rows(settings, on_gpu).value)
     return int(resolve_budget(settings, rows, scheduling.strategy, on_gpu).value)

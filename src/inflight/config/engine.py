@@ -1,7 +1,6 @@
-"""Settings of the engine, and what becomes of them: every resolved setting has its reason.
+"""Settings of the engine with their defaults and limits, and how they are resolved, each with a reason.
 
-Knows names, defaults and limits; asks the machine and the model nothing itself (`build` does, and calls `resolve`
-with the answers).
+`build` asks the machine and the model, and calls `resolve_…` with the answers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dequantize", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all", "fp8"]
 GROUP_SIZES = (32, 64, 128)
-MOST_LORAS = 1024
+MAX_LORAS = 1024
 KVCacheChoice = Literal["auto", "int8", "fp8"]
 BackendChoice = Literal["auto", "transformers"]
 EvictionChoice = Literal["lru", "sessions"]
@@ -32,7 +31,7 @@ AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What a user may set; None means "choose for me". Names as in vLLM where they mean the same.
+    """Settings of the engine; None means "choose for me". Names as in vLLM where they mean the same.
 
     model: a folder or a hub id in the format of Hugging Face; None is the built-in model. family: package.module:NAME
     of a family of models that is not ours.
@@ -41,19 +40,19 @@ class EngineSettings:
     is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
     attention_backend: on a GPU, attention by a library that is installed, in the place of our kernels.
     tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
-    load_format: "dequantize" holds a quantized checkpoint's matrices as plain numbers, so that no activation is rounded
-    to 8 bits; "dummy" makes random weights; "auto" is as the files are, or as a model that has a name needs it.
-    quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
+    load_format: "dequantize" stores a quantized checkpoint's matrices as plain numbers, so that activations are not
+    rounded to 8 bits; "dummy" makes random weights; "auto" is as the files are, or as a model that has a name needs it.
+    quantization: "int8" and "int4" for the layers' plain matrices, "int8-all" and "int4-all" for the output projection
     (and a tied table) too; "fp8", on GPUs, the layers' alone. quantization_group_size: inputs that share a scale in
     int4.
-    kv_cache_dtype: "int8" and "fp8" hold keys and values so, else they are held as activations are.
+    kv_cache_dtype: "int8" and "fp8" of keys and values, else they have the type of activations.
     gpu_memory_utilization: on a GPU, share of all its memory that this engine may have: what weights and the largest
     step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
     wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
-    kv_eviction: "lru": what was used longest ago gives way; "sessions": the blocks of the session that is worth least.
+    kv_eviction: first is evicted, "lru": what was used longest ago; "sessions": blocks of the least valuable session.
     kv_cache_host: GiB of the host's memory in which keys and values are kept whose own blocks are taken. kv_cache_dir:
     a folder in which they are kept as well, over restarts and for others. kv_cache_disk: GiB that it may hold.
-    max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
+    max_num_seqs: maximum running sequences. max_num_batched_tokens: maximum tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     cpu_list: CPUs such as "0-7,16-23", one for each thread, which stays on it; the calling one stays on them all.
     watermark: share of the KV blocks kept free of newcomers.
@@ -218,7 +217,7 @@ class EngineSettings:
 
     @property
     def named_loras(self) -> list[tuple[str, str]]:
-        """Name and place of each."""
+        """Name and path of each."""
         return [(one.partition("=")[0], one.partition("=")[2]) for one in self.lora]
 
     def _check_loras(self) -> None:
@@ -229,10 +228,10 @@ class EngineSettings:
         names = [name for name, _ in self.named_loras]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"--lora names {twice!r} twice; give each adapter a name of its own.")
-        for field, most in (("max_loras", MOST_LORAS), ("max_lora_rank", MAX_RANK)):
+        for field, largest in (("max_loras", MAX_LORAS), ("max_lora_rank", MAX_RANK)):
             value = getattr(self, field)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= most):
-                raise SettingsError(f"{option(field)} is {value!r}; give a whole number from 1 to {most:,}.")
+            if value is not None and not (isinstance(value, int) and 1 <= value <= largest):
+                raise SettingsError(f"{option(field)} is {value!r}; give a whole number from 1 to {largest:,}.")
         if self.max_lora_rank is not None and not self.lora and self.max_loras is None:
             raise SettingsError("--max-lora-rank has no effect without --lora or --max-loras.")
 
@@ -308,12 +307,12 @@ PROMPT_SHARE, GPU_PROMPT_SHARE = 128, 2048  # tokens of prompts beside one token
 
 
 def default_depth(device: str) -> int:
-    """Steps in flight of an engine on such a device: a GPU computes beside the host, which plans ahead meanwhile."""
+    """Return the steps in flight on such a device: a GPU computes beside the host, which plans ahead meanwhile."""
     return 2 if device.startswith("cuda") else 1
 
 
-def placed(device: str, depth: int) -> str:
-    """An engine, in words."""
+def describe_engine(device: str, depth: int) -> str:
+    """Describe an engine for messages."""
     return f"an engine on {device} with {counted(depth, 'step')} in flight"
 
 
@@ -326,7 +325,7 @@ def resolve_rows(settings: EngineSettings, on_gpu: bool = False) -> Resolved:
 
 
 def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked", on_gpu: bool = False) -> Resolved:
-    """The most tokens of a step. Static and dynamic batching are bounded by count, and have no use for it."""
+    """Resolve the maximum tokens of a step. Static and dynamic batching are limited by count instead."""
     given = settings.max_num_batched_tokens
     bounded_by = STRATEGIES[strategy].bounded_by if strategy in STRATEGIES else "tokens"
     if given is None:
@@ -357,7 +356,7 @@ def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked
 
 
 def resolve_quantization(settings: EngineSettings, dtype: str, format: WeightFormat | None = None) -> Resolved:
-    """format: of a checkpoint that is quantized already."""
+    """Resolve the quantization. format: of a checkpoint that is quantized already."""
     if format is not None and settings.quantization == "none":
         scales = "; activations get scales as they come, not the checkpoint's" if format.static_activations else ""
         return Resolved("none", f"the checkpoint's own, {described(format)}{scales}")
@@ -386,7 +385,7 @@ def resolve_kv_cache_dtype(settings: EngineSettings, dtype: str) -> Resolved:
 
 
 def resolve_max_model_len(settings: EngineSettings, default: int) -> Resolved:
-    """`default` is the model's own; whether a larger one makes sense, the loader knows."""
+    """Resolve the maximum length of a sequence. default: the model's own."""
     if settings.max_model_len is None:
         return Resolved(default, "the model's own maximum")
     return Resolved(settings.max_model_len, "as set")

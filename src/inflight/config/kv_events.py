@@ -1,7 +1,4 @@
-"""`--kv-events-config`: JSON as vLLM has it, read key by key, so that a mistake is told by its key.
-
-Knows keys, types and limits; what they mean, `engine.kv_events.options` says.
-"""
+"""Read `--kv-events-config`: JSON as of vLLM, checked key by key."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _LIKE = '\'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}\''
 
 
 def read_kv_events(text: str) -> KVEventOptions | None:
-    """None: nothing is to be told. Raises SettingsError."""
+    """Read the option; None: no events are published. Raises SettingsError."""
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
@@ -49,7 +46,7 @@ def _is_enabled(given: dict[str, Any]) -> bool:
 def _check(name: str, value: Any) -> None:
     """Raises SettingsError."""
     if name not in _KNOWN:
-        import difflib  # here, as it is for mistakes only
+        import difflib  # here, as only errors need it
 
         near = difflib.get_close_matches(name, _KNOWN, 1)
         hint = f" Did you mean {near[0]}?" if near else ""

@@ -1,7 +1,7 @@
-"""Presets: settings that go together for an everyday use, each with the reason of every value.
+"""Presets: settings that go together for a common use, with the reason of every value.
 
-Knows options by their long names; anything given on the command line or in a configuration file wins over a preset.
-Rows and budgets are others on a GPU, whose steps take about as long for many rows as for few; those were not measured.
+Options are named by their long names; the command line and configuration files win over a preset. Rows and budgets
+differ on a GPU, whose steps take about as long for many rows as for few; those were not measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Values = dict[str, tuple[str | int | float, str]]  # option → value and why
 
 
 class Preset(Struct, frozen=True):
-    """gpu: in the place of some values, where a GPU computes."""
+    """A preset. gpu: values that replace others where a GPU computes."""
 
     purpose: str
     values: Values
@@ -39,12 +39,12 @@ PRESETS = {
         },
     ),
     "throughput": Preset(
-        "as many tokens per second as there are, whoever waits",
+        "the most tokens per second, whatever the latency",
         {
             "strategy": ("chunked", "every step is filled to its budget"),
             "max-num-seqs": (64, "enough rows that each weight that is read is used many times"),
             "max-num-batched-tokens": (320, "long chunks read the weights less often"),
-            "early-end-tokens": (0, "nobody's first token cuts a step short"),
+            "early-end-tokens": (0, "no step is cut short for a first token"),
         },
         {
             "max-num-seqs": (
@@ -59,18 +59,18 @@ PRESETS = {
         {
             "strategy": ("adaptive", "the budget follows what runs, so that jobs cannot slow the streams down"),
             "itl-target": (0.25, "fast enough to read along, slow enough to batch"),
-            "max-num-seqs": (32, "rows for both; batch rows are given up when people need them"),
+            "max-num-seqs": (32, "rows for both; batch rows are preempted when people need them"),
             "policy": ("sjf", "short questions do not wait behind long ones"),
         },
-        {"max-num-seqs": (128, "rows for both; batch rows are given up when people need them")},
+        {"max-num-seqs": (128, "rows for both; batch rows are preempted when people need them")},
     ),
     "offline": Preset(
-        "a file is to be done soon; nobody waits for single answers",
+        "a file is to be done soon; no client waits for single answers",
         {
             "strategy": ("chunked", "every step is filled to its budget"),
             "max-num-seqs": (128, "rows until the cores are busy beyond doubt"),
             "max-num-batched-tokens": (512, "prompts in long chunks"),
-            "early-end-tokens": (0, "nobody's first token cuts a step short"),
+            "early-end-tokens": (0, "no step is cut short for a first token"),
             "policy": ("prefix", "prompts that begin alike run while their beginning is cached"),
         },
         {

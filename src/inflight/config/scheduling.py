@@ -1,8 +1,7 @@
-"""Scheduling settings: what a user may set about strategy, policies, lanes, preemption and admission.
+"""Scheduling settings: strategy, policies, lanes, preemption, admission and speculation.
 
-Knows which settings mean something together; a setting that would have no effect is refused, because ignoring it would
-look like obeying it. What a strategy lets its users set, it declares itself (`core.strategies.registry`). What becomes
-of the settings, `assembly` knows.
+A setting that would have no effect is refused, because ignoring it would look like obeying it. Strategies declare their
+own options (`core.strategies.registry`); `assembly` makes a scheduler of the settings.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from inflight.config.setting import Resolved, SettingsError, check_options, one_of, option, without_effect
-from inflight.config.speculation import DEFAULT, MOST_TOKENS, DraftSource, parse_speculation
+from inflight.config.speculation import DEFAULT, MAX_DRAFT_TOKENS, DraftSource, parse_speculation
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.options import DAY, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
@@ -28,12 +27,12 @@ MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
-    """What a user may set about scheduling. None: not set. Seconds, tokens, requests, GiB.
+    """Scheduling settings. None: not set. Seconds, tokens, requests, GiB.
 
     options: of the strategy, by their names. lane_floor: share of the steps' tokens that background lanes have while
     they have work, whatever comes; 0: none. lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration
-    file. tenant_weights: shares that are not 1, under the policy fair. speculation: where drafts come from
-    (`config.speculation`). speculation_max_tokens: most drafts of a sequence in a step.
+    file. tenant_weights: shares that are not 1, under the policy fair. speculation: source of drafts
+    (`config.speculation`). speculation_max_tokens: maximum drafts of a sequence in a step.
     """
 
     strategy: str = "chunked"
@@ -55,11 +54,11 @@ class SchedulingSettings:
 
     @classmethod
     def of(cls, **given: Any) -> Self:
-        """Settings and options of the strategy together, by name, as users write them. Raises SettingsError."""
+        """Make settings and options of the strategy from names, as users write them. Raises SettingsError."""
         return cls(**_sorted(given, {}))
 
     def but(self, **given: Any) -> Self:
-        """The same with other values; None takes an option back. Raises SettingsError."""
+        """Return the settings with other values; None removes an option. Raises SettingsError."""
         return replace(self, **_sorted(given, self.options.given))
 
     def __post_init__(self) -> None:
@@ -79,10 +78,10 @@ class SchedulingSettings:
             )
         if self.entry is not None and self.entry.bounded_by == "sequences":
             self._refuse_what_reservation_makes_vain()
-        for name, most in _MOST.items():
+        for name, limit in _MAX_VALUES.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value <= most:
-                raise SettingsError(f"{option(name)} is {value}; give a number above 0, at most {most:,}.")
+            if value is not None and not 0 < value <= limit:
+                raise SettingsError(f"{option(name)} is {value}; give a number above 0, at most {limit:,}.")
         for tenant, weight in self.tenant_weights.items():
             if not 0 < weight <= HEAVIEST:
                 raise SettingsError(
@@ -104,7 +103,7 @@ class SchedulingSettings:
             )
 
     def _check_kinds(self) -> None:
-        """What comes from Python or from a file may be of any type."""
+        """Check types, since values from Python or a file may have any. Raises SettingsError."""
         for item in fields(self):
             value = getattr(self, item.name)
             if item.name in _KINDS and (value is not None or item.default is not None):
@@ -120,7 +119,7 @@ class SchedulingSettings:
         if self.preemption != "recompute":
             raise SettingsError(
                 f"--preemption {self.preemption} has no effect with --strategy {self.strategy}: a batch has its memory "
-                "reserved to its end, so that nobody is preempted; leave it out, or choose --strategy chunked."
+                "reserved to its end, so that no sequence is preempted; leave it out, or choose --strategy chunked."
             )
         if self.kv_allocation == "reserve-request":
             raise SettingsError(
@@ -129,7 +128,7 @@ class SchedulingSettings:
             )
 
     def resolved(self) -> dict[str, Resolved]:
-        """What is in force, with its reason; what is not set and has no default is left out."""
+        """Return the values in force with their reasons, without those that are not set and have no default."""
         policy = POLICIES.get(self.policy)
         shown = {
             "strategy": Resolved(self.strategy, "as set" if self.entry is None else self.entry.reason),
@@ -149,50 +148,50 @@ class SchedulingSettings:
         return shown
 
     def ending_early(self, tokens: int) -> Self:
-        """With so many `early_end_tokens`, where the strategy has a use for them and none are set."""
+        """Return them with so many `early_end_tokens`, where the strategy has a use for them and none are set."""
         known = self.entry is not None and OPTIONS["early_end_tokens"] in self.entry.options
         return self.but(early_end_tokens=tokens) if known and "early_end_tokens" not in self.options.given else self
 
     @property
     def draft_source(self) -> DraftSource:
-        """Where drafts come from."""
+        """The source of drafts."""
         return parse_speculation(self.speculation)
 
     def drafting_from(self, source: DraftSource) -> Self:
-        """The same with drafts from there. Where there are none, nothing bounds them."""
-        most = None if source.kind == "off" else self.speculation_max_tokens
-        return replace(self, speculation=str(source), speculation_max_tokens=most)
+        """Return them with drafts from this source; without drafts, their limit is dropped."""
+        limit = None if source.kind == "off" else self.speculation_max_tokens
+        return replace(self, speculation=str(source), speculation_max_tokens=limit)
 
     @property
     def max_drafts(self) -> int:
-        """Of a sequence in a step, from the source in force."""
+        """Maximum drafts of a sequence in a step, from the source in force."""
         return self.speculation_max_tokens or self.draft_source.default_tokens
 
     @property
     def entry(self) -> StrategyEntry | None:
-        """The strategy's; None where it is a plugin's, or unknown."""
+        """The strategy's registry entry; None where it is a plugin, or unknown."""
         return STRATEGIES.get(self.strategy)
 
     @property
     def asks_predictor(self) -> bool:
-        """Whether admission control, a policy or a plugin wants to know how long answers will be."""
+        """Whether admission control, a policy or a plugin uses predicted output lengths."""
         return self.admission != "off" or any(
             ":" in name or (name in POLICIES and POLICIES[name].asks_predictor) for name in self.policies
         )
 
     @property
     def policies(self) -> set[str]:
-        """Names that are in force anywhere."""
+        """Names of the policies of all lanes."""
         return {self.policy, *(lane["policy"] for lane in self.lanes.values() if lane.get("policy"))}
 
     @property
     def weighs_tenants(self) -> bool:
-        """Whether a policy that is in force knows tenants' weights."""
+        """Whether a policy that is in force uses tenants' weights."""
         return any(name in POLICIES and POLICIES[name].weighs_tenants for name in self.policies)
 
     @property
-    def most_queued(self) -> int | None:
-        """Sequences that may wait at once, by the bound in force; None: admission does not bound their number."""
+    def max_queued(self) -> int | None:
+        """Maximum waiting sequences; None: admission does not limit their number."""
         if self.admission == "auto" and self.max_queued_requests is None and self.max_queued_tokens is None:
             return MAX_QUEUED
         return self.max_queued_requests
@@ -213,16 +212,16 @@ _MEANINGFUL_WITH = {
     "max_queued_tokens": ("admission", ("queue", "auto")),
     "ttft_target": ("admission", ("slo",)),
 }
-_MOST = {  # of settings that are above 0, in their units
+_MAX_VALUES = {  # of settings that are above 0, in their units
     **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), UNBOUNDED),
     "ttft_target": DAY,
     "swap_space": 2**20,
-    "speculation_max_tokens": MOST_TOKENS,
+    "speculation_max_tokens": MAX_DRAFT_TOKENS,
 }
 
 
 def _sorted(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options into a field of their own, over those that there are."""
+    """Sort options into a field of their own, over those that there are."""
     chosen = {**options, **{name: value for name, value in given.items() if name in OPTIONS}}
     values = OptionValues({name: value for name, value in chosen.items() if value is not None})
     return {**{name: value for name, value in given.items() if name not in OPTIONS}, "options": values}

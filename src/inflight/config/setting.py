@@ -1,4 +1,4 @@
-"""What every setting has: a name on the command line, a value in force with its reason, a sentence when it is wrong."""
+"""Parts of every setting: its name on the command line, its resolved value with a reason, errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Declared = Mapping[str, tuple[Option[Any], ...]]  # options of each entry of a r
 
 
 class SettingsError(ValueError):
-    """A setting is outside its limits, or two of them do not go together."""
+    """A setting is outside its limits, or two settings do not go together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ def option(name: str) -> str:
 
 
 def one_of(name: str, value: str, known: Iterable[str], more: str = "") -> None:
-    """Raises SettingsError. more: that is known besides."""
+    """Check that a value is known. more: other known forms. Raises SettingsError."""
     if value in (names := list(known)):
         return
-    import difflib  # here, as it is for mistakes only
+    import difflib  # here, as only errors need it
 
     near = difflib.get_close_matches(value, names, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
@@ -46,10 +46,10 @@ def without_effect(name: str, other: str, chosen: str, takers: Collection[str]) 
 
 
 def check_options(what: str, chosen: str, values: OptionValues, declared: Declared) -> None:
-    """declared: by all that `what` may be. Raises SettingsError."""
+    """Check options against those that the chosen entry declares. Raises SettingsError."""
     known = {one.name: one for options in declared.values() for one in options}
     for name, value in values.given.items():
-        if known[name] not in declared.get(chosen, ()) and value:  # nothing is what they have anyway
+        if known[name] not in declared.get(chosen, ()) and value:  # 0 is their default effect
             raise without_effect(name, what, chosen, [entry for entry in declared if known[name] in declared[entry]])
         try:
             values[known[name]]

@@ -1,8 +1,4 @@
-"""What `--speculation` may say, and what is in force on a model.
-
-Knows the forms of the setting, and where drafts cannot be had; not how they are made (`execution.drafters`), nor when
-they pay (`core.speculation`).
-"""
+"""Read `--speculation`, and resolve it for a model."""
 
 from __future__ import annotations
 
@@ -18,20 +14,20 @@ WITH_MODEL: dict[str, DraftKind] = {"draft": "draft", "heads": "heads"}
 DEFAULT = "auto"
 KNOWN = "auto, off, suffix, draft:MODEL, heads and heads:FOLDER"
 
-MOST_TOKENS = 32  # drafts of a sequence in a step: all are sampled in one pass, and so many are hardly ever right
+MAX_DRAFT_TOKENS = 32  # drafts of a sequence in a step: all are sampled in one pass, and more are hardly ever accepted
 DEFAULT_TOKENS = {"suffix": 16}  # what was written before often goes on for long; looking it up costs nothing
 DEFAULT_MODEL_TOKENS = 5  # each one takes a pass of the drafting model
 
 
 class DraftSource(Struct, frozen=True):
-    """Where drafts come from. model: of `draft` a folder or hub id, of `heads` a folder; None: the model's own."""
+    """The source of drafts. model: of `draft` a folder or hub id, of `heads` a folder; None: the model's own."""
 
     kind: DraftKind
     model: str | None = None
 
     @property
     def default_tokens(self) -> int:
-        """Most drafts of a sequence in a step, where nothing was set."""
+        """Maximum drafts of a sequence in a step, by default."""
         return DEFAULT_TOKENS.get(self.kind, DEFAULT_MODEL_TOKENS)
 
     def __str__(self) -> str:
@@ -42,7 +38,7 @@ OFF = DraftSource("off")
 
 
 def parse_speculation(text: str) -> DraftSource:
-    """Raises SettingsError."""
+    """Read the setting. Raises SettingsError."""
     if text in PLAIN:
         return DraftSource(PLAIN[text])
     kind, colon, model = text.partition(":")
@@ -55,9 +51,15 @@ def parse_speculation(text: str) -> DraftSource:
 
 
 class DraftSupport(Struct, frozen=True):
-    """What a model allows. has_state: its layers keep a recurrent state. ranks: devices that share it. own_kernels:
-    whether its steps are computed by our kernels. is_invariant: whether the bits of an answer do not depend on the
-    batch, as on a GPU under --batch-invariant alone. generates: it continues texts."""
+    """Support of a model for speculation.
+
+    Attributes:
+        has_state: its layers have a recurrent state.
+        ranks: devices that share it.
+        own_kernels: its steps are computed by our kernels.
+        is_invariant: the bits of an answer do not depend on the batch, on a GPU only under --batch-invariant.
+        generates: it generates tokens.
+    """
 
     has_state: bool = False
     ranks: int = 1
@@ -66,7 +68,7 @@ class DraftSupport(Struct, frozen=True):
     generates: bool = True
 
     def obstacle(self, kind: DraftKind) -> str | None:
-        """Why drafts cannot come from there, as a clause; None: they can."""
+        """Return the reason why this source does not work, as a clause; None: it does."""
         if not self.generates:
             return "this model continues no text, so that there is nothing to draft"
         if self.has_state:
@@ -81,7 +83,7 @@ class DraftSupport(Struct, frozen=True):
 
 
 def resolve_speculation(asked: DraftSource, model: DraftSupport) -> tuple[DraftSource, Resolved]:
-    """What is in force, and why. Raises SettingsError where what was asked for cannot be had."""
+    """Return the source in force with its reason. Raises SettingsError where the model does not support what is set."""
     if asked.kind == "off":
         return asked, Resolved("off", "one token a step for each sequence")
     if asked.kind != "auto":

@@ -1,4 +1,4 @@
-"""How many kernel threads an engine has, and on which CPUs they run, with the reason."""
+"""Resolve the number of kernel threads of an engine, and the CPUs that they run on, with reasons."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def thread_cpus(settings: EngineSettings, cpus: Cpus | None = None) -> ThreadCpu
     if not settings.pin_threads:
         return place_threads(cpus, threads)
     if not hasattr(os, "sched_getaffinity"):
-        raise SettingsError("--pin-threads needs Linux: this system does not tell which cores there are; leave it out.")
+        raise SettingsError("--pin-threads needs Linux: this system does not report its cores; leave it out.")
     if threads > len(cpus.usable):
         raise SettingsError(
             f"--pin-threads gives each thread a core, but --threads is {threads} and this process may use "

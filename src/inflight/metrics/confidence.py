@@ -1,7 +1,4 @@
-"""How sure a figure is: intervals for quantiles of one run, and for ratios between interleaved runs.
-
-Intervals are two-sided, 95 %.
-"""
+"""Two-sided 95 % intervals, for quantiles of one run and for ratios between interleaved runs."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from dataclasses import dataclass
 
 Z = 1.959964
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # t, 0.975, by degrees of freedom from 1
-FEWEST_REPEATS = 3  # two differ by chance so often by nothing, or by all, that their interval is as wide as the world
+MIN_REPEATS = 3  # the interval of two is too wide to be of use
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over repeats with its interval; low and high are None for fewer than FEWEST_REPEATS."""
+    """A mean over repeats with its interval; low and high are None for fewer than MIN_REPEATS."""
 
     mean: float
     low: float | None
@@ -32,38 +29,38 @@ class Estimate:
 
 
 def quantile_interval(ordered: Sequence[float], share: float) -> tuple[float, float] | None:
-    """Interval for a quantile from order statistics (binomial, normal approximation; Conover, Practical Nonparametric
-    Statistics): makes no assumption on the distribution, but takes the samples for independent.
+    """Return the interval of a quantile from order statistics (binomial, normal approximation; Conover, Practical
+    Nonparametric Statistics), for independent samples of any distribution.
 
-    None where the samples do not reach that far: the p99 of 100 requests is their maximum, and has no upper end.
+    None where there are too few samples: the p99 of 100 requests is their maximum, and has no upper end.
     """
-    places = _places(len(ordered), share)
-    return None if places is None else (ordered[places[0]], ordered[places[1]])
+    ranks = _ranks(len(ordered), share)
+    return None if ranks is None else (ordered[ranks[0]], ordered[ranks[1]])
 
 
-def fewest_samples(share: float) -> int:
-    """That a quantile must rest on for its interval to have both ends: 563 for p99."""
-    return next(number for number in itertools.count(1) if _places(number, share) is not None)
+def min_samples(share: float) -> int:
+    """Return the number of samples from which on a quantile's interval has both ends: 563 for p99."""
+    return next(number for number in itertools.count(1) if _ranks(number, share) is not None)
 
 
-def _places(number: int, share: float) -> tuple[int, int] | None:
+def _ranks(number: int, share: float) -> tuple[int, int] | None:
     spread = Z * math.sqrt(number * share * (1 - share))
     low, high = math.floor(number * share - spread), math.ceil(number * share + spread)
     return None if low < 1 or high > number - 1 else (low - 1, high)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean of independent repeats with Student's interval."""
+    """Return the mean of independent repeats with Student's interval."""
     mean = statistics.fmean(values)
-    if len(values) < FEWEST_REPEATS:
+    if len(values) < MIN_REPEATS:
         return Estimate(mean, None, None, len(values))
     half = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
-    """Geometric mean of the ratios within each repeat, so that a machine whose speed drifts between repeats blurs it
-    little; the interval is Student's over their logarithms. None where a value is not above zero."""
+    """Return the geometric mean of the ratios within each repeat, which a machine's drift between repeats affects
+    little, with Student's interval over their logarithms; None where a value is not above zero."""
     if not above or min(*above, *below) <= 0:
         return None
     logs = estimate([math.log(a / b) for a, b in zip(above, below, strict=True)])
@@ -73,8 +70,8 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | N
 
 
 def _student(freedom: int) -> float:
-    """The 0.975 quantile of Student's t. Beyond the table by Cornish and Fisher's expansion about the normal's, off by
-    less than 0.01 % there."""
+    """Return the 0.975 quantile of Student's t; beyond the table by Cornish and Fisher's expansion about the normal's,
+    off by less than 0.01 % there."""
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]
     first = (Z**3 + Z) / 4

@@ -1,4 +1,4 @@
-"""What each metric means. Engine, bench, simulator and planner all compute them here.
+"""Definitions of all metrics, for engine, bench, simulator and planner.
 
 Times are seconds on one clock: intended send s, first token f, last token l; n output tokens, k of which came with the
 first.
@@ -21,15 +21,14 @@ def ttft(intended_send: float, first_token: float) -> float:
 
 
 def tpot(first_token: float, last_token: float, output_tokens: int, with_first: int = 1) -> float | None:
-    """Return the time per output token, (l - f) / (n - k): what lies behind the first moment took the time behind it.
-    None where nothing came after the first tokens."""
+    """Return the time per output token, (l - f) / (n - k); None where no token came after the first ones."""
     after = output_tokens - with_first
     return (last_token - first_token) / after if after > 0 else None
 
 
 def itl(token_times: Sequence[float]) -> list[float]:
-    """Inter-token latencies: each gap between successive moments at which tokens came. Several that came together (an
-    answer that was kept back, drafts that were right) came at one moment; TPOT counts each of them."""
+    """Return the inter-token latencies: the gaps between successive times of tokens. Tokens of one time (accepted
+    drafts, buffered output) make no gap; TPOT counts each of them."""
     return [later - earlier for earlier, later in itertools.pairwise(token_times) if later > earlier]
 
 
@@ -54,8 +53,8 @@ def occupancy(running_rows: int, max_rows: int) -> float:
 
 
 def attainment(attained: Iterable[bool]) -> float:
-    """Share of the offered requests that met all their targets; rejected and failed ones are among those that did not.
-    None offered, none missed: 1."""
+    """Return the share of the offered requests that met all their targets, which rejected and failed ones did not; 1
+    where none were offered."""
     offered = [bool(one) for one in attained]
     return sum(offered) / len(offered) if offered else 1.0
 
@@ -89,6 +88,7 @@ class Percentiles:
 
 
 def percentiles(values: Iterable[float]) -> Percentiles:
+    """Return the percentiles of values in any order."""
     ordered = sorted(values)
     if not ordered:
         return Percentiles(0, None, None, None, None)
@@ -99,16 +99,16 @@ def percentiles(values: Iterable[float]) -> Percentiles:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Standard deviation of these very values (divided by n, as numpy's and vLLM's); None where there are none."""
+    """Return the population standard deviation (divided by n, as numpy's and vLLM's); None where there are none."""
     return statistics.pstdev(values) if values else None
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Quantile of a rising sequence, linear between neighbours."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    """Return the quantile of a sorted sequence, linear between neighbours."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def mean_over_time(values: Sequence[float], seconds: Sequence[float]) -> float:
@@ -118,8 +118,8 @@ def mean_over_time(values: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def mean_while(values: Sequence[float], seconds: Sequence[float], holds: Sequence[bool]) -> float | None:
-    """The same over those steps alone for which something held; None where it never did."""
-    counted = [lasted if held else 0.0 for lasted, held in zip(seconds, holds, strict=True)]
+    """Return the mean over the steps for which a condition holds; None where it never does."""
+    counted = [lasted if counts else 0.0 for lasted, counts in zip(seconds, holds, strict=True)]
     return mean_over_time(values, counted) if any(counted) else None
 
 

@@ -1,7 +1,4 @@
-"""What became of one offered request, as seen by whoever sent it: a load client, an offline run, a simulation.
-
-Knows times and counts; what they mean, `definitions` knows.
-"""
+"""The observation of one offered request, as its sender saw it: a load client, an offline run, a simulation."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from typing import Literal, NamedTuple
 from inflight.metrics.definitions import itl, quantile, tpot, ttft
 
 Outcome = Literal["completed", "rejected", "failed", "unfinished"]
-# What can be promised to a request. itl: a percentile of the gaps between its own tokens; itl_max: the longest of them.
-Promised = Literal["ttft", "tpot", "itl", "itl_max", "e2e"]
-GAP_SHARE = 0.99  # of a request's own gaps that keep an itl, where nothing is said
+# itl: a percentile of the gaps between a request's own tokens; itl_max: the longest of them.
+LatencyMetric = Literal["ttft", "tpot", "itl", "itl_max", "e2e"]
+GAP_SHARE = 0.99  # of a request's own gaps that have to meet an itl, by default
 
 
 class Limit(NamedTuple):
-    """seconds that one figure of a request may be at most. gap_share: of its own gaps, for itl; others leave it."""
+    """The maximum of one latency of a request. gap_share: of its own gaps, for itl alone."""
 
-    metric: Promised
+    metric: LatencyMetric
     seconds: float
     gap_share: float = GAP_SHARE
 
@@ -32,8 +29,8 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What one request was promised, in seconds; None: nothing. itl bounds the itl_share percentile of the gaps between
-    its own tokens (None: GAP_SHARE), itl_max every single one."""
+    """Latency targets of one request in seconds; None: no target. itl limits the itl_share percentile of the gaps
+    between its own tokens (None: GAP_SHARE), itl_max every single one."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -47,32 +44,37 @@ class Targets:
 
     def limits(self) -> Iterator[Limit]:
         gap_share = GAP_SHARE if self.itl_share is None else self.itl_share
-        promised: tuple[tuple[Promised, float | None], ...] = (
+        limits: tuple[tuple[LatencyMetric, float | None], ...] = (
             ("ttft", self.ttft),
             ("tpot", self.tpot),
             ("itl", self.itl),
             ("itl_max", self.itl_max),
             ("e2e", self.e2e),
         )
-        return (Limit(metric, seconds, gap_share) for metric, seconds in promised if seconds is not None)
+        return (Limit(metric, seconds, gap_share) for metric, seconds in limits if seconds is not None)
 
     @property
     def pace(self) -> float | None:
-        """What an engine is told of the gaps: the tighter of the two."""
+        """The tighter of the two limits on gaps, for the engine."""
         return min((limit for limit in (self.itl, self.itl_max) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One offered request. Times are seconds on one clock, of which only differences mean anything.
+    """One offered request. Times are seconds on one clock, of which only differences have a meaning.
 
-    intended: when it was to be sent, from which its latencies count. sent: when it was; None if it never was.
-    ended: when the last of it came, or it was known that nothing more would come.
-    outcome: rejected (the server was too busy and said so), failed (any other error), unfinished (the run ended first).
-    token_times: when each output token came, where that was watched; tokens that came together have the same time.
-    sample_times: the same of each sample, where there are several (n > 1).
-    output_tokens: of all samples together; longest_output: of the longest one, which the last token belongs to.
-    traffic: name of its class of traffic. status: of HTTP, 0 where there was none. error: in words, for failed ones.
+    Attributes:
+        intended: when it was to be sent, from which its latencies count.
+        ended: when the last of it came, or when it was known that nothing more would come.
+        outcome: rejected (the server said that it was too busy), failed (any other error), unfinished (the run ended).
+        sent: when it was sent; None: never.
+        token_times: of each output token, where they were recorded; tokens that came together have the same time.
+        sample_times: the same of each sample, where there are several (n > 1).
+        output_tokens: of all samples together.
+        longest_output: tokens of the longest sample, which the last token belongs to.
+        traffic: name of its class of traffic.
+        status: of HTTP, 0 where there was none.
+        error: message, for failed ones.
     """
 
     request_id: str
@@ -101,7 +103,7 @@ class Observation:
 
     @property
     def response(self) -> float | None:
-        """Until something came: the first token, or all of an answer that has none (a vector)."""
+        """Seconds to the first token, or to the end of an answer that has none (an embedding)."""
         return self.e2e if self.first_token is None and self.outcome == "completed" else self.ttft
 
     @property
@@ -114,8 +116,7 @@ class Observation:
 
     @property
     def gaps(self) -> list[float]:
-        """Between successive events of one sample (`definitions.itl`); samples run side by side, so that between theirs
-        nobody waits."""
+        """Gaps between successive tokens of each sample (`definitions.itl`)."""
         return [gap for times in self.sample_times or (self.token_times,) for gap in itl(times)]
 
     @property
@@ -124,12 +125,12 @@ class Observation:
 
     @property
     def delay(self) -> float | None:
-        """Schedule delay: how late it was sent."""
+        """Schedule delay, a - s."""
         return None if self.sent is None else self.sent - self.intended
 
-    def figure(self, metric: Promised, gap_share: float = GAP_SHARE) -> float | None:
-        """What a promise on this metric is held against, in seconds: the one place that says what each means. Endless
-        where the request was not answered to its end; None where there is nothing to measure (a pace of one token)."""
+    def figure(self, metric: LatencyMetric, gap_share: float = GAP_SHARE) -> float | None:
+        """Return the value that a limit on this metric is compared with, in seconds; infinite where the request did not
+        complete, None where there is nothing to measure (a gap of one token)."""
         if self.outcome != "completed":
             return math.inf
         match metric:
@@ -151,10 +152,10 @@ class Observation:
 
     @property
     def attained(self) -> bool:
-        """Whether it came to its end and met all of its targets; rejected, failed and unfinished ones did not."""
+        """Whether it completed and met all of its targets."""
         return self.outcome == "completed" and all(self.meets(limit) for limit in self.targets.limits())
 
 
-def figure_name(metric: Promised, gap_share: float) -> str:
-    """Of a request's figure, in words."""
+def figure_name(metric: LatencyMetric, gap_share: float) -> str:
+    """Return the name of a request's latency for messages."""
     return {"itl": f"own ITL p{gap_share * 100:g}", "itl_max": "longest ITL"}.get(metric, metric.upper())

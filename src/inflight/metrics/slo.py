@@ -1,25 +1,24 @@
-"""Promises on latency, as people write them: `ttft=1000(p99)`, milliseconds and the percentile that is meant.
+"""Latency SLOs as users write them: `ttft=1000(p99)`, milliseconds and a percentile.
 
-The percentile is of requests, but for itl, where it is of a request's own gaps: `itl=45(p95)` is met by a request whose
-p95 gap is within 45 ms, whoever asks; `itl_max=100` by one none of whose gaps is longer. A run keeps a promise where
-the share of its requests that is meant meets it. Knows how to read one and whether a run kept it; what a request's
-figures are, `Observation.figure` knows.
+The percentile is of requests, except for itl, where it is of a request's own gaps: `itl=45(p95)` is met by a request
+whose p95 gap is within 45 ms, `itl_max=100` by one none of whose gaps is longer. A run meets an SLO where that share of
+its requests meets it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from inflight.metrics.definitions import quantile
-from inflight.metrics.observation import GAP_SHARE, Observation, Promised, Targets, figure_name
+from inflight.metrics.observation import GAP_SHARE, LatencyMetric, Observation, Targets, figure_name
 
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
-SHARE = 0.99  # of the requests, where nothing is said
+SHARE = 0.99  # of the requests, by default
 _FORM = re.compile(r"(\w+)\s*=\s*([0-9.]+)\s*(?:ms)?\s*(?:\(p(\d+(?:\.\d+)?)\))?")
 
 
@@ -29,9 +28,9 @@ class SloError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """limit in seconds. share: that has to keep it: of the requests, for itl of each request's own gaps."""
+    """A limit in seconds, and the share that has to meet it: of the requests, for itl of each request's own gaps."""
 
-    metric: Promised
+    metric: LatencyMetric
     limit: float
     share: float = SHARE
 
@@ -42,42 +41,41 @@ class Slo:
 
     @property
     def name(self) -> str:
-        """What the promise bounds, in words, as it is written and as answers show its value."""
+        """The name of what it limits, as reports show its value."""
         if self.metric == "itl":
             return figure_name(self.metric, self.share)
         return f"{figure_name(self.metric, self.share)} p{self.share * 100:g}"
 
     @property
     def paces(self) -> bool:
-        """Whether it bounds the time between tokens."""
+        """Whether it limits the time between tokens."""
         return self.metric in ("tpot", "itl", "itl_max")
 
     @property
     def bounds_gaps(self) -> bool:
-        """Whether it bounds single gaps, all of them or nearly all: then no step may take longer."""
+        """Whether it limits single gaps, all of them or nearly all: then no step may take longer."""
         return self.metric == "itl_max" or (self.metric == "itl" and self.share >= 0.9)
 
     def __str__(self) -> str:
         return f"{self.name} ≤ {self.limit * 1e3:,.0f} ms"
 
     def value(self, observations: Iterable[Observation]) -> float:
-        """What that share of the requests has at most, in seconds, without anything between two requests: it is within
-        the limit exactly where that share meets it. A request that was offered and not answered counts as endless, one
-        with nothing to measure (itl and tpot of an answer of one token) as none; nan where that is all of them."""
+        """Return the maximum over that share of the requests, in seconds, without interpolation: it is within the limit
+        exactly where that share meets it.
+
+        A request that did not complete counts as infinite, one with nothing to measure (itl and tpot of an answer of
+        one token) as 0; nan where no request has anything to measure.
+        """
         figures = [one.figure(self.metric, self.share) for one in observations]
         if all(figure is None for figure in figures):
             return math.nan
         ordered = sorted(figure or 0.0 for figure in figures)
         return ordered[math.ceil(self.of_requests * len(ordered) - 1e-9) - 1]
 
-    def kept(self, observations: Sequence[Observation]) -> bool:
-        value = self.value(observations)
-        return math.isnan(value) or value <= self.limit
-
 
 def percentile(observations: Iterable[Observation], metric: Metric, share: float) -> float:
-    """Of one latency over all offered requests, in seconds, as answers show it: for itl over all gaps of all of them.
-    Endless and nan as in `Slo.value`."""
+    """Return the percentile of one latency over all offered requests, in seconds, as reports show it; of itl over all
+    gaps of all requests. Infinite and nan as in `Slo.value`."""
     values: list[float] = []
     for one in observations:
         if metric == "itl" and one.outcome == "completed":
@@ -87,12 +85,12 @@ def percentile(observations: Iterable[Observation], metric: Metric, share: float
     if not values:
         return math.nan
     ordered = sorted(values)
-    # Between a number and an endless one there is nothing to interpolate.
+    # Between a number and infinity there is nothing to interpolate.
     return math.inf if ordered[math.ceil(share * (len(ordered) - 1))] == math.inf else quantile(ordered, share)
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Each text one or more, with commas between them. Raises SloError."""
+    """Read texts of one or more SLOs, separated by commas. Raises SloError."""
     found = [_parse(part.strip()) for text in texts for part in text.split(",") if part.strip()]
     for slo in found:
         if sum((other.metric, other.share) == (slo.metric, slo.share) for other in found) > 1:
@@ -101,9 +99,12 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 
 
 def stated_share(texts: Iterable[str]) -> float | None:
-    """The percentile of requests that is written in all promises that have one, as a share; None where none has (that
-    of itl is of a request's own gaps). Raises SloError for different ones: whoever judges a request by all limits
-    together can hold it to one share only."""
+    """Return the share of requests that all SLOs state which state one (that of itl is of a request's own gaps); None
+    where none does.
+
+    Raises:
+        SloError: they state different ones, although a request is judged by all limits together.
+    """
     parts = [part for text in texts for part in text.split(",") if "(" in part]
     shares = {slo.share for part in parts for slo in parse_slos([part]) if slo.metric != "itl"}
     if len(shares) > 1:
@@ -113,8 +114,11 @@ def stated_share(texts: Iterable[str]) -> float | None:
 
 
 def targets(slos: Iterable[Slo]) -> Targets:
-    """The limits as promises to single requests, for goodput: the tightest of each metric. Raises SloError where two
-    percentiles of a request's own gaps are promised."""
+    """Return the tightest limit of each metric as targets of single requests, for goodput.
+
+    Raises:
+        SloError: two percentiles of a request's own gaps are limited.
+    """
     limits: dict[str, float] = {}
     shares = set()
     for slo in slos:
@@ -133,7 +137,7 @@ def _parse(text: str) -> Slo:
     if match is None:
         raise _unreadable(text)
     metric, limit, share = match[1].lower(), match[2], match[3]
-    if metric not in get_args(Promised):
+    if metric not in get_args(LatencyMetric):
         raise _unreadable(text, f", and {match[1]!r} is no latency")
     try:
         seconds = float(limit) / 1e3
@@ -142,7 +146,7 @@ def _parse(text: str) -> Slo:
     percent = 100 * SHARE if share is None else float(share)
     if seconds <= 0 or not 0 < percent < 100:
         raise _unreadable(text, ", but limits are above 0, and percentiles above 0 and below 100")
-    return Slo(cast(Promised, metric), seconds, round(percent / 100, 9))
+    return Slo(cast(LatencyMetric, metric), seconds, round(percent / 100, 9))
 
 
 def _unreadable(text: str, cause: str = "") -> SloError:

@@ -14,13 +14,16 @@ from inflight.metrics.definitions import Percentiles, attainment, goodput, perce
 from inflight.metrics.observation import Observation
 
 SEGMENTS = 10
-FEWEST = 3  # values in a segment
+MIN_VALUES = 3  # values in a segment
 SIGNIFICANT = 2.326  # one-sided, 1 %
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """rise: in seconds of latency, from the beginning of the window to its end. z: of the test; large means a trend."""
+    """A trend by Mann and Kendall's test over the means of segments, since single latencies depend on each other too
+    much; the rise is by Theil and Sen's slope.
+
+    rise: in seconds of latency, from the beginning of the window to its end. z: of the test; large means a trend."""
 
     rise: float
     z: float
@@ -28,19 +31,19 @@ class Trend:
 
     @property
     def growing(self) -> bool:
-        """Surely rising, and by more than its own usual size."""
+        """Whether latency rises significantly, and by more than its typical value."""
         return self.z > SIGNIFICANT and self.rise > self.typical
 
 
 def trend(points: Iterable[tuple[float, float]], start: float, end: float) -> Trend | None:
-    """points: (time, latency) of requests, times within start … end. None where there are too few to tell."""
+    """Return the trend of points (time, latency) from start to end; None where there are too few."""
     segments: list[list[float]] = [[] for _ in range(SEGMENTS)]
     length = (end - start) / SEGMENTS
     if length <= 0:
         return None
     for time, value in points:
         segments[min(SEGMENTS - 1, max(0, math.floor((time - start) / length)))].append(value)
-    means = [(place, statistics.fmean(values)) for place, values in enumerate(segments) if len(values) >= FEWEST]
+    means = [(index, statistics.fmean(values)) for index, values in enumerate(segments) if len(values) >= MIN_VALUES]
     if len(means) < SEGMENTS - 2:
         return None
     pairs = list(itertools.combinations(means, 2))
@@ -53,8 +56,7 @@ def trend(points: Iterable[tuple[float, float]], start: float, end: float) -> Tr
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured part of a run, seconds on the observations' clock: warm-up before it and drain after it are not
-    counted."""
+    """The measured part of a run, without warm-up and drain; seconds on the observations' clock."""
 
     start: float
     end: float
@@ -72,11 +74,16 @@ class Summary:
     """Latencies in seconds, of completed requests whose intended send time lies in the window. Rates are per second of
     the window: of the tokens and ends that fell into it, whenever their requests were sent.
 
-    requests: completed ones; offered = requests + rejected + failed + unfinished, by intended send time in the window.
-    itl: over all gaps of all requests. goodput: of requests_per_s, those that met their targets; attainment: the share
-    of the offered that did.
-    concurrency: requests under way, mean over the window; by_little: the same by Little's law, arrival rate × mean time
-    in the system: where the two differ, the window was not steady. ttft_trend None: too few requests to tell.
+    Attributes:
+        requests: completed ones.
+        offered: requests + rejected + failed + unfinished, by intended send time in the window.
+        goodput: requests_per_s of those that met their targets.
+        attainment: share of the offered requests that met their targets.
+        concurrency: requests in flight, mean over the window.
+        concurrency_by_little: the same by Little's law, arrival rate × mean time in the system; where the two differ,
+            the window was not steady.
+        itl: over all gaps of all requests.
+        ttft_trend: None: too few requests.
     """
 
     requests: int
@@ -106,14 +113,14 @@ class Summary:
 
     @property
     def saturated(self) -> bool:
-        """Latency was still growing at the end: percentiles would tell the length of the run. The rate that was
-        completed is the most that this setting does."""
+        """Whether latency was still growing at the end: then percentiles depend on the length of the run, and the
+        completed rate is the maximum of this setting."""
         return self.ttft_trend is not None and self.ttft_trend.growing
 
     @property
     def attained_per_s(self) -> float:
-        """Goodput by the requests that were sent in the window, whenever they ended: settings are compared by this in
-        windows so short that ends in them tell of what was sent before."""
+        """Goodput by the requests that were sent in the window, whenever they ended, for windows so short that the ends
+        in them belong to requests that were sent before."""
         return self.attainment * self.offered_per_s
 
     def to_json(self) -> dict[str, Any]:
@@ -121,7 +128,7 @@ class Summary:
 
 
 def summarize(observations: Sequence[Observation], window: Window | None = None) -> Summary:
-    """window None: the whole run, from the first intended send to the last end."""
+    """Summarize a window; None: the whole run, from the first intended send to the last end."""
     window = window or whole(observations)
     offered = [one for one in observations if window.holds(one.intended)]
     done = [one for one in offered if one.outcome == "completed"]
@@ -159,7 +166,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
 
 
 def whole(observations: Iterable[Observation]) -> Window:
-    """From the first intended send to the last end."""
+    """Return the window from the first intended send to the last end."""
     times = [(one.intended, one.ended) for one in observations]
     return Window(min((first for first, _ in times), default=0.0), max((last for _, last in times), default=0.0))
 
@@ -169,12 +176,12 @@ def _responses(done: Iterable[Observation]) -> Iterable[tuple[float, float]]:
 
 
 def _read_at(one: Observation) -> float | None:
-    """When its prompt was known to be read."""
+    """Return the time at which its prompt was known to be read."""
     return None if one.response is None else one.intended + one.response
 
 
 def _tokens_within(one: Observation, window: Window) -> int:
-    """Where single tokens were not watched, all count at their end."""
+    """Count output tokens in the window; where their times are not known, all count at the request's end."""
     if one.token_times:
         times = one.token_times
         return bisect.bisect_right(times, window.end) - bisect.bisect_left(times, window.start)
@@ -182,18 +189,18 @@ def _tokens_within(one: Observation, window: Window) -> int:
 
 
 def _seconds_within(one: Observation, window: Window) -> float:
-    """How long it was under way within the window."""
+    """Return the seconds that it was in flight within the window."""
     return max(0.0, min(one.ended, window.end) - max(one.intended, window.start))
 
 
-MOST_PIECES = 3_600
+MAX_PIECES = 3_600
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800, 3_600)  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Piece k lasts from k × step to (k + 1) × step seconds. running: requests under way, mean over the piece, by
-    intended send time and end. Where single tokens were not watched, all count at their request's end."""
+    """A run over time: piece k lasts from k × step to (k + 1) × step seconds. running: requests in flight, mean over
+    the piece, by intended send time and end. Where tokens' times are not known, all count at their request's end."""
 
     step: float
     offered: tuple[int, ...]
@@ -203,23 +210,23 @@ class Series:
 
 
 def series(observations: Sequence[Observation]) -> Series:
-    """From 0 to the last end, in pieces of a second; longer ones where there would be more than an hour of them."""
+    """Return the run from 0 to the last end in pieces of a second, or of more where it is longer than an hour."""
     end = max((one.ended for one in observations), default=0.0)
-    step = next((step for step in _STEPS if end < step * MOST_PIECES), math.ceil(end / MOST_PIECES) + 1)
+    step = next((step for step in _STEPS if end < step * MAX_PIECES), math.ceil(end / MAX_PIECES) + 1)
     pieces = math.floor(end / step) + 1
     offered, completed, tokens = ([0] * pieces for _ in range(3))
     running = [0.0] * pieces
 
-    def place(time: float) -> int:
+    def piece(time: float) -> int:
         return min(max(math.floor(time / step), 0), pieces - 1)
 
     for one in observations:
-        offered[place(one.intended)] += 1
+        offered[piece(one.intended)] += 1
         if one.outcome == "completed":
-            completed[place(one.ended)] += 1
+            completed[piece(one.ended)] += 1
         for time in one.token_times or (one.ended,) * one.output_tokens:
-            tokens[place(time)] += 1
-        for piece in range(place(one.intended), place(one.ended) + 1):
-            within = min(one.ended, (piece + 1) * step) - max(one.intended, piece * step)
-            running[piece] += max(within, 0.0) / step
+            tokens[piece(time)] += 1
+        for index in range(piece(one.intended), piece(one.ended) + 1):
+            within = min(one.ended, (index + 1) * step) - max(one.intended, index * step)
+            running[index] += max(within, 0.0) / step
     return Series(step, tuple(offered), tuple(completed), tuple(tokens), tuple(running))

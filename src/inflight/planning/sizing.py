@@ -15,7 +15,7 @@ from typing import NamedTuple
 from inflight.config.setting import SettingsError
 from inflight.core.types.features import Features
 from inflight.counted import UNBOUNDED
-from inflight.metrics.confidence import fewest_samples
+from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
 from inflight.planning.engine_config import TOGETHER, EngineConfig
@@ -59,7 +59,7 @@ class Requests(NamedTuple):
 def requests_for(slos: Sequence[Slo]) -> Requests:
     """What decides must be sure of the percentile: its interval needs an upper end. A run that fills and drains long
     reads a third of its requests (`steady`)."""
-    fewest = max((fewest_samples(slo.of_requests) for slo in slos), default=0)
+    fewest = max((min_samples(slo.of_requests) for slo in slos), default=0)
     decisive = math.ceil(CLUMPS * fewest)
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
 

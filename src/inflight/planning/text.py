@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from inflight.config.engine import placed
+from inflight.config.engine import describe_engine
 from inflight.counted import counted
 from inflight.metrics.slo import METRICS, Slo
 from inflight.planning.layout_verdict import describe as describe_layouts
@@ -218,7 +218,7 @@ def _strategies(plan: Plan) -> list[str]:
 
 def _basis(plan: Plan) -> list[str]:
     model, machine = plan.chosen.machine.model, plan.chosen.machine
-    where = placed(machine.device, machine.depth)
+    where = describe_engine(machine.device, machine.depth)
     lines = ["What this rests on:", f"  step times: {model.name}", f"  simulated: {where}"]
     gpu = getattr(model, "gpu", None)
     if gpu is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from inflight.metrics.confidence import fewest_samples
+from inflight.metrics.confidence import min_samples
 from inflight.planning.demand import Drawn, Traced
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import MOST_ROWS, WIDEST_STEP
@@ -138,7 +138,7 @@ def _of_traffic(question: Question, traffic: Traffic) -> Iterator[str]:
             "too short."
         )
     shares = [slo.of_requests for slo in question.slos] or [0.99]
-    share, fewest = max(shares), max(fewest_samples(share) for share in shares)
+    share, fewest = max(shares), max(min_samples(share) for share in shares)
     if isinstance(demand, Traced) and traffic.requests < fewest:
         beyond = traffic.requests * (1 - share)
         yield (

@@ -1,5 +1,4 @@
-"""What a replica is worth to a request: the prefix it holds, the work queued there in seconds, session and tenant.
+"""Routing between replicas by cached prefixes, queued work in seconds, sessions and tenants.
 
-Used unchanged by simulated clusters and by gateways before real replicas. Knows what stands before engines and can see:
-requests, what was sent to whom, what came back of it, what an engine says of its steps; no engines and no transports.
+Simulated clusters and gateways before real replicas use it unchanged; it knows requests and what replicas report.
 """

@@ -21,26 +21,29 @@ from inflight.routing.router import Router
 
 
 class ReplicaQueue:
+    """The queue of one replica. Work of background lanes does not count: it uses what others leave."""
+
     def __init__(self, scheduling: SchedulingSettings):
         self._background = background_lanes(scheduling)
-        self._router = Router(RoundRobin())  # of one replica: what it knows of its requests is what is asked here
+        self._router = Router(RoundRobin())  # of one replica, for its account of requests
         self._here = self._router.join("here")
 
-    def came(self, request: Request, handed_tokens: int = 0) -> None:
-        """handed_tokens: of its prompt, which another engine computes."""
+    def add(self, request: Request, handed_tokens: int = 0) -> None:
+        """Add a request. handed_tokens: of its prompt, which another engine computes."""
         if request.lane not in self._background:
             self._router.sent(RoutedRequest.of(request), self._here, handed_tokens)
 
     def first_token(self, request_id: str) -> None:
-        """It has one, or will have none; said again it changes nothing."""
+        """Note that a request has its first token, or will have none; idempotent."""
         self._router.first_token(request_id)
 
     def ended(self, request_id: str, output_tokens: int | None) -> None:
-        """output_tokens: of its answer, where it came to its end."""
+        """Remove a request. output_tokens: of its answer, where it completed."""
         self._router.ended(request_id, output_tokens)
 
     def seconds(self, costs: ServingCosts | None) -> float:
-        """For prompts that wait or are being computed, and for rows that are all taken. costs: None: not known yet."""
+        """Return how long a new request would wait for prompts ahead and for a free request slot; 0 while costs are not
+        known."""
         if costs is None:
             return 0.0
         self._here.costs = costs
@@ -52,18 +55,22 @@ def background_lanes(scheduling: SchedulingSettings) -> frozenset[str]:
     return frozenset(name for name in ("batch", *lanes) if lanes.get(name, {}).get("background", name == "batch"))
 
 
-TARGET_SECONDS = 1.0  # that a newcomer waits at a replica
+TARGET_SECONDS = 1.0  # that a new request waits at a replica
 IDLE_SHARE = 0.25  # of the target, below which one replica less would do
 # Ray's own times (10, 30, 30 and 600) are for replicas that are asked how many requests they have.
-TELL_SECONDS = 1.0  # between two tellings of a replica
-WINDOW_SECONDS = 5.0  # over which what was told is averaged
+REPORT_SECONDS = 1.0  # between two reports of a replica
+WINDOW_SECONDS = 5.0  # over which reports are averaged
 UP_SECONDS = 3.0  # for which more replicas must be wanted before there are more
 DOWN_SECONDS = 30.0  # for which fewer must be: a replica that is gone takes its cache along, and takes time to load
 
 
 def target_replicas(target: int, queues: list[float]) -> int:
-    """target: what there are to be now; some of them may still be loading. queues: seconds of each that tells. Grows
-    with what there is too much; shrinks by one where all have little."""
+    """Return the number of replicas that these queues want: as many more as they need, or one less where all are short.
+
+    Args:
+        target: the number now; some of them may still be loading.
+        queues: seconds of each replica that reports.
+    """
     if not queues:
         return target
     needed = math.ceil(sum(queues) / TARGET_SECONDS)
@@ -75,22 +82,22 @@ def target_replicas(target: int, queues: list[float]) -> int:
 
 
 class ReplicaTarget:
-    """What there are to be, over time, by what replicas tell every TELL_SECONDS."""
+    """The target number of replicas over time, by what replicas report every REPORT_SECONDS."""
 
-    def __init__(self, least: int, most: int):
-        self.replicas = least
-        self._least, self._most = least, most
-        self._told: deque[tuple[float, Mapping[str, float]]] = deque()
+    def __init__(self, min_replicas: int, max_replicas: int):
+        self.replicas = min_replicas
+        self._min, self._max = min_replicas, max_replicas
+        self._reports: deque[tuple[float, Mapping[str, float]]] = deque()
         self._since: float | None = None  # more are wanted, or fewer, than there are to be
         self._grows = False
 
-    def tell(self, now: float, queues: Mapping[str, float]) -> int:
-        """queues: seconds of each replica, by name. Returns how many there are to be now."""
-        self._told.append((now, queues))
-        while self._told[0][0] <= now - WINDOW_SECONDS:
-            self._told.popleft()
-        means = [statistics.fmean(one[name] for _, one in self._told if name in one) for name in queues]
-        wanted = min(self._most, max(self._least, target_replicas(self.replicas, means)))
+    def update(self, now: float, queues: Mapping[str, float]) -> int:
+        """Take a report of the queues, in seconds by replica, and return the target number of replicas."""
+        self._reports.append((now, queues))
+        while self._reports[0][0] <= now - WINDOW_SECONDS:
+            self._reports.popleft()
+        means = [statistics.fmean(one[name] for _, one in self._reports if name in one) for name in queues]
+        wanted = min(self._max, max(self._min, target_replicas(self.replicas, means)))
         grows = wanted > self.replicas
         if wanted == self.replicas:
             self._since = None

@@ -22,7 +22,7 @@ from inflight.routing.router import Router
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterEntry:
-    """A policy by its name. make: of the seed of what it draws, and its options; raises BadOption."""
+    """A policy by its name. make: called with the seed of its draws and its options; raises BadOption."""
 
     name: str
     make: Callable[[int, OptionValues], RoutingPolicy]
@@ -63,7 +63,7 @@ OPTIONS: dict[str, Option[Any]] = {option.name: option for entry in ROUTERS.valu
 
 
 def make_router(name: str, seed: int = 0, options: OptionValues | None = None) -> Router:
-    """seed: of policies that draw. Raises SettingsError."""
+    """Make the router of this name. seed: of policies that draw. Raises SettingsError."""
     one_of("router", name, ROUTERS)
     given = options or OptionValues()
     check_options("router", name, given, {router: entry.options for router, entry in ROUTERS.items()})

@@ -15,7 +15,9 @@ _CONTEXT = 1024  # positions that each row reads
 
 @dataclass(frozen=True, slots=True)
 class ServingCosts:
-    """prompt_token: of one more prompt token. step: of a step that decodes one row. row: of one more decoding row.
+    """Seconds of serving, three numbers of the step-time model that the replica's scheduler uses.
+
+    prompt_token: of one more prompt token. step: of a step that decodes one row. row: of one more decoding row.
     max_num_seqs: rows that run at once."""
 
     prompt_token: float
@@ -25,12 +27,12 @@ class ServingCosts:
 
     @classmethod
     def probed(cls, seconds: Callable[[Features], float], max_num_seqs: int) -> ServingCosts:
-        """seconds: of a step that holds this."""
+        """Probe a step-time model. seconds: of a step with these features."""
         rows = max(2, min(max_num_seqs, 64))
         one = seconds(_decodes(1))
         row = max(0.0, seconds(_decodes(rows)) - one) / (rows - 1)
         chunk = seconds(Features(1 + _CHUNK, 2, 2, _CONTEXT, _CHUNK * _CHUNK / 2)) - one
-        # A model that has not seen crowds may say that a row costs nothing: then nothing would keep requests apart.
+        # A model without many rows may say that a row costs nothing: then routing would not spread requests.
         return cls(max(chunk, 0.0) / _CHUNK, one, row or one / max_num_seqs, max_num_seqs)
 
     def prefill(self, tokens: float) -> float:
@@ -90,23 +92,23 @@ def _mean(costs: Sequence[ServingCosts]) -> ServingCosts:
 
 class ReplicaView:
     def __init__(self, name: str, slot: int, costs: ServingCosts = UNKNOWN, *, fair: bool = False):
-        """slot: its number in the prefix index. fair: it serves tenants in turns, so that a short line of one's own is
-        not behind a long one of somebody else's."""
+        """slot: its number in the prefix index. fair: it serves tenants in turns, so that a tenant's short queue does
+        not wait for another one's long queue."""
         self.name, self.slot, self.fair = name, slot, fair
         self.reported = costs  # by the replica itself
         self.costs = costs  # by which it is compared with others
         self.requests = 0  # sent, and not ended
-        self.prompt_tokens = 0  # that are to be computed before all of them have their first token
+        self.prompt_tokens = 0  # to be computed before all requests have their first token
         self._of_tenants: Counter[str] = Counter()  # the same by tenant
 
     def queue(self, tenant: str, tokens: int) -> None:
-        """tokens: of a prompt, those that are not cached."""
+        """Add a request with so many prompt tokens that are not cached."""
         self.requests += 1
         self.prompt_tokens += tokens
         self._of_tenants[tenant] += tokens
 
     def computed(self, tenant: str, tokens: int) -> None:
-        """What was queued as so many has its first token, or will have none."""
+        """Remove prompt tokens of a request that has its first token, or will have none."""
         self.prompt_tokens -= tokens
         self._of_tenants[tenant] -= tokens
         if self._of_tenants[tenant] <= 0:
@@ -116,29 +118,29 @@ class ReplicaView:
         self.requests -= 1
 
     def tokens_ahead(self, tenant: str, tokens: int) -> int:
-        """Prompt tokens that are computed before so many of this tenant's are, if they come now. In turns (start-time
-        fair queueing, which gives each tenant the same), everybody's first tokens are, up to as many as its own."""
+        """Return the prompt tokens that are computed before so many of this tenant's, if they come now. With fair
+        queueing these are each tenant's first ones, up to as many as its own."""
         if not self.fair:
             return self.prompt_tokens
         own = self._of_tenants[tenant] + tokens
         return sum(min(queued, own) for queued in self._of_tenants.values())
 
     def queued_seconds(self, tenant: str, tokens: int, expected_tokens: float) -> float:
-        """Until the engine begins with a request of so many uncached tokens: prompts ahead of it, and rows that are all
-        taken."""
+        """Return the seconds until the engine begins with a request of so many uncached tokens: prompts ahead of it,
+        and the wait for a request slot."""
         tokens_ahead = self.tokens_ahead(tenant, tokens) if self.fair else self.prompt_tokens
         ahead = self.costs.prefill(tokens_ahead)
         return ahead if self.requests < self.costs.max_num_seqs else ahead + self._row_wait(expected_tokens)
 
     def _row_wait(self, expected_tokens: float) -> float:
-        """Rows end one after the other, evenly spread over an answer's time."""
+        """Return the wait for a slot; rows end one after the other, evenly spread over an answer's time."""
         rows = self.costs.max_num_seqs
         beyond = self.requests + 1 - rows
         return beyond / rows * expected_tokens * self.costs.decode_step(rows)
 
     def work_seconds(self, expected_tokens: float) -> float:
-        """All that is queued or under way: prompts, and of each answer half of what is expected, as its share of the
-        steps that it is in."""
+        """Return the seconds of all that is queued or in flight: prompts, and half of each expected answer, as its
+        share of the steps that it is in."""
         rows = max(1, min(self.requests, self.costs.max_num_seqs))
         share = self.costs.decode_step(rows) / rows
         return self.costs.prefill(self.prompt_tokens) + self.requests * expected_tokens / 2 * share

@@ -11,11 +11,17 @@ from inflight.engine.kv_events.block_hashes import block_hash, root_hash
 
 @dataclass(slots=True)
 class RoutedRequest:
-    """prompt: token ids; bytes of text do as well, where nobody has tokenized it, as long as all requests are alike.
-    salt, adapter: prefixes are shared under the same ones only. session: of one tenant's conversation, or "".
-    tenant: whose share it is. handed_tokens: leading ones of the prompt that need not be computed, wherever it goes.
-    expected_tokens: of the answer. reuse: share of what is computed that others will find again, as things go.
-    before: one that this one's prompt probably begins with, whose blocks need not be named again."""
+    """A request for a router.
+
+    Attributes:
+        prompt: token ids; or bytes of text, as long as all requests have them.
+        salt, adapter: prefixes are shared under the same ones only.
+        session: of one tenant's conversation, or "".
+        handed_tokens: leading tokens of the prompt that need not be computed, wherever it goes.
+        expected_tokens: of the answer.
+        reuse: share of computed tokens that later requests will find cached.
+        before: a request that this one's prompt probably begins with, whose blocks need not be hashed again.
+    """
 
     request_id: str
     prompt: Sequence[int]
@@ -34,7 +40,7 @@ class RoutedRequest:
         if not session and request.session:
             session = f"{len(request.tenant)}:{request.tenant}:{request.session}"
         if before is not None:
-            before.before = None  # what a whole conversation was made of is nobody's concern
+            before.before = None  # a chain would keep all prompts of a conversation alive
         return cls(
             request.request_id,
             request.prompt_token_ids,
@@ -47,9 +53,9 @@ class RoutedRequest:
         )
 
     def block_hashes(self, block_size: int) -> tuple[bytes, ...]:
-        """Names of the prompt's whole blocks, as an engine with blocks of this size tells of them (KV events)."""
+        """Return the hashes of the prompt's whole blocks, as in KV events of an engine with blocks of this size."""
         if (known := self._hashes.get(block_size)) is None:
-            hashes = list(self._named_before(block_size))
+            hashes = list(self._shared_hashes(block_size))
             last = hashes[-1] if hashes else root_hash(self.salt, self.adapter)
             for start in range(len(hashes) * block_size, len(self.prompt) - block_size + 1, block_size):
                 last = block_hash(last, self.prompt[start : start + block_size])
@@ -57,11 +63,11 @@ class RoutedRequest:
             known = self._hashes[block_size] = tuple(hashes)
         return known
 
-    def _named_before(self, block_size: int) -> tuple[bytes, ...]:
-        """Names that the request before had, where this prompt begins with all that they name."""
+    def _shared_hashes(self, block_size: int) -> tuple[bytes, ...]:
+        """Return the hashes of the request before, where this prompt begins with all of its blocks."""
         before = self.before
         if before is None or (before.salt, before.adapter) != (self.salt, self.adapter):
             return ()
-        named = before._hashes.get(block_size, ())
-        length = len(named) * block_size
-        return named if self.prompt[:length] == before.prompt[:length] else ()
+        hashes = before._hashes.get(block_size, ())
+        length = len(hashes) * block_size
+        return hashes if self.prompt[:length] == before.prompt[:length] else ()

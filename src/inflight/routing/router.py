@@ -1,7 +1,6 @@
-"""A router: a policy, and what is known of the replicas that it chooses among.
+"""A router: a policy, and the replicas that it chooses among with their load and presumed cache.
 
-Whoever sends requests tells it of what was sent, of first tokens and of ends; it keeps each replica's load and presumed
-cache up to date. Replicas join and leave while requests are under way.
+Callers report what was sent, first tokens and ends. Replicas join and leave while requests are in flight.
 """
 
 from __future__ import annotations
@@ -10,29 +9,29 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from inflight.routing.policies.policy import Candidate, RoutingPolicy
-from inflight.routing.prefix_index import MOST_BLOCKS, PrefixIndex
+from inflight.routing.prefix_index import DEFAULT_MAX_BLOCKS, PrefixIndex
 from inflight.routing.replica_view import UNKNOWN, ReplicaView, ServingCosts, leveled
 from inflight.routing.routed_request import RoutedRequest
 
 FIRST_EXPECTED = 128.0  # tokens of an answer, before any has ended
-_LATEST = 0.02  # weight of the last one among all, of means that follow what comes
+_WEIGHT = 0.02  # of the latest value in exponentially weighted means
 
 
 class NoReplica(LookupError):
-    """There is none that could get the request."""
+    """No replica can get the request."""
 
 
 @dataclass(slots=True)
 class _Sent:
     request: RoutedRequest
     replica: ReplicaView
-    lacking: int  # prompt tokens that are to be computed, as presumed
+    lacking: int  # prompt tokens that are to be computed, presumably
     has_token: bool = False
 
 
 class Router:
     def __init__(self, policy: RoutingPolicy, block_size: int = 16):
-        """block_size: prompt tokens that are remembered as one block."""
+        """block_size: prompt tokens per block of the prefix index."""
         self._policy, self._block_size = policy, block_size
         self._index = PrefixIndex()
         self._replicas: dict[str, ReplicaView] = {}
@@ -50,27 +49,27 @@ class Router:
     def join(
         self, name: str, costs: ServingCosts = UNKNOWN, *, kv_tokens: int | None = None, fair: bool = False
     ) -> ReplicaView:
-        """kv_tokens: that its KV memory holds. fair: it serves tenants in turns."""
+        """Add a replica. kv_tokens: capacity of its KV cache. fair: it serves tenants in turns."""
         slot = self._free_slots.pop() if self._free_slots else len(self._replicas)
-        self._index.join(slot, MOST_BLOCKS if kv_tokens is None else max(1, kv_tokens // self._block_size))
+        self._index.join(slot, DEFAULT_MAX_BLOCKS if kv_tokens is None else max(1, kv_tokens // self._block_size))
         replica = self._replicas[name] = ReplicaView(name, slot, costs, fair=fair)
         self._level()
         return replica
 
     @property
     def expected_tokens(self) -> float:
-        """Of an answer: the running mean."""
+        """Mean length of answers."""
         return self._expected
 
-    def reckon(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
-        """With this from now on: what a replica tells of itself, when it does."""
+    def update_replica(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
+        """Take what a replica reports of itself."""
         replica = self._replicas[name]
         replica.reported, replica.fair = costs, fair
         self._level()
         self._index.resize(replica.slot, max(1, kv_tokens // self._block_size))
 
     def leave(self, name: str) -> list[str]:
-        """It is gone. Ids of requests that were sent there and had no token yet: they may be sent elsewhere."""
+        """Remove a replica and return the requests there without a token: they may be sent elsewhere."""
         replica = self._replicas.pop(name)
         self._index.leave(replica.slot)
         self._free_slots.append(replica.slot)
@@ -83,13 +82,13 @@ class Router:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def send(self, request: RoutedRequest, among: Collection[str] | None = None) -> ReplicaView:
-        """Choose a replica, of these, and count the request as sent there. Raises NoReplica."""
+        """Choose a replica, among these where given, and count the request as sent there. Raises NoReplica."""
         chosen = self.choose(request, among)
         self.sent(request, chosen.replica, chosen.cached)
         return chosen.replica
 
     def choose(self, request: RoutedRequest, among: Collection[str] | None = None) -> Candidate:
-        """Raises NoReplica."""
+        """Choose a replica without sending. Raises NoReplica."""
         every = self._replicas.values()
         asked = list(every) if among is None else [one for one in every if one.name in among]
         if not asked:
@@ -99,30 +98,30 @@ class Router:
         return candidates[self._policy.choose(request, candidates)]
 
     def sent(self, request: RoutedRequest, replica: ReplicaView, cached: int = 0) -> None:
-        """cached: of the prompt, as presumed."""
+        """Count a request as sent to a replica. cached: tokens of the prompt, presumably."""
         lacking = len(request.prompt) - cached
         replica.queue(request.tenant, lacking)
         self._sent[request.request_id] = _Sent(request, replica, lacking)
         if self._policy.uses_prefixes:
-            self._reuse += _LATEST * (cached / len(request.prompt) - self._reuse)
+            self._reuse += _WEIGHT * (cached / len(request.prompt) - self._reuse)
             self._index.hold(replica.slot, request.block_hashes(self._block_size))
 
     def first_token(self, request_id: str) -> None:
-        """It has one, or will have none; said again it changes nothing."""
+        """Note that a request has its first token, or will have none; idempotent."""
         sent = self._sent.get(request_id)
         if sent is not None and not sent.has_token:
             sent.has_token = True
             sent.replica.computed(sent.request.tenant, sent.lacking)
 
     def ended(self, request_id: str, output_tokens: int | None = None) -> None:
-        """output_tokens: of its answer, where it came to its end."""
+        """Remove a request. output_tokens: of its answer, where it completed."""
         self.first_token(request_id)
         sent = self._sent.pop(request_id, None)
         if sent is None:
             return
         sent.replica.ended()
         if output_tokens is not None:
-            self._expected += _LATEST * (output_tokens - self._expected)
+            self._expected += _WEIGHT * (output_tokens - self._expected)
 
     def _level(self) -> None:
         for one, costs in zip(self.replicas, leveled([one.reported for one in self.replicas]), strict=True):
@@ -131,8 +130,8 @@ class Router:
     def _candidates(self, request: RoutedRequest, replicas: Collection[ReplicaView]) -> list[Candidate]:
         if not self._policy.uses_prefixes:
             return [Candidate(one, request.handed_tokens) for one in replicas]
-        held = self._index.match(request.block_hashes(self._block_size))
-        size, most = self._block_size, len(request.prompt) - 1  # the last token is always computed
-        handed = min(most, request.handed_tokens)
-        cached = {slot: max(handed, min(most, blocks * size)) for slot, blocks in held.items()}
+        matches = self._index.match(request.block_hashes(self._block_size))
+        size, limit = self._block_size, len(request.prompt) - 1  # the last token is always computed
+        handed = min(limit, request.handed_tokens)
+        cached = {slot: max(handed, min(limit, blocks * size)) for slot, blocks in matches.items()}
         return [Candidate(one, cached.get(one.slot, handed)) for one in replicas]

@@ -15,7 +15,7 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
-from inflight.routing.autoscaling import TELL_SECONDS, ReplicaQueue, ReplicaTarget
+from inflight.routing.autoscaling import REPORT_SECONDS, ReplicaQueue, ReplicaTarget
 from inflight.routing.replica_view import ServingCosts
 from inflight.routing.routed_request import RoutedRequest
 from inflight.routing.router import Router
@@ -242,7 +242,7 @@ class ScaledPool(RoutedPool):
         self._serving: dict[str, _Member] = {}  # by name, the oldest first
         self._draining: dict[str, _Member] = {}
         self._where: dict[str, _Member] = {}  # by request
-        self._next_told = TELL_SECONDS
+        self._next_told = REPORT_SECONDS
         for _ in range(least):
             self._serve(self._want(0.0), 0.0)
 
@@ -258,15 +258,15 @@ class ScaledPool(RoutedPool):
         while self._starting and self.lifetimes[self._starting[0]].wanted + self._start_seconds <= now:
             new.append(self._serve(self._starting.pop(0), now))
         if now >= self._next_told:
-            self._next_told += TELL_SECONDS
+            self._next_told += REPORT_SECONDS
             queues = {name: one.queue.seconds(one.costs) for name, one in self._serving.items()}
-            self._follow(self._target.tell(now, queues), now)
+            self._follow(self._target.update(now, queues), now)
         return new
 
     def send(self, request: Request, routed: RoutedRequest) -> Replica:
         among = self._serving if self._draining else None
         member = self._serving[self._router.send(routed, among).name]
-        member.queue.came(request, routed.handed_tokens)
+        member.queue.add(request, routed.handed_tokens)
         member.under_way += 1
         self._where[request.request_id] = member
         return self.replicas[member.number]

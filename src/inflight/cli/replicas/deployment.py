@@ -17,7 +17,7 @@ from inflight.cli.replicas.replica_setup import PoolSetups, ReplicaSetup
 from inflight.cli.replicas.scale import Scale
 from inflight.config.setting import SettingsError
 from inflight.cpus import usable_cpus
-from inflight.routing.autoscaling import DOWN_SECONDS, TELL_SECONDS, UP_SECONDS, WINDOW_SECONDS
+from inflight.routing.autoscaling import DOWN_SECONDS, REPORT_SECONDS, UP_SECONDS, WINDOW_SECONDS
 
 ENGINE, PREFILL = "engine", "prefill"  # deployments
 STATS_SECONDS = 1.0  # after which replicas tell again what their steps take
@@ -49,7 +49,7 @@ def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.De
             min_replicas=scale.replicas,
             initial_replicas=scale.replicas,
             max_replicas=scale.most,
-            metrics_interval_s=TELL_SECONDS,
+            metrics_interval_s=REPORT_SECONDS,
             look_back_period_s=WINDOW_SECONDS,
             upscale_delay_s=UP_SECONDS,
             downscale_delay_s=DOWN_SECONDS,

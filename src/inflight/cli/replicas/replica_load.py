@@ -32,7 +32,7 @@ class ReplicaLoad:
         self._tokens[request.request_id] = 0
         self._silent.add(request.request_id)
         taken_over = request.handover is not None and request.handover.take is not None
-        self._queue.came(request, len(request.prompt_token_ids) - 1 if taken_over else 0)
+        self._queue.add(request, len(request.prompt_token_ids) - 1 if taken_over else 0)
 
     def happened(self, events: Iterable[Event]) -> None:
         for event in events:

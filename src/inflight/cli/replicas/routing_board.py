@@ -99,7 +99,7 @@ class RoutingBoard:
             if told.peer is not None:
                 self._peers[name] = told.peer
             if told.costs is not None:
-                self._router.reckon(name, told.costs, told.kv_tokens, told.fair)
+                self._router.update_replica(name, told.costs, told.kv_tokens, told.fair)
 
 
 _boards: dict[str, RoutingBoard] = {}  # of this process: Ray makes its request routers itself, and hands them names

@@ -1,1 +1,1 @@
-"""Routing policies, one file each: which of the replicas gets a request."""
+"""Routing policies, one file each."""

@@ -1,4 +1,4 @@
-"""Fewest requests under way; of equal ones, fewest prompt tokens to compute (join the shortest queue)."""
+"""Fewest requests in flight; of equal ones, fewest prompt tokens to compute (join the shortest queue)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LeastLoaded:
     uses_prefixes = False
 
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
-        return min(range(len(candidates)), key=lambda place: load_of(candidates[place].replica))
+        return min(range(len(candidates)), key=lambda index: load_of(candidates[index].replica))
 
 
 def load_of(replica: ReplicaView) -> tuple[int, int]:

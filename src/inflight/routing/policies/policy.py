@@ -1,4 +1,4 @@
-"""What a routing policy is asked."""
+"""The protocol of routing policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from inflight.routing.routed_request import RoutedRequest
 
 
 class Candidate(NamedTuple):
-    """cached: leading tokens of the prompt that the replica is taken to hold, where the policy asks, or is handed."""
+    """cached: leading tokens of the prompt that the replica is assumed to have, where the policy uses prefixes, or that
+    another engine computes."""
 
     replica: ReplicaView
     cached: int
@@ -19,7 +20,7 @@ class Candidate(NamedTuple):
 class RoutingPolicy(Protocol):
     @property
     def uses_prefixes(self) -> bool:
-        """Whether it asks what is cached where."""
+        """Whether it uses what is cached where."""
 
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
-        """Place of the one that gets the request, among one at least."""
+        """Return the index of the candidate that gets the request; there is at least one."""

@@ -1,4 +1,4 @@
-"""The less loaded of two drawn at random (Mitzenmacher 2001): nearly as good as asking all, and asks two."""
+"""The less loaded of two drawn at random (Mitzenmacher 2001), nearly as good as the least loaded of all."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ class PowerOfTwo:
 
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
         drawn = self._random.sample(range(len(candidates)), min(2, len(candidates)))
-        return min(drawn, key=lambda place: load_of(candidates[place].replica))
+        return min(drawn, key=lambda index: load_of(candidates[index].replica))

@@ -1,6 +1,6 @@
 """Where most of the prompt went before, unless that replica has many more requests than the least loaded one.
 
-As routers do that know nothing of costs; `prefix_aware` is the one that does.
+Routers without a model of costs do this; `prefix_aware` has one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PrefixAffinity:
         longest = max(one.cached for one in candidates)
         if not longest:
             return least
-        place = min(
-            (place for place, one in enumerate(candidates) if one.cached == longest),
-            key=lambda place: candidates[place].replica.requests,
+        affine = min(
+            (index for index, one in enumerate(candidates) if one.cached == longest),
+            key=lambda index: candidates[index].replica.requests,
         )
         fewest = candidates[least].replica.requests
-        if candidates[place].replica.requests > max(fewest + self._slack, self.RATIO * fewest):
+        if candidates[affine].replica.requests > max(fewest + self._slack, self.RATIO * fewest):
             return least
-        return place
+        return affine

@@ -1,4 +1,4 @@
-"""In turns."""
+"""Round robin: one replica after the other."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class RoundRobin:
         self._next = 0
 
     def choose(self, request: RoutedRequest, candidates: Sequence[Candidate]) -> int:
-        place, self._next = self._next % len(candidates), self._next + 1
-        return place
+        chosen, self._next = self._next % len(candidates), self._next + 1
+        return chosen

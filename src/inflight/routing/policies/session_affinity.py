@@ -1,6 +1,6 @@
-"""A session stays where it began; those without one, and new ones, go where least work is.
+"""A session stays where it began; new sessions, and requests without one, go where the least work is.
 
-It moves only where its replica is gone, or has more requests than `RATIO` times the mean, `SLACK` more at least
+It moves only where its replica is gone, or has more requests than `RATIO` times the mean, at least `SLACK` more
 (consistent hashing with bounded loads, Mirrokni 2016, has the same bound).
 """
 
@@ -16,7 +16,7 @@ from inflight.routing.routed_request import RoutedRequest
 
 class SessionAffinity:
     uses_prefixes = False
-    MOST = 1 << 16  # sessions remembered
+    MAX_SESSIONS = 1 << 16
     RATIO, SLACK = 1.5, 4
 
     def __init__(self) -> None:
@@ -27,15 +27,15 @@ class SessionAffinity:
         if not request.session:
             return self._least.choose(request, candidates)
         home = self._homes.get(request.session)
-        place = next((at for at, one in enumerate(candidates) if one.replica.name == home), None)
-        if place is None or self._is_overloaded(place, candidates):
-            place = self._least.choose(request, candidates)
-        self._homes[request.session] = candidates[place].replica.name
+        chosen = next((at for at, one in enumerate(candidates) if one.replica.name == home), None)
+        if chosen is None or self._is_overloaded(chosen, candidates):
+            chosen = self._least.choose(request, candidates)
+        self._homes[request.session] = candidates[chosen].replica.name
         self._homes.move_to_end(request.session)
-        if len(self._homes) > self.MOST:
+        if len(self._homes) > self.MAX_SESSIONS:
             self._homes.popitem(last=False)
-        return place
+        return chosen
 
-    def _is_overloaded(self, place: int, candidates: Sequence[Candidate]) -> bool:
+    def _is_overloaded(self, index: int, candidates: Sequence[Candidate]) -> bool:
         mean = sum(one.replica.requests for one in candidates) / len(candidates)
-        return candidates[place].replica.requests > max(mean + self.SLACK, self.RATIO * mean)
+        return candidates[index].replica.requests > max(mean + self.SLACK, self.RATIO * mean)
