@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.results import table, write_section
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.recorder import Recorder, open_record
@@ -63,17 +63,17 @@ def write_record(path: Path, steps: int, num_rows: int = ROWS, step_seconds: flo
     freed: list[int] = []
     for step in range(steps):
         at = step * step_seconds
-        new_rows, chunks = [], []
+        new_requests, chunks = [], []
         for row, held in enumerate(rows):
             if held is None and (step + row) % 3 == 0 and (step > row or row < ROWS):
                 held = rows[row] = _Row(number, [], max(0.0, at - 0.01 * (number % 7)))
                 number += 1
                 recorder.added(held.request, at)
                 params, seed = held.request.params, held.request.seed
-                new_rows.append(NewRow(row, held.request.prompt_token_ids, PROMPT, params, seed, 0))
+                new_requests.append(NewRequest(row, held.request.prompt_token_ids, PROMPT, params, seed, 0))
             if held is not None:
                 chunks.append(_chunk(held, row, free))
-        plan = BatchPlan(step, tuple(chunks), tuple(new_rows), tuple(freed))
+        plan = BatchPlan(step, tuple(chunks), tuple(new_requests), tuple(freed))
         recorder.planned(plan)
         recorder.step(plan, StepResult(step, (), step_seconds * 0.9), at, at + step_seconds)
         freed = [row for row, held in enumerate(rows) if held is not None and held.is_done]

@@ -168,7 +168,7 @@ class Bench:
         plan, seconds, wall = _timed(lambda: self._scheduler.plan(now))
         times.plan.append(seconds)
         assert isinstance(plan, BatchPlan)
-        times.admitted += len(plan.new_rows)
+        times.admitted += len(plan.new_requests)
         done = self._executor.submit(plan)
         _, seconds, prepared = _timed(lambda: self._prepare(plan))
         times.prepare.append(seconds)
@@ -183,7 +183,7 @@ class Bench:
         """What the real backend does around its kernels."""
         for row in plan.freed_rows:
             self._rows.free(row)
-        for new in plan.new_rows:
+        for new in plan.new_requests:
             self._rows.start(new)
         where = self._rows.gather(plan.chunks).metadata
         last = where.positions[where.query_start[1:] - 1]

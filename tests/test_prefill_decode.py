@@ -12,7 +12,7 @@ from benchmarks.engine_side import SECRET
 from benchmarks.engine_side import EngineSide as Side
 from inflight.build import KVPeerSettings, build_engine
 from inflight.config.engine import EngineSettings
-from inflight.core.types.kv_transfer import KVExchangeOptions, KVHandover
+from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
@@ -21,12 +21,12 @@ from inflight.peer_secret import PeerSecret
 FEW = {"max_num_batched_tokens": 32, "num_blocks": 64, "max_num_seqs": 4}
 
 
-def asked(name: str, seed: int, handover: KVHandover | None = None, output: int = 12) -> Request:
+def asked(name: str, seed: int, handover: KVTransfer | None = None, output: int = 12) -> Request:
     """A prompt of some chunks."""
     drawn = random.Random(seed)
     prompt = tuple(drawn.randrange(5, 500) for _ in range(drawn.randrange(100, 240)))
     params = SamplingParams(temperature=0.9, max_tokens=output, ignore_eos=True)
-    return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=seed, handover=handover)
+    return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=seed, kv_transfer=handover)
 
 
 def blocks(request: Request) -> int:
@@ -40,8 +40,8 @@ def test_who_goes_on_is_known_first(way: str) -> None:
     with Side("prefill", **room) as prefill, Side("decode", way, **FEW) as decode:  # type: ignore[arg-type]
         for seed in range(6):
             name = f"r{seed}"
-            decode.add(asked(name, seed, KVHandover(take=prefill.place(name))))
-            prefill.add(asked(name, seed, KVHandover(give=name), output=1))
+            decode.add(asked(name, seed, KVTransfer(take=prefill.place(name))))
+            prefill.add(asked(name, seed, KVTransfer(give=name), output=1))
         for seed in range(6):
             tokens, request = decode.wait(f"r{seed}"), asked("", seed)
             assert decode.cached(f"r{seed}") == 16 * blocks(request)
@@ -64,7 +64,7 @@ def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
     async def scenario() -> None:
         bridge = AsyncBridge(build_engine(EngineSettings(threads=1, **FEW), peers=peers).loop)
         try:
-            stream = await bridge.open(asked("r", 1, KVHandover(give="r"), output=1))
+            stream = await bridge.open(asked("r", 1, KVTransfer(give="r"), output=1))
             held = [(await bridge.snapshot()).held_blocks]
             async for _ in stream:
                 held.append((await bridge.snapshot()).held_blocks)
@@ -97,8 +97,8 @@ def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPat
             came.append(content in bytes(received))
 
         monkeypatch.setattr(here, "have", waits)
-        decode.add(asked("r", 1, KVHandover(take=prefill.place("r"))))
-        prefill.add(asked("r", 1, KVHandover(give="r"), output=1))
+        decode.add(asked("r", 1, KVTransfer(take=prefill.place("r"))))
+        prefill.add(asked("r", 1, KVTransfer(give="r"), output=1))
         tokens = decode.wait("r")
         assert came == [True] * len(prefill.engine.model.layers)
         assert decode.cached("r") == 16 * blocks(asked("r", 1))
@@ -122,8 +122,8 @@ def test_a_step_that_fails_between_two_layers_hands_nothing_over(
                 raise RuntimeError("a fault of the test")
 
         monkeypatch.setattr(here, "have", broken)
-        decode.add(asked("r", 2, KVHandover(take=prefill.place("r"))))
-        prefill.add(asked("r", 2, KVHandover(give="r"), output=1))
+        decode.add(asked("r", 2, KVTransfer(take=prefill.place("r"))))
+        prefill.add(asked("r", 2, KVTransfer(give="r"), output=1))
         prefill.wait("r")
         assert prefill.ended["r"].finishes[0].reason == "error"
         tokens = decode.wait("r")
@@ -155,8 +155,8 @@ def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkey
 
         monkeypatch.setattr(here, "have", nonsense)
         for seed in range(count):
-            decode.add(asked(f"r{seed}", seed, KVHandover(take=prefill.place(f"r{seed}")), output=6))
-            prefill.add(asked(f"r{seed}", seed, KVHandover(give=f"r{seed}"), output=1))
+            decode.add(asked(f"r{seed}", seed, KVTransfer(take=prefill.place(f"r{seed}")), output=6))
+            prefill.add(asked(f"r{seed}", seed, KVTransfer(give=f"r{seed}"), output=1))
             if dice.random() < 0.2:
                 prefill.abort(f"r{seed}")
         answers = [decode.wait(f"r{seed}") for seed in range(count)]
@@ -174,9 +174,9 @@ def test_a_prompt_that_is_cached_is_not_pulled() -> None:
     with Side("prefill", **FEW) as prefill, Side("both", **FEW) as decode:
         decode.add(asked("before", 1))
         expected = decode.wait("before")
-        prefill.add(asked("r", 1, KVHandover(give="r"), output=1))
+        prefill.add(asked("r", 1, KVTransfer(give="r"), output=1))
         prefill.wait("r")
-        decode.add(asked("r", 1, KVHandover(take=prefill.place("r"))))
+        decode.add(asked("r", 1, KVTransfer(take=prefill.place("r"))))
         assert decode.wait("r") == expected
         assert decode.engine.exchange.counts.pulls == 0  # type: ignore[union-attr]
 
@@ -185,8 +185,8 @@ def test_a_peer_that_closes_while_blocks_travel_costs_computing_alone() -> None:
     with Side("decode", **FEW) as decode:
         with Side("prefill", **FEW) as prefill:
             place = prefill.place("r")
-            decode.add(asked("r", 2, KVHandover(take=place)))
-            prefill.add(asked("r", 2, KVHandover(give="r"), output=1))
+            decode.add(asked("r", 2, KVTransfer(take=place)))
+            prefill.add(asked("r", 2, KVTransfer(give="r"), output=1))
             time.sleep(0.02)
         tokens = decode.wait("r")
         decode.add(asked("plain", 2))
@@ -197,9 +197,9 @@ def test_a_peer_that_closes_while_blocks_travel_costs_computing_alone() -> None:
 def test_what_never_comes_is_computed_when_its_time_is_over() -> None:
     """The prefill engine has another prompt, or none."""
     with Side("prefill", hold=0.3, **FEW) as prefill, Side("decode", timeout=1.0, **FEW) as decode:
-        decode.add(asked("never", 3, KVHandover(take=prefill.place("never"))))
-        prefill.add(asked("other", 4, KVHandover(give="other"), output=1))
-        decode.add(asked("other", 3, KVHandover(take=prefill.place("other"))))
+        decode.add(asked("never", 3, KVTransfer(take=prefill.place("never"))))
+        prefill.add(asked("other", 4, KVTransfer(give="other"), output=1))
+        decode.add(asked("other", 3, KVTransfer(take=prefill.place("other"))))
         assert decode.wait("never") == decode.wait("other")
         settle(prefill, decode)
 
@@ -207,9 +207,9 @@ def test_what_never_comes_is_computed_when_its_time_is_over() -> None:
 @pytest.mark.parametrize("other", [{"secret": b"another secret, as long"}, {"dtype": "float32"}, {"block_size": 32}])
 def test_another_engine_is_refused_and_the_prompt_computed(other: dict[str, object]) -> None:
     with Side("prefill", **{**FEW, **other}) as prefill, Side("decode", **FEW) as decode:  # type: ignore[arg-type]
-        prefill.add(asked("r", 5, KVHandover(give="r"), output=1))
+        prefill.add(asked("r", 5, KVTransfer(give="r"), output=1))
         prefill.wait("r")
-        decode.add(asked("r", 5, KVHandover(take=prefill.place("r"))))
+        decode.add(asked("r", 5, KVTransfer(take=prefill.place("r"))))
         tokens = decode.wait("r")
         decode.add(asked("plain", 5))
         assert decode.wait("plain") == tokens
@@ -221,7 +221,7 @@ def test_an_engine_that_is_interrupted_while_it_plans_holds_nothing_for_others(
 ) -> None:
     """Its accounts begin anew: what it held for a minute is given up at once, and it goes on."""
     with Side("prefill", hold=60, **FEW) as prefill, Side("decode", **FEW) as decode:
-        prefill.add(asked("r", 7, KVHandover(give="r"), output=1))
+        prefill.add(asked("r", 7, KVTransfer(give="r"), output=1))
         first = prefill.wait("r")
         loop, faults = prefill.engine.loop, iter([True])
         plan = loop._scheduler.plan
@@ -238,14 +238,14 @@ def test_an_engine_that_is_interrupted_while_it_plans_holds_nothing_for_others(
         prefill.wait("doomed")
         assert prefill.ended["doomed"].finishes[0].reason == "error"
         assert time.monotonic() - began < 30
-        decode.add(asked("r", 7, KVHandover(take=prefill.place("r"))))
+        decode.add(asked("r", 7, KVTransfer(take=prefill.place("r"))))
         assert decode.wait("r")[:1] == first and decode.cached("r") == 0
         settle(prefill, decode)
 
 
 def test_what_nobody_takes_is_given_up() -> None:
     with Side("prefill", hold=0.3, **FEW) as prefill:
-        prefill.add(asked("r", 6, KVHandover(give="r"), output=1))
+        prefill.add(asked("r", 6, KVTransfer(give="r"), output=1))
         prefill.wait("r")
         settle(prefill)
 

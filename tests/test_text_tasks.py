@@ -130,7 +130,7 @@ def test_a_model_that_continues_texts_may_tell_vectors_too(tiny: Path) -> None:
         assert len(vector) == 64 and np.linalg.norm(vector) == pytest.approx(1)
         assert len(llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
     with opened(tiny, pooling="mean", max_num_batched_tokens=8, max_num_seqs=4) as llm:
-        assert llm.capacity.whole_texts and vectors(llm, ["a text of more than eight tokens " * 3]).shape == (1, 64)
+        assert llm.capacity.encoder_only and vectors(llm, ["a text of more than eight tokens " * 3]).shape == (1, 64)
         with pytest.raises(RequestRefused, match="continues no text"):
             llm.generate("hello", SamplingParams(max_tokens=3))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from benchmarks.gpu.model import BLOCK, DrawnModel
-from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Pending, Sampled, StepResult
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Pending, Sampled, StepResult
 from inflight.core.types.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0, max_tokens=1 << 20, ignore_eos=True)
@@ -81,7 +81,7 @@ class Stepper:
         plans = self.decodes(prompts, steps)
         first = next(plans)
         own, *others = first.chunks
-        start, new, freed = 0, first.new_rows, first.freed_rows
+        start, new, freed = 0, first.new_requests, first.freed_rows
         for end in pieces:
             chunk = own._replace(
                 start=start, length=end - start, sample=0, new_blocks=own.new_blocks if not start else ()
@@ -90,7 +90,7 @@ class Stepper:
             start, new, freed = end, (), ()
         length, blocks = len(prompts[0].token_ids) - start, own.new_blocks if not start else ()
         last = own._replace(start=start, length=length, new_blocks=blocks)
-        yield replace(first, step=next(self._numbers), chunks=(last, *others), new_rows=new, freed_rows=freed)
+        yield replace(first, step=next(self._numbers), chunks=(last, *others), new_requests=new, freed_rows=freed)
         yield from plans
 
     def run(self, plans: Iterator[BatchPlan]) -> Iterator[tuple[Sampled, ...]]:
@@ -115,7 +115,7 @@ class Stepper:
         freed, self._rows = tuple(range(self._rows)), len(prompts)
         width = -(-positions // BLOCK)
         new = [
-            NewRow(
+            NewRequest(
                 row,
                 prompt.token_ids,
                 len(prompt.token_ids),

@@ -24,7 +24,7 @@ from benchmarks.engine_side import EngineSide
 from benchmarks.kv_transfer.slow_link import slow_link
 from benchmarks.shapes import write_config
 from benchmarks.workloads import prompt
-from inflight.core.types.kv_transfer import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVTransfer, PeerPlace
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.kv_exchange import pulls
@@ -70,13 +70,13 @@ class Pair:
 
     def wait(self, name: str, tokens: tuple[int, ...], mode: str) -> tuple[float, float]:
         """When the prefill engine's last step had ended, and when its blocks were all there."""
-        take = _request(name, tokens, KVHandover(take=PeerPlace(*self._address, name)))
+        take = _request(name, tokens, KVTransfer(take=PeerPlace(*self._address, name)))
         watch = _Watch(self.there)
         with _without_layers(self.here) if mode == "blocks" else nullcontext():
             if mode != "afterwards":
                 self.decode.add(take)
                 time.sleep(0.05)  # so that it has asked
-            self.prefill.add(_request(name, tokens, KVHandover(give=name)))
+            self.prefill.add(_request(name, tokens, KVTransfer(give=name)))
             self.prefill.wait(name, 600)
             if mode == "afterwards":
                 self.decode.add(take)
@@ -141,9 +141,9 @@ def allowed(chunk: int, layer_bytes: float, rate: float) -> float:
     return ALLOWED + LAYERS_ALLOWED * layer_bytes * handed(chunk) / rate
 
 
-def _request(name: str, tokens: tuple[int, ...], handover: KVHandover) -> Request:
+def _request(name: str, tokens: tuple[int, ...], handover: KVTransfer) -> Request:
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-    return Request(request_id=name, prompt_token_ids=tokens, params=params, handover=handover)
+    return Request(request_id=name, prompt_token_ids=tokens, params=params, kv_transfer=handover)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.plan import BatchPlan, Chunk, Executor, NewRow
+from inflight.core.types.plan import BatchPlan, Chunk, Executor, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted
 from inflight.engine.clock import Clock
@@ -34,7 +34,7 @@ class Rows:
         self._executor, self._rows, self._clock, self._step = executor, rows, clock, 0
         self._rng = random.Random(rows)
         self._random = range(executor.capacity.vocab_size)
-        new = tuple(NewRow(row, self._ids(CONTEXT), CONTEXT - 1, PARAMS, row, 0) for row in range(rows))
+        new = tuple(NewRequest(row, self._ids(CONTEXT), CONTEXT - 1, PARAMS, row, 0) for row in range(rows))
         blocks = [tuple(range(row * WIDTH, (row + 1) * WIDTH)) for row in range(rows)]
         self._submit([Chunk(row, row, CONTEXT - 1, 1, blocks[row], 1) for row in range(rows)], new)
 
@@ -48,7 +48,7 @@ class Rows:
         ]
         return self._submit(chunks)
 
-    def _submit(self, chunks: Sequence[Chunk], new: tuple[NewRow, ...] = ()) -> float:
+    def _submit(self, chunks: Sequence[Chunk], new: tuple[NewRequest, ...] = ()) -> float:
         self._step += 1
         began = self._clock.now()
         result = self._executor.submit(BatchPlan(self._step, tuple(chunks), new)).result()

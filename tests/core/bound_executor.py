@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled
 from inflight.core.types.sampling import Grammar
 from inflight.engine.null import Done, NullExecutor
 from inflight.execution.backends.protocol import Array
@@ -65,10 +65,10 @@ class BoundExecutor(FaultyExecutor):
         self.told: dict[int, tuple[Sampled, ...]] = {}  # what steps have drawn, and what alone may follow
 
     def submit(self, plan: BatchPlan) -> Done:
-        for new in plan.new_rows:
+        for new in plan.new_requests:
             if new.grammar is not None:
                 compiled().check(new.grammar)  # as an engine does when its request comes
-        self._grammars.start(plan.freed_rows, plan.new_rows)
+        self._grammars.start(plan.freed_rows, plan.new_requests)
         done: Done = super().submit(plan)
         self._flights.append((plan, done.result().sampled))
         return done
@@ -114,7 +114,7 @@ def among(mask: Array | None, token_id: int) -> int:
 
 
 class BoundDrafts(Drafts):
-    def right(self, new: NewRow, count: int) -> list[int]:
+    def right(self, new: NewRequest, count: int) -> list[int]:
         return next_tokens(new, count, SlowBoundExecutor)
 
 

@@ -56,7 +56,7 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
-    NewRow,
+    NewRequest,
     StepResult,
     Transfer,
     Transferred,
@@ -243,7 +243,7 @@ class Setup:
             return SpeculationController(drafter, latency)
         return Fickle(drafter) if self.drafting == "fickle" else EagerSpeculation(drafter)
 
-    def draft(self) -> Callable[[NewRow, int], tuple[int, ...]]:
+    def draft(self) -> Callable[[NewRequest, int], tuple[int, ...]]:
         """What the executor drafts, as the plans' drafts are."""
         drafts = self.drafts()
         return lambda new, count: drafts.behind(replace(new, row=0), count)
@@ -312,14 +312,14 @@ class Drafts:
         token_ids = self.behind(inside.row_of(view), max_drafts)
         return Proposal(token_ids, (self._share,) * len(token_ids))
 
-    def behind(self, new: NewRow, most: int) -> tuple[int, ...]:
+    def behind(self, new: NewRequest, most: int) -> tuple[int, ...]:
         count = self._random.randint(0, min(most, 6))
         return tuple(
             token if self._random.random() < self._share else self._random.randrange(VOCABULARY)
             for token in self.right(new, count)
         )
 
-    def right(self, new: NewRow, count: int) -> list[int]:
+    def right(self, new: NewRequest, count: int) -> list[int]:
         return next_tokens(new, count)
 
     def finished(self, view: SequenceView) -> None:
@@ -339,7 +339,7 @@ class Fickle(EagerSpeculation):
         return {view.number for view in views if (view.number * 7 + step) % 3}
 
 
-def next_tokens(new: NewRow, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:
+def next_tokens(new: NewRequest, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:
     """What the null executor draws behind these tokens."""
     tokens: list[int] = []
     new = replace(new, adapter_slot=-1)
@@ -681,7 +681,7 @@ class Harness:
         self.freed_again -= set(plan.freed_rows)
         by_number = {sequence.number: sequence for sequence in inside.running(self.scheduler)}
         of_row = {chunk.row: chunk for chunk in plan.chunks}
-        for new in plan.new_rows:
+        for new in plan.new_requests:
             assert new.row not in self._rows and new.row < self.setup.max_rows
             sequence = by_number[of_row[new.row].sequence_id]
             assert new.token_ids == (*sequence.prompt, *sequence.output)
@@ -716,7 +716,7 @@ class Harness:
                 touched |= set(table[chunk.start // size : -(-row.num_computed // size)])
             drafts = chunk.num_drafts
             assert chunk.sample == (sequence.max_output_tokens > 0 and self._is_whole(chunk)) + drafts
-            is_prompt = self._is_prompt(chunk, {new.row for new in plan.new_rows})
+            is_prompt = self._is_prompt(chunk, {new.row for new in plan.new_requests})
             assert not drafts or not (is_prompt or self.setup.together), "drafts behind a prompt, or in a padded batch"
             assert not sequence.num_drafts or drafts == sequence.num_drafts
             assert not touched & (written | shared), "a shared block is written"
@@ -727,7 +727,7 @@ class Harness:
         """What peers may have of a step while it is computed is what it makes whole of prompts that are for them."""
         whole: list[tuple[str, set[int]]] = []
         for chunk in plan.chunks:
-            handover = by_number[chunk.sequence_id].request.handover
+            handover = by_number[chunk.sequence_id].request.kv_transfer
             table = self._rows[chunk.row].tables[0][: (chunk.start + chunk.length) // self.setup.block_size]
             whole.append(("" if handover is None else handover.give, set(table)))
         for one in plan.early_sends:
@@ -736,7 +736,7 @@ class Harness:
 
     def _check_adapter_loads(self, plan: BatchPlan) -> None:
         """A slot takes another adapter when nobody computes with it, nor is about to."""
-        new = {one.row for one in plan.new_rows}
+        new = {one.row for one in plan.new_requests}
         computing = {self._rows[chunk.row].adapter_slot for chunk in plan.chunks if chunk.row not in new}
         loading = {load.slot for load in self.adapter_loads.values()}
         for load in plan.adapter_loads:
@@ -766,7 +766,7 @@ class Harness:
         """Rows began before the step writes; and it writes no slot twice."""
         slots = [slot for chunk in plan.chunks for _, slot in chunk.snapshots]
         assert len(set(slots)) == len(slots) and set(slots) <= set(range(self.setup.snapshots))
-        assert not set(slots) & {new.snapshot for new in plan.new_rows}, "it is read and written in one step"
+        assert not set(slots) & {new.snapshot for new in plan.new_requests}, "it is read and written in one step"
         for chunk in plan.chunks:
             positions = [position for position, _ in chunk.snapshots]
             assert positions == sorted(set(positions))
@@ -796,7 +796,7 @@ class Harness:
 
     def _check_early_end(self, plan: BatchPlan) -> None:
         """Behind a foreground prompt that is complete, prompts have what the step may be filled up to, and floors."""
-        new, tokens, left = {new.row for new in plan.new_rows}, 0, None
+        new, tokens, left = {new.row for new in plan.new_requests}, 0, None
         for chunk in plan.chunks:
             client, index = self.owners[chunk.sequence_id]
             is_prompt = self._is_prompt(chunk, new)
@@ -831,7 +831,7 @@ class Harness:
         assert plan.padding == () and plan.tokens == sum(lengths)
         if setup.early_end and setup.strategy in ("chunked", "adaptive"):
             self._check_early_end(plan)
-        new = {new.row for new in plan.new_rows}
+        new = {new.row for new in plan.new_requests}
         if setup.strategy == "continuous":
             joined = [chunk.length for chunk in plan.chunks if chunk.row in new]
             assert all(map(self._is_whole, plan.chunks)), "prompts are computed whole"

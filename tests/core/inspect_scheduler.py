@@ -16,7 +16,7 @@ from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.types.kv_blocks import SharedRoot, first_seen
-from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRow
+from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRequest
 
 
 def running(scheduler: Scheduler) -> list[Sequence]:
@@ -36,12 +36,12 @@ def alive(scheduler: Scheduler) -> list[Sequence]:
     return list(known.values())
 
 
-def row_of(view: SequenceView) -> NewRow:
+def row_of(view: SequenceView) -> NewRequest:
     """What an executor is told of a sequence that takes a row."""
     one = view._sequence
     tokens, request = one.token_slice(0, one.num_tokens), one.request
     prompt, grammar = len(one.prompt), request.grammar
-    return NewRow(0, tokens, prompt, request.params, request.seed, one.sample_index, one.banned, grammar=grammar)
+    return NewRequest(0, tokens, prompt, request.params, request.seed, one.sample_index, one.banned, grammar=grammar)
 
 
 def waiting(scheduler: Scheduler) -> set[int]:

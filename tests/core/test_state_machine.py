@@ -138,7 +138,7 @@ def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
         priority=draw(st.integers(-1, 2)),
         slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0])), itl=draw(st.sampled_from([None, None, 0.06]))),
         adapter=draw(st.sampled_from([None, None, *ADAPTERS])),
-        handover=draw(st.sampled_from([None, *GIVES, *TAKES])),
+        kv_transfer=draw(st.sampled_from([None, *GIVES, *TAKES])),
     )
 
 
@@ -148,8 +148,8 @@ def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
     lane = next((lane for lane in setup.lanes if lane.name == request.lane), setup.lanes[0])
     priority = request.priority if lane.policy == "priority" else 0
     adapter = request.adapter if setup.adapter_slots else None
-    handover = request.handover if setup.peers else None
-    return replace(request, lane=lane.name, priority=priority, adapter=adapter, handover=handover, **changes)
+    handover = request.kv_transfer if setup.peers else None
+    return replace(request, lane=lane.name, priority=priority, adapter=adapter, kv_transfer=handover, **changes)
 
 
 FAULTS: list[bool | str] = [False, False, True, "memory"]

@@ -152,7 +152,7 @@ class TestDynamic:
         for number in range(12):
             harness.add(request(str(number), [0] * (3 if number % 2 else 30), output=2))
         harness.drain()
-        starts = [[chunk.length for chunk in plan.chunks] for plan in harness.plans if plan.new_rows]
+        starts = [[chunk.length for chunk in plan.chunks] for plan in harness.plans if plan.new_requests]
         assert all(len(set(lengths)) == 1 for lengths in starts)
 
 

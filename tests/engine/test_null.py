@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import PoolingParams, SamplingParams, TokenLogprob
 from inflight.engine.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=8, block_size=2, max_rows=2, max_model_len=16, vocab_size=1000)
 
 
-def new_row(tokens: tuple[int, ...], row: int = 0, prompt_length: int | None = None, **fields: Any) -> NewRow:
+def new_request(tokens: tuple[int, ...], row: int = 0, prompt_length: int | None = None, **fields: Any) -> NewRequest:
     params = fields.pop("params", SamplingParams(temperature=0))
     length = len(tokens) if prompt_length is None else prompt_length
-    return NewRow(row, tokens, length, params, fields.pop("seed", 0), fields.pop("sample_index", 0), **fields)
+    return NewRequest(row, tokens, length, params, fields.pop("seed", 0), fields.pop("sample_index", 0), **fields)
 
 
 def first_token(tokens: tuple[int, ...], **fields: Any) -> int:
     executor = NullExecutor(CAPACITY)
     blocks = tuple(range(-(-len(tokens) // 2)))
-    plan = BatchPlan(0, (Chunk(0, 0, 0, len(tokens), blocks, True),), (new_row(tokens, **fields),))
+    plan = BatchPlan(0, (Chunk(0, 0, 0, len(tokens), blocks, True),), (new_request(tokens, **fields),))
     return executor.submit(plan).result().sampled[0].token_ids[0]
 
 
@@ -35,8 +35,8 @@ def test_the_token_depends_on_every_token_before_it() -> None:
 
 def test_it_does_not_depend_on_chunks_blocks_rows_or_neighbours() -> None:
     executor = NullExecutor(CAPACITY)
-    neighbour = new_row((7, 7), row=0)
-    rows = (neighbour, new_row((1, 2, 3), row=1))
+    neighbour = new_request((7, 7), row=0)
+    rows = (neighbour, new_request((1, 2, 3), row=1))
     executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 2, (6,), True), Chunk(1, 1, 0, 1, (5, 0), False)), rows))
     result = executor.submit(BatchPlan(1, (Chunk(1, 1, 1, 2, (), True),))).result()
     assert [sampled.sequence_id for sampled in result.sampled] == [1]
@@ -45,7 +45,7 @@ def test_it_does_not_depend_on_chunks_blocks_rows_or_neighbours() -> None:
 
 def test_sampled_tokens_are_appended_to_the_row() -> None:
     executor = NullExecutor(CAPACITY)
-    one = executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), True),), (new_row((1, 2, 3)),))).result()
+    one = executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), True),), (new_request((1, 2, 3)),))).result()
     two = executor.submit(BatchPlan(1, (Chunk(0, 0, 3, 1, (), True),))).result()
     token = one.sampled[0].token_ids[0]
     assert two.sampled[0].token_ids == (first_token((1, 2, 3, token)),)
@@ -54,9 +54,9 @@ def test_sampled_tokens_are_appended_to_the_row() -> None:
 def test_a_wrong_block_changes_the_tokens() -> None:
     def second(shared: int) -> int:
         executor = NullExecutor(CAPACITY)
-        rows = (new_row((1, 2), row=0), new_row((3, 4), row=1))
+        rows = (new_request((1, 2), row=0), new_request((3, 4), row=1))
         executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 2, (0,), True), Chunk(1, 1, 0, 2, (1,), True)), rows))
-        reader = new_row((1, 2, 5), row=0)
+        reader = new_request((1, 2, 5), row=0)
         plan = BatchPlan(1, (Chunk(2, 0, 2, 1, (shared, 2), True),), (reader,), freed_rows=(0,))
         return executor.submit(plan).result().sampled[0].token_ids[0]
 
@@ -65,12 +65,12 @@ def test_a_wrong_block_changes_the_tokens() -> None:
 
 def test_mistakes_are_loud() -> None:
     executor = NullExecutor(CAPACITY)
-    plan = BatchPlan(0, (Chunk(0, 0, 0, 2, (0,), True),), (new_row((1, 2)),))
+    plan = BatchPlan(0, (Chunk(0, 0, 0, 2, (0,), True),), (new_request((1, 2)),))
     executor.submit(plan)
     with pytest.raises(RuntimeError, match="row 0 was given away twice"):
         executor.submit(plan)
     with pytest.raises(KeyError):  # what was never computed
-        executor.submit(BatchPlan(1, (Chunk(1, 1, 2, 1, (4, 5), True),), (new_row((1, 2, 3), row=1),)))
+        executor.submit(BatchPlan(1, (Chunk(1, 1, 2, 1, (4, 5), True),), (new_request((1, 2, 3), row=1),)))
 
 
 def test_greedy_ignores_the_seed_and_drawn_tokens_depend_on_seed_and_sample() -> None:
@@ -89,14 +89,14 @@ def test_banned_tokens_are_not_drawn_before_min_tokens() -> None:
 
 def test_seconds_come_from_the_plan() -> None:
     executor = NullExecutor(CAPACITY, seconds=lambda plan: plan.tokens / 10)
-    result = executor.submit(BatchPlan(3, (Chunk(0, 0, 0, 2, (0,), False),), (new_row((1, 2)),))).result()
+    result = executor.submit(BatchPlan(3, (Chunk(0, 0, 0, 2, (0,), False),), (new_request((1, 2)),))).result()
     assert (result.step, result.seconds, result.sampled, result.error) == (3, 0.2, (), None)
     assert executor.capacity is CAPACITY
 
 
 def test_scores_depend_on_the_prefix_and_on_the_token() -> None:
     def scores(tokens: tuple[int, ...], score: range) -> tuple[TokenLogprob, ...]:
-        row = new_row(tokens, params=SamplingParams(temperature=0, prompt_logprobs=2))
+        row = new_request(tokens, params=SamplingParams(temperature=0, prompt_logprobs=2))
         chunk = Chunk(0, 0, 0, len(tokens), (0, 1), True, score)
         (one,) = NullExecutor(CAPACITY).submit(BatchPlan(0, (chunk,), (row,))).result().scored
         assert (one.sequence_id, one.start) == (0, score.start + 1)
@@ -113,7 +113,7 @@ def test_scores_depend_on_the_prefix_and_on_the_token() -> None:
 def verified(*drafts: int) -> tuple[tuple[int, ...], list[int]]:
     """What comes of these drafts behind a prompt and its first token, and what the row then keeps."""
     executor = NullExecutor(CAPACITY)
-    executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), 1),), (new_row((1, 2, 3)),)))
+    executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), 1),), (new_request((1, 2, 3)),)))
     count = len(drafts)
     chunk = Chunk(0, 0, 3, 1 + count, tuple(range(2, 2 + -(-count // 2))), 1 + count, draft_token_ids=drafts)
     (sampled,) = executor.submit(BatchPlan(1, (chunk,))).result().sampled
@@ -137,7 +137,7 @@ def test_drafts_count_as_far_as_they_are_right() -> None:
 
 def test_what_is_forced_is_kept_and_changes_what_follows() -> None:
     executor = NullExecutor(CAPACITY)
-    row = new_row((1, 2), forced_token_ids=(7, 8))
+    row = new_request((1, 2), forced_token_ids=(7, 8))
     tokens = []
     for step, start in enumerate((0, 2, 3)):
         chunk = Chunk(0, 0, start, 1 if start else 2, ((0,), (1,), ())[step], 1)
@@ -151,7 +151,7 @@ def test_a_vector_is_of_the_last_token_and_of_all_before_it() -> None:
 
     def vector(tokens: tuple[int, ...], normalize: bool) -> tuple[float, ...]:
         chunk = Chunk(4, 0, 0, len(tokens), (0, 1), 0, pool=True)
-        row = new_row(tokens, pooling=PoolingParams(normalize=normalize))
+        row = new_request(tokens, pooling=PoolingParams(normalize=normalize))
         (pooled,) = NullExecutor(capacity).submit(BatchPlan(0, (chunk,), (row,))).result().pooled
         assert pooled.sequence_id == 4 and pooled.error is None
         return pooled.vector

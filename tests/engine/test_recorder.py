@@ -466,7 +466,7 @@ def test_a_record_replays_to_the_same_plans(
     plans = list(Replay(records, rebuilt_setup(records[0]).scheduler, setup.depth).plans())
     assert plans == [
         # Stop rules were replaced, and the plans of the run name them.
-        replace(plan, new_rows=again.new_rows)
+        replace(plan, new_requests=again.new_requests)
         for plan, again in zip(recorded.executor.plans, plans, strict=True)
     ]
     assert len(again.ends) == len(of_kind(records, "request"))

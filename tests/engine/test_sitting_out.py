@@ -139,7 +139,7 @@ def test_tokens_do_not_depend_on_who_sat_out(setup: Setup, asked: list[Request],
     fit = [
         replace(
             fitted(one, setup, request_id=f"r{index}", arrival=0.0),
-            adapter=None, handover=None, slo=SLO(),
+            adapter=None, kv_transfer=None, slo=SLO(),
         )
         for index, one in enumerate(asked)
     ]  # fmt: skip

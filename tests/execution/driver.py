@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends import open_backend
@@ -96,7 +96,7 @@ class Driver:
                 sequence.row, first, tokens = self._free_rows.pop(0), 0, tuple(sequence.tokens)
                 settings = (len(tokens), SamplingParams(), 0, 0)
                 new.append(
-                    NewRow(
+                    NewRequest(
                         sequence.row,
                         tokens,
                         *settings,

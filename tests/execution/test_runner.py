@@ -11,7 +11,7 @@ import pytest
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
@@ -149,7 +149,7 @@ def test_more_rows_than_the_logit_slab(tiny: Path) -> None:
 def test_slabs_keep_the_plans_order(tiny: Path) -> None:
     rig = Rig(tiny, backends()[-1], logit_rows=3)
     tokens = [tuple(range(n, n + 5 + n)) for n in range(8)]
-    new = tuple(NewRow(n, t, len(t), SamplingParams(temperature=0), 0, 0) for n, t in enumerate(tokens))
+    new = tuple(NewRequest(n, t, len(t), SamplingParams(temperature=0), 0, 0) for n, t in enumerate(tokens))
     # Every other chunk stops short of its last token and samples nothing.
     chunks = tuple(Chunk(100 + n, n, 0, len(t) - n % 2, (n,), n % 2 == 0) for n, t in enumerate(tokens))
     result = rig.runner.submit(BatchPlan(0, chunks, new)).result()
@@ -184,7 +184,7 @@ def test_a_broken_step_ends_its_requests_only(rig: Rig, monkeypatch: pytest.Monk
 
 def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.decoder, "logits", lambda batch, places: 1 / 0)
-    new = NewRow(0, PROMPT, len(PROMPT), SamplingParams(), 0, 0)
+    new = NewRequest(0, PROMPT, len(PROMPT), SamplingParams(), 0, 0)
     result = rig.runner.submit(BatchPlan(0, (Chunk(0, 0, 0, 35, (1, 2, 3), True),), (new,))).result()
     assert isinstance(result, StepResult) and result.sampled == () and result.seconds >= 0
     assert result.error == "Step 0 with 35 tokens failed: ZeroDivisionError: division by zero"
@@ -261,8 +261,8 @@ def test_what_a_failed_step_left_undone_touches_nobodys_blocks(rig: Rig, monkeyp
     greedy = SamplingParams(temperature=0, logprobs=5)
     prompts = [tuple(range(first, first + 20)) for first in (5, 100, 200)]
 
-    def new(row: int, prompt: tuple[int, ...]) -> NewRow:
-        return NewRow(row, prompt, len(prompt), greedy, 0, 0)
+    def new(row: int, prompt: tuple[int, ...]) -> NewRequest:
+        return NewRequest(row, prompt, len(prompt), greedy, 0, 0)
 
     def whole(number: int, row: int, blocks: tuple[int, ...]) -> Chunk:
         return Chunk(number, row, 0, 20, blocks, True)

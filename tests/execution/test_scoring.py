@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.core.types.plan import BatchPlan, Chunk, NewRow
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.execution.passes import joined
 
@@ -56,8 +56,8 @@ def rigs(request: pytest.FixtureRequest, tiny: Path) -> Iterator[tuple[Rig, Rig]
     yield Rig(tiny, request.param, logit_rows=3), Rig(tiny, request.param, logit_rows=64)
 
 
-def new(row: int, tokens: tuple[int, ...], **settings: Any) -> NewRow:
-    return NewRow(row, tokens, len(tokens), SamplingParams(temperature=0, **settings), 0, 0)
+def new(row: int, tokens: tuple[int, ...], **settings: Any) -> NewRequest:
+    return NewRequest(row, tokens, len(tokens), SamplingParams(temperature=0, **settings), 0, 0)
 
 
 def test_chunks_that_score_beside_others_in_slabs(rigs: tuple[Rig, Rig]) -> None:

@@ -10,7 +10,7 @@ from models import write_model
 
 from inflight import api
 from inflight.api import LLM
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.null import NullBackend
@@ -46,14 +46,14 @@ class Rig:
         )
         self._step = 0
 
-    def run(self, *chunks: Chunk, new: tuple[NewRow, ...] = (), freed: tuple[int, ...] = ()) -> StepResult:
+    def run(self, *chunks: Chunk, new: tuple[NewRequest, ...] = (), freed: tuple[int, ...] = ()) -> StepResult:
         self._step += 1
         plan = BatchPlan(self._step, chunks, new, freed, padding=(5, 2))
         return self.runner.submit(plan).result()
 
 
-def new(row: int, tokens: tuple[int, ...] = PROMPT, snapshot: int = -1) -> NewRow:
-    return NewRow(row, tokens, len(tokens), GREEDY, 0, 0, snapshot=snapshot)
+def new(row: int, tokens: tuple[int, ...] = PROMPT, snapshot: int = -1) -> NewRequest:
+    return NewRequest(row, tokens, len(tokens), GREEDY, 0, 0, snapshot=snapshot)
 
 
 def drawn(result: StepResult, number: int = 0) -> object:

@@ -46,7 +46,7 @@ def test_it_computes_steps_of_padding_alone() -> None:
     warm_up(decoder, executor, 3.0)
     assert decoder.asked == 3.0
     assert [plan.padding for plan in executor.plans] == [(1,) * 6, (2,)]
-    assert not any(plan.chunks or plan.new_rows for plan in executor.plans)
+    assert not any(plan.chunks or plan.new_requests for plan in executor.plans)
 
 
 def test_who_captures_nothing_is_not_run() -> None:

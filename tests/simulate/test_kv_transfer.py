@@ -29,8 +29,8 @@ def test_a_request_is_in_two_parts() -> None:
     prompt, answer = for_prefill(whole), for_decode(whole)
     assert (prompt.params.max_tokens, prompt.forced_output_tokens) == (1, 1)
     assert prompt.request_id != whole.request_id == answer.request_id
-    assert prompt.handover is not None and answer.handover is not None and answer.handover.take is not None
-    assert prompt.handover.give == answer.handover.take.export_id
+    assert prompt.kv_transfer is not None and answer.kv_transfer is not None and answer.kv_transfer.take is not None
+    assert prompt.kv_transfer.give == answer.kv_transfer.take.export_id
     assert not AFTER.ends_with_prompt(request("r", output=1))
     assert Handover("after", "prefill").ends_with_prompt(request("r", output=1))
     assert Handover("after", "prefill").ends_with_prompt(request("r", output=None, max_tokens=1))

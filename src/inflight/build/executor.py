@@ -235,7 +235,7 @@ def _kv_cache(
         windows=settings.windows,
         state_snapshots=states.snapshots,
         generates=spec.head is not None,
-        whole_texts=limits.is_bidirectional,
+        encoder_only=limits.is_bidirectional,
         adapter_slots=settings.adapters.num_slots,
     )
     return kv_cache, capacity

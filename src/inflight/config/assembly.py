@@ -103,7 +103,7 @@ def make_scheduler(
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,
         speculation=speculation,
-        longest_chunk=UNBOUNDED if capacity.whole_texts else longest_chunk(scheduling, rules.token_budget),
+        longest_chunk=UNBOUNDED if capacity.encoder_only else longest_chunk(scheduling, rules.token_budget),
         cache_journal=cache_journal,
         sources=sources,
         identity=identity,

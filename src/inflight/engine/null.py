@@ -32,7 +32,7 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
-    NewRow,
+    NewRequest,
     Pooled,
     Sampled,
     Scored,
@@ -47,7 +47,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(slots=True)
 class _Row:
-    start: NewRow
+    start: NewRequest
     tokens: list[int]
     tables: list[list[int]]  # by KV group
     state: int = 0  # hash of the tokens computed
@@ -83,7 +83,7 @@ class NullExecutor:
         capacity: Capacity,
         seconds: Callable[[BatchPlan], float] = lambda plan: 0.0,
         fate: Callable[[Transfer | AdapterLoad], tuple[int, bool]] = lambda transfer: (0, False),
-        draft: Callable[[NewRow, int], Sequence[int]] = lambda row, count: (),
+        draft: Callable[[NewRequest, int], Sequence[int]] = lambda row, count: (),
         elsewhere: dict[str, dict[int, list[int]]] | None = None,
     ):
         """seconds(plan): how long a step is said to take. fate(transfer): of one beside the steps, and of an adapter's
@@ -115,7 +115,7 @@ class NullExecutor:
             self.underway.append(_Underway(load, *self._fate(load)))
         for freed in plan.freed_rows:
             self._rows.pop(freed, None)  # a plan that was broken off before it came here may have given it away
-        for new in plan.new_rows:
+        for new in plan.new_requests:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")
             root = self._root(new)
@@ -160,7 +160,7 @@ class NullExecutor:
         self._rows.clear()
         self._slots.clear()
 
-    def _root(self, new: NewRow) -> int:
+    def _root(self, new: NewRequest) -> int:
         if new.adapter_slot < 0:
             return 0
         adapter = self._adapters[new.adapter_slot]  # what is being loaded is not there

@@ -20,7 +20,7 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
-    NewRow,
+    NewRequest,
     Pooled,
     Sampled,
     Scored,
@@ -201,8 +201,8 @@ class Recorder:
             record["session"] = request.session
         if request.call_marks:
             record["call_marks"] = request.call_marks
-        if request.handed_tokens:
-            record["handed_tokens"] = request.handed_tokens
+        if request.num_external_tokens:
+            record["handed_tokens"] = request.num_external_tokens
         if request.pooling is not None:
             record["pooling"] = asdict(request.pooling)
         if request.second_text_at is not None:
@@ -235,7 +235,7 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
     record: PlanRecord = {
         "step": plan.step,
         "chunks": [_chunk(chunk) for chunk in plan.chunks],
-        "new_rows": [_new_row(new) for new in plan.new_rows],
+        "new_rows": [_new_request(new) for new in plan.new_requests],
         "freed_rows": list(plan.freed_rows),
         "padding": list(plan.padding),
         "moves": {
@@ -263,8 +263,8 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
     record = asdict(capacity)
     if capacity.generates:
         del record["generates"]
-    if not capacity.whole_texts:
-        del record["whole_texts"]
+    if record.pop("encoder_only"):
+        record["whole_texts"] = True
     if capacity.windows == (0,):
         del record["windows"]
     if not capacity.state_snapshots:
@@ -274,7 +274,7 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
     return record
 
 
-def _new_row(new: NewRow) -> NewRowRecord:
+def _new_request(new: NewRequest) -> NewRowRecord:
     record: NewRowRecord = {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length}
     if new.snapshot >= 0:
         record["snapshot"] = new.snapshot

@@ -1,9 +1,9 @@
 """The scripted executor: answers are those of a script, and everything else is what the executor below it does.
 
-What a script forces goes into the rows that a plan takes (`NewRow.forced_token_ids`), and the executor below keeps it
-as if it had drawn it: prompts, blocks, prefixes, drafts, stop rules, events and times are real. That is why it stands
-in the plan and not in the request: a wrapper is enough, scheduler and records need not know of it, and nothing that a
-client sends can force a token. Knows prompts and token ids; no text.
+What a script forces goes into the rows that a plan takes (`NewRequest.forced_token_ids`), and the executor below keeps
+it as if it had drawn it: prompts, blocks, prefixes, drafts, stop rules, events and times are real. That is why it
+stands in the plan and not in the request: a wrapper is enough, scheduler and records need not know of it, and nothing
+that a client sends can force a token. Knows prompts and token ids; no text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from inflight.core.types.plan import BatchPlan, Capacity, Executor, NewRow, Pending, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Executor, NewRequest, Pending, Transferred
 
 Script = Callable[[tuple[int, ...], int], Sequence[int]]
 
@@ -28,8 +28,8 @@ class ScriptedExecutor:
         return self._executor.capacity
 
     def submit(self, plan: BatchPlan) -> Pending:
-        if plan.new_rows:
-            plan = replace(plan, new_rows=tuple(map(self._scripted, plan.new_rows)))
+        if plan.new_requests:
+            plan = replace(plan, new_requests=tuple(map(self._scripted, plan.new_requests)))
         return self._executor.submit(plan)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
@@ -38,7 +38,7 @@ class ScriptedExecutor:
     def close(self) -> None:
         self._executor.close()
 
-    def _scripted(self, new: NewRow) -> NewRow:
+    def _scripted(self, new: NewRequest) -> NewRequest:
         """Raises ValueError for tokens that the vocabulary does not have."""
         forced = tuple(self._script(new.token_ids[: new.prompt_length], new.sample_index))
         size = self.capacity.vocab_size

@@ -38,7 +38,7 @@ def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
 def one_group(spec: ModelSpec) -> KVGroups:
     """Of all layers, as if there were no windows. Of whole texts nothing is kept from layer to layer, so that all take
     the place of the first."""
-    if spec.whole_texts:
+    if spec.encoder_only:
         return KVGroups((0,), (0, *[None] * (len(spec.layers) - 1)))
     return KVGroups((0,), tuple(None if kept(layer.mixer) is None else 0 for layer in spec.layers))
 
@@ -46,7 +46,7 @@ def one_group(spec: ModelSpec) -> KVGroups:
 def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
     """The division under which a decoding sequence of `max_model_len` tokens takes least memory, with few groups before
     many. One group of all layers, which keeps everything, where windows do not save much."""
-    if spec.whole_texts:
+    if spec.encoder_only:
         return one_group(spec)
     sizes = [0 if (own := kept(layer.mixer)) is None else own.elements for layer in spec.layers]
     windows = [layer.mixer.window if isinstance(layer.mixer, Attention) else 0 for layer in spec.layers]

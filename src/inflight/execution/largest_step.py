@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from msgspec import Struct
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.protocol import Backend, KVShape, LayerState
 from inflight.execution.memory import gib, memory_of
@@ -76,7 +76,7 @@ def _compute(decoder: PassDecoder, backend: Backend, step: LargestStep) -> None:
     slots = backend.request_slots(capacity, padding_block=1, states=states)
     cache = backend.kv_cache(step.shape, _BLOCKS)
     rows = list(range(step.rows))
-    new = [NewRow(row, (0,), 1, _ALL, seed=row, sample_index=0) for row in rows]
+    new = [NewRequest(row, (0,), 1, _ALL, seed=row, sample_index=0) for row in rows]
     backend.prepare(slots, cache, (), new)
     backend.discard(slots, rows)  # so that they need no blocks of their own
     chunks = [

@@ -199,13 +199,13 @@ class ModelRunner:
             planned = self._drafting.drafted(plan)
             flight.draft_seconds, flight.undrafted = self._drafting.seconds, self._drafting.undrafted
         if self._grammars is not None:
-            self._grammars.start(plan.freed_rows, plan.new_rows)
+            self._grammars.start(plan.freed_rows, plan.new_requests)
         if self._adapters is not None:
             in_order, planned = planned, tuple(self._adapters.side_by_side(planned))
             flight.reordered = planned != in_order
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
-        new, freed = plan.new_rows, plan.freed_rows
-        cut = not self._capacity.whole_texts
+        new, freed = plan.new_requests, plan.freed_rows
+        cut = not self._capacity.encoder_only
         parts = list(passes((*planned, *padding), self._decoder.max_tokens, cut)) or [[]]
         for number, chunks in enumerate(parts, 1):
             if self._layers is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.native.backend import NativeBackend
 from inflight.execution.backends.native.recording import Recorded
@@ -81,17 +81,17 @@ def _plans(size: StepSize, capacity: Capacity, steps: int) -> Iterator[BatchPlan
             first, *others = of_groups if begins else [()]
             start = size.start + (step if decodes else 0)
             chunks.append(Chunk(row, row, start, size.length, first, 1, window_blocks=tuple(others)))
-        new = [_new_row(row, size, capacity) for row in range(size.rows)] if begins else []
+        new = [_new_request(row, size, capacity) for row in range(size.rows)] if begins else []
         freed = tuple(range(size.rows)) if begins and step else ()
         yield BatchPlan(step, tuple(chunks), tuple(new), freed)
     yield BatchPlan(steps, (), freed_rows=tuple(range(size.rows)))
 
 
-def _new_row(row: int, size: StepSize, capacity: Capacity) -> NewRow:
+def _new_request(row: int, size: StepSize, capacity: Capacity) -> NewRequest:
     tokens = size.start + size.length
     token_ids = tuple((row * 31 + place * 7 + 1) % capacity.vocab_size for place in range(tokens))
     snapshot = 0 if size.start and capacity.state_snapshots else -1  # where a recurrent state is to stand at the start
-    return NewRow(row, token_ids, tokens, SAMPLING, seed=row, sample_index=0, snapshot=snapshot)
+    return NewRequest(row, token_ids, tokens, SAMPLING, seed=row, sample_index=0, snapshot=snapshot)
 
 
 def _tables(size: StepSize, capacity: Capacity, steps: int) -> list[list[bool]]:

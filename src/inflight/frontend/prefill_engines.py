@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.kv_transfer import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVTransfer, PeerPlace
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
@@ -41,7 +41,7 @@ def prompt_alone(request: Request, export_id: str) -> Request:
         request,
         request_id=export_id,
         params=PROMPT_ALONE,
-        handover=KVHandover(give=export_id),
+        kv_transfer=KVTransfer(give=export_id),
         grammar=None,
         bad_token_ids=(),
         forced_output_tokens=None,
@@ -189,7 +189,7 @@ class PrefillEngines:
             return request
         engine = min(alive, key=lambda one: one.tokens)
         handed = self._handed[request.request_id] = _Handed(engine, f"{request.request_id} {next(self._numbers)}")
-        return replace(request, handover=KVHandover(take=engine.place(handed.export_id)))
+        return replace(request, kv_transfer=KVTransfer(take=engine.place(handed.export_id)))
 
     def begin(self, request: Request) -> None:
         """The engine that decodes has it."""

@@ -86,13 +86,13 @@ class BatchRows:
 
     def _drawn(self, facts: StepFacts, began: float) -> _Step:
         cells: dict[int, Cell] = {}
-        rows, new_rows, in_vain = self._held, facts.new_rows, facts.in_vain
+        rows, new_requests, in_vain = self._held, facts.new_requests, facts.in_vain
         prompt = decode = recomputed = 0
         for chunk in facts.chunks:
             sequence, row, start, length = chunk[:4]
             held = rows.get(row)
-            if row in new_rows or held is None or held.sequence != sequence:
-                held = rows[row] = _Held(sequence, new_rows.get(row, 0), self._left.pop(sequence, 0))
+            if row in new_requests or held is None or held.sequence != sequence:
+                held = rows[row] = _Held(sequence, new_requests.get(row, 0), self._left.pop(sequence, 0))
             if length == 1 and start >= held.most and start >= held.prompt_tokens:  # nearly all of them
                 held.most = start + 1
                 decode += 1

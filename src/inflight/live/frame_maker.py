@@ -68,8 +68,8 @@ class FrameMaker:
 
     def step(self, facts: StepFacts) -> None:
         self._preempted += (one for one in self.rows.step(facts) if one in self._known)
-        if facts.new_rows:
-            self._begun.update(chunk[0] for chunk in facts.chunks if chunk[1] in facts.new_rows)
+        if facts.new_requests:
+            self._begun.update(chunk[0] for chunk in facts.chunks if chunk[1] in facts.new_requests)
         for drafts, accepted in facts.verified:
             self._drafted += drafts
             self._accepted[accepted] += 1

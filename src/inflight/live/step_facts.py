@@ -19,16 +19,17 @@ _num_drafts = attrgetter("num_drafts")
 
 
 class StepFacts(NamedTuple):
-    """One step. chunks: (sequence, row, start, length, …) of each. new_rows: row → tokens of the prompt there. padding:
-    lengths of padded runs. in_vain: sequence → its drafts that were wrong, the last tokens of its chunk. verified: of
-    each chunk with drafts, how many it had and how many were right. predicted: seconds, 0 where nobody knew."""
+    """One step. chunks: (sequence, row, start, length, …) of each. new_requests: row → tokens of the prompt there.
+    padding: lengths of padded runs. in_vain: sequence → its drafts that were wrong, the last tokens of its chunk.
+    verified: of each chunk with drafts, how many it had and how many were right. predicted: seconds, 0 where nobody
+    knew."""
 
     planned: float
     committed: float
     seconds: float
     predicted: float
     chunks: Sequence[tuple[Any, ...]]
-    new_rows: Mapping[int, int]
+    new_requests: Mapping[int, int]
     freed_rows: Sequence[int]
     padding: Sequence[int]
     in_vain: Mapping[int, int]
@@ -58,7 +59,7 @@ def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: floa
         result.seconds,
         predicted,
         plan.chunks,  # begin with these four
-        {new.row: new.prompt_length for new in plan.new_rows} if plan.new_rows else NOTHING,
+        {new.row: new.prompt_length for new in plan.new_requests} if plan.new_requests else NOTHING,
         plan.freed_rows,
         plan.padding,
         wrong,

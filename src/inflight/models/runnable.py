@@ -74,8 +74,8 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
         ),
         (spec.head is not None and spec.head.bias and spec.head.tied, "a bias of a tied projection to logits"),
         (is_rms and any("mixer sum" in layer.norms for layer in spec.layers), "RMS norms of sums"),
-        (spec.whole_texts and spec.head is not None, "attention to later tokens in a model that continues texts"),
-        (spec.whole_texts != all(_sees_all(mixer) for mixer in mixers), "attention to later tokens in some layers"),
+        (spec.encoder_only and spec.head is not None, "attention to later tokens in a model that continues texts"),
+        (spec.encoder_only != all(_sees_all(mixer) for mixer in mixers), "attention to later tokens in some layers"),
         (not any(isinstance(mixer, Attention | LatentAttention) for mixer in mixers), "no layer of attention"),
     ]
     for differs, what in found:

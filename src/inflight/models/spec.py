@@ -349,7 +349,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
 
     @property
-    def whole_texts(self) -> bool:
+    def encoder_only(self) -> bool:
         """Whether tokens see those behind them, so that a text is computed in one step or not at all, and nothing of it
         is kept for another."""
         return any(isinstance(layer.mixer, Attention) and not layer.mixer.causal for layer in self.layers)
@@ -357,7 +357,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     @property
     def pools_whole_texts(self) -> bool:
         """Whether all of a text is computed in one step or not at all: so too where all tokens count for its vector."""
-        return self.whole_texts or (self.pooler is not None and self.pooler.pooling != "last")
+        return self.encoder_only or (self.pooler is not None and self.pooler.pooling != "last")
 
     @property
     def token_input(self) -> TokenInput | None:

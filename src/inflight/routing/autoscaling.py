@@ -28,10 +28,10 @@ class ReplicaQueue:
         self._router = Router(RoundRobin())  # of one replica, for its account of requests
         self._here = self._router.join("here")
 
-    def add(self, request: Request, handed_tokens: int = 0) -> None:
-        """Add a request. handed_tokens: of its prompt, which another engine computes."""
+    def add(self, request: Request, num_external_tokens: int = 0) -> None:
+        """Add a request. num_external_tokens: of its prompt, which another engine computes."""
         if request.lane not in self._background:
-            self._router.sent(RoutedRequest.of(request), self._here, handed_tokens)
+            self._router.sent(RoutedRequest.of(request), self._here, num_external_tokens)
 
     def first_token(self, request_id: str) -> None:
         """Note that a request has its first token, or will have none; idempotent."""

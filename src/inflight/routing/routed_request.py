@@ -17,7 +17,7 @@ class RoutedRequest:
         prompt: token ids; or bytes of text, as long as all requests have them.
         salt, adapter: prefixes are shared under the same ones only.
         session: of one tenant's conversation, or "".
-        handed_tokens: leading tokens of the prompt that need not be computed, wherever it goes.
+        num_external_tokens: leading tokens of the prompt that need not be computed, wherever it goes.
         expected_tokens: of the answer.
         reuse: share of computed tokens that later requests will find cached.
         before: a request that this one's prompt probably begins with, whose blocks need not be hashed again.
@@ -29,7 +29,7 @@ class RoutedRequest:
     adapter: str | None = None
     session: str = ""
     tenant: str = ""
-    handed_tokens: int = 0
+    num_external_tokens: int = 0
     expected_tokens: float = 0.0
     reuse: float = 0.0
     before: RoutedRequest | None = None
@@ -48,7 +48,7 @@ class RoutedRequest:
             None if request.adapter is None else request.adapter.name,
             session,
             request.tenant,
-            request.handed_tokens,
+            request.num_external_tokens,
             before=before,
         )
 

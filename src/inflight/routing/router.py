@@ -129,9 +129,9 @@ class Router:
 
     def _candidates(self, request: RoutedRequest, replicas: Collection[ReplicaView]) -> list[Candidate]:
         if not self._policy.uses_prefixes:
-            return [Candidate(one, request.handed_tokens) for one in replicas]
+            return [Candidate(one, request.num_external_tokens) for one in replicas]
         matches = self._index.match(request.block_hashes(self._block_size))
         size, limit = self._block_size, len(request.prompt) - 1  # the last token is always computed
-        handed = min(limit, request.handed_tokens)
+        handed = min(limit, request.num_external_tokens)
         cached = {slot: max(handed, min(limit, blocks * size)) for slot, blocks in matches.items()}
         return [Candidate(one, cached.get(one.slot, handed)) for one in replicas]

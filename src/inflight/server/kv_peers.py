@@ -15,7 +15,7 @@ import time
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.kv_transfer import KVExchangeOptions, KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer, PeerPlace
 from inflight.peer_secret import PeerSecret
 from inflight.server.bodies.kv_transfer import KVTransferParams
 
@@ -42,14 +42,14 @@ class KVPeers:
         self._peering, self._secret = peering, secret
         self._warned = -_QUIET
 
-    def handover(self, params: KVTransferParams, request_id: str, prompt_tokens: int) -> KVHandover | None:
+    def handover(self, params: KVTransferParams, request_id: str, prompt_tokens: int) -> KVTransfer | None:
         """Of the only request of a call. None: nothing is handed over."""
         options = self._peering.options
         give = request_id if params.do_remote_decode and options.gives and prompt_tokens > self._block_size else ""
         take = self._peer(params) if params.do_remote_prefill and options.takes else None
-        return KVHandover(give, take) if give or take else None
+        return KVTransfer(give, take) if give or take else None
 
-    def told(self, handover: KVHandover, prompt_tokens: int) -> bytes:
+    def told(self, handover: KVTransfer, prompt_tokens: int) -> bytes:
         """JSON, for the answer of a call whose prompt is given to others: what these are to be told."""
         peering = self._peering
         blocks = (prompt_tokens - 1) // self._block_size

@@ -289,7 +289,7 @@ class Rounds:
             step = Step(features(plan), _seconds(self._target.executor, plan))
             self._target.loop.clock.passed(step.seconds)
             self._plans += 1
-            if not plan.new_rows:
+            if not plan.new_requests:
                 found.append(step)
         self._left_behind = tuple(range(design.capacity.max_rows))
         return found

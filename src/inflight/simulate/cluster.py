@@ -287,7 +287,7 @@ class Cluster:
     def _go_on(self, index: int, request: Request, decode: DecodePool, now: float) -> None:
         """To the second pool, which is to have its prompt from the first."""
         routed = RoutedRequest.of(request, self._entries[index].session)
-        routed.handed_tokens = len(request.prompt_token_ids) - 1
+        routed.num_external_tokens = len(request.prompt_token_ids) - 1
         try:
             self._hand(index, for_decode(request), decode.pool, now, routed)
         except _Refused as error:

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from inflight.core.types.kv_transfer import KVHandover, PeerPlace, export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVTransfer, PeerPlace, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.simulate.transfers import TransferRate
@@ -45,13 +45,13 @@ def for_prefill(request: Request) -> Request:
         request_id=_PROMPT + request.request_id,
         params=replace(request.params, max_tokens=1, min_tokens=0),
         forced_output_tokens=1,
-        handover=KVHandover(give=request.request_id),
+        kv_transfer=KVTransfer(give=request.request_id),
     )
 
 
 def for_decode(request: Request) -> Request:
     """All of it, with the place where its prompt is."""
-    return replace(request, handover=KVHandover(take=PeerPlace(*_SOMEWHERE, request.request_id)))
+    return replace(request, kv_transfer=KVTransfer(take=PeerPlace(*_SOMEWHERE, request.request_id)))
 
 
 HELD_SHARE = 0.5  # of a sender's blocks

@@ -158,7 +158,7 @@ class FastForward(Scheduler):
         if plan is None:
             freed = self._running.drain_freed_rows()
             return CondensedPlan(step, (), (), freed, steady=rows, steady_context=self._context)
-        parts = plan.chunks, plan.new_rows, plan.freed_rows, plan.padding, plan.transfers
+        parts = plan.chunks, plan.new_requests, plan.freed_rows, plan.padding, plan.transfers
         return CondensedPlan(step, *parts, steady=rows, steady_context=self._context)
 
     def _learn(self, plan: BatchPlan, result: StepResult, now: float) -> None:

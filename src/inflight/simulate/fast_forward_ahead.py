@@ -49,9 +49,11 @@ class FastForwardAhead(FastForward):
 
     def _whole(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, tuple[Sampled, ...]]:
         """A plan and its tokens, with those that were left out of it. Decodes come first, by rank."""
-        new_rows = {one.row for one in plan.new_rows}
+        new_requests = {one.row for one in plan.new_requests}
         decodes = {
-            one.sequence_id: one for one in plan.chunks if one.sample and one.length == 1 and one.row not in new_rows
+            one.sequence_id: one
+            for one in plan.chunks
+            if one.sample and one.length == 1 and one.row not in new_requests
         }
         others = [one for one in plan.chunks if one.sequence_id not in decodes]
         for number, one in self._left.items():

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult, Transferred, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult, Transferred, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
@@ -130,11 +130,11 @@ class _Device:
         return max(ends.values()) < self.longest and in_all <= self._capacity.num_blocks
 
     def plan(self, decodes: list[int], prompts: dict[int, int]) -> BatchPlan:
-        new_rows = () if self._started else tuple(self._new(row) for row in range(self._capacity.max_rows))
+        new_requests = () if self._started else tuple(self._new(row) for row in range(self._capacity.max_rows))
         self._started = True
         chunks = [self._chunk(row, 1, True) for row in decodes]
         chunks += [self._chunk(row, length, False) for row, length in prompts.items()]
-        plan = BatchPlan(self._step, tuple(chunks), new_rows, self._freed)
+        plan = BatchPlan(self._step, tuple(chunks), new_requests, self._freed)
         self._freed = ()
         self._step += 1
         return plan
@@ -151,8 +151,8 @@ class _Device:
         self._next_block += blocks
         return tuple(range(self._next_block - blocks, self._next_block))
 
-    def _new(self, row: int) -> NewRow:
-        return NewRow(row, self._prompt, self.longest, _GREEDY, seed=0, sample_index=0)
+    def _new(self, row: int) -> NewRequest:
+        return NewRequest(row, self._prompt, self.longest, _GREEDY, seed=0, sample_index=0)
 
 
 LONGEST_REST = 0.1  # seconds

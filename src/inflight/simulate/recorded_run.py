@@ -50,7 +50,9 @@ class _Sizes(msgspec.Struct):
 
 def recorded_settings(header: Header) -> RecordedSettings:
     """From a record's header. Raises RecordError where it lacks what decides plans, SettingsError."""
-    values, capacity = values_of(header), Capacity(**header["capacity"])
+    values = values_of(header)
+    sizes_there = {"encoder_only" if name == "whole_texts" else name: one for name, one in header["capacity"].items()}
+    capacity = Capacity(**sizes_there)  # type: ignore[arg-type]
     if "kv_cache_dir" in values:
         raise RecordError(
             f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, and what lay in that folder is "
@@ -161,7 +163,7 @@ def rebuilt(record: RequestRecord) -> Request:
         priority=record["priority"],
         slo=SLO(**record["slo"]),
         cache_salt=record["cache_salt"],
-        handed_tokens=record.get("handed_tokens", 0),
+        num_external_tokens=record.get("handed_tokens", 0),
         session=record.get("session", ""),
         call_marks=tuple(map(tuple, record.get("call_marks", ()))),
         forced_output_tokens=record.get("forced_output_tokens"),

@@ -266,7 +266,7 @@ class ScaledPool(RoutedPool):
     def send(self, request: Request, routed: RoutedRequest) -> Replica:
         among = self._serving if self._draining else None
         member = self._serving[self._router.send(routed, among).name]
-        member.queue.add(request, routed.handed_tokens)
+        member.queue.add(request, routed.num_external_tokens)
         member.under_way += 1
         self._where[request.request_id] = member
         return self.replicas[member.number]

@@ -89,9 +89,9 @@ def test_a_prompt_is_computed_by_the_replica_that_is_chosen() -> None:
         taken = await here.taken_over(asked, age=1.5)
         await asyncio.sleep(0.01)
         (prompt,) = prefill.asked
-        assert taken.handover is not None and taken.handover.take is not None
-        assert taken.handover.take == ("host", 7, prompt.request_id) and prompt.handover is not None
-        assert prompt.handover.give == prompt.request_id != "r"
+        assert taken.kv_transfer is not None and taken.kv_transfer.take is not None
+        assert taken.kv_transfer.take == ("host", 7, prompt.request_id) and prompt.kv_transfer is not None
+        assert prompt.kv_transfer.give == prompt.request_id != "r"
         assert (prompt.prompt_token_ids, prompt.cache_salt, prompt.tenant) == (tuple(PROMPT), "tenant", "t")
         assert (prompt.params.max_tokens, prompt.arrival) == (0, -1.5)
         assert (taken.params, taken.prompt_token_ids) == (asked.params, asked.prompt_token_ids)

@@ -9,7 +9,7 @@ import pytest
 
 from inflight.core.kv.peer_source import PeerSource
 from inflight.core.types.kv_blocks import SharedRoot
-from inflight.core.types.kv_transfer import KVHandover, PeerPlace, giving_place
+from inflight.core.types.kv_transfer import KVTransfer, PeerPlace, giving_place
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter, SamplingParams
@@ -21,13 +21,13 @@ PEER = PeerPlace("10.0.0.1", 5000, "one")
 PROMPT = (1, 0, 1, 1, 0, 0, 1, 1, 0)
 
 
-def request(handover: KVHandover | None, name: str = "r", **given: object) -> Request:
+def request(handover: KVTransfer | None, name: str = "r", **given: object) -> Request:
     params = SamplingParams(max_tokens=1, temperature=0)
-    return Request(request_id=name, prompt_token_ids=PROMPT, params=params, handover=handover, **given)  # type: ignore[arg-type]
+    return Request(request_id=name, prompt_token_ids=PROMPT, params=params, kv_transfer=handover, **given)  # type: ignore[arg-type]
 
 
 def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
-    asked = replace(asked, handover=KVHandover(take=PEER))
+    asked = replace(asked, kv_transfer=KVTransfer(take=PEER))
     found = PeerSource(2, identity).match(asked, SharedRoot(salt, adapter), asked.prompt_token_ids, held)
     return () if found is None else found.remote_blocks
 
@@ -42,7 +42,7 @@ def sends(harness: Harness) -> list[Transfer]:
 
 
 def test_each_chunk_is_told_when_it_is_computed_and_the_end_once(harness: Harness) -> None:
-    harness.add(request(KVHandover(give="one")))
+    harness.add(request(KVTransfer(give="one")))
     harness.drain()
     told = sends(harness)
     assert [len(one.blocks) for one in told] == [2, 2, 0], "9 tokens: 4 whole blocks before the last one, 2 a step"
@@ -54,7 +54,7 @@ def test_each_chunk_is_told_when_it_is_computed_and_the_end_once(harness: Harnes
 
 def test_blocks_are_held_until_the_peer_has_them() -> None:
     harness = Harness(Setup(peers=True, transfer_polls=(9,)))
-    harness.add(request(KVHandover(give="one")))
+    harness.add(request(KVTransfer(give="one")))
     for _ in range(4):
         harness.step()
     assert harness.scheduler.snapshot().held_blocks == 4, "the request has ended"
@@ -65,7 +65,7 @@ def test_blocks_are_held_until_the_peer_has_them() -> None:
 
 
 def test_an_aborted_prompt_is_told_as_ended(harness: Harness) -> None:
-    harness.add(request(KVHandover(give="one")))
+    harness.add(request(KVTransfer(give="one")))
     harness.step()
     harness.abort("r")
     harness.drain()
@@ -90,10 +90,10 @@ def taking_from(giving: Harness | None) -> Harness:
 
 
 def test_what_is_taken_over_is_not_computed(harness: Harness) -> None:
-    harness.add(request(KVHandover(give="one")))
+    harness.add(request(KVTransfer(give="one")))
     harness.drain()
     taking = taking_from(harness)
-    taking.add(request(KVHandover(take=PEER)))
+    taking.add(request(KVTransfer(take=PEER)))
     events = taking.drain()
     assert computed(taking) == 1
     assert taking.clients[0].tokens == harness.clients[0].tokens
@@ -102,18 +102,18 @@ def test_what_is_taken_over_is_not_computed(harness: Harness) -> None:
 
 def test_what_the_peer_lost_is_computed() -> None:
     taking = taking_from(None)
-    taking.add(request(KVHandover(take=PEER)))
+    taking.add(request(KVTransfer(take=PEER)))
     taking.drain()
     assert computed(taking) == len(PROMPT)
 
 
 def test_only_what_is_missing_travels(harness: Harness) -> None:
-    harness.add(request(KVHandover(give="one")))
+    harness.add(request(KVTransfer(give="one")))
     harness.drain()
     taking = taking_from(harness)
     taking.add(replace(request(None, "before"), prompt_token_ids=PROMPT[:5]))
     taking.drain()
-    taking.add(request(KVHandover(take=PEER), "after"))
+    taking.add(request(KVTransfer(take=PEER), "after"))
     taking.drain()
     (received,) = (one for plan in taking.plans for one in plan.transfers if one.kind == "receive")
     assert received.remote_blocks == names(request(None))[2:]
@@ -124,7 +124,7 @@ def computed(harness: Harness) -> int:
 
 
 def test_what_a_step_computes_is_told_with_its_plan_and_held_by_the_sequence(harness: Harness) -> None:
-    harness.add(request(KVHandover(give="one")))
+    harness.add(request(KVTransfer(give="one")))
     harness.add(request(None, "other"))
     harness.drain()
     early = [(number, one) for number, plan in enumerate(harness.plans) for one in plan.early_sends]
@@ -149,7 +149,7 @@ def test_what_is_brought_ahead_of_its_time_gives_nothing_away_that_waits() -> No
     first = SamplingParams(max_tokens=6, temperature=0)
     taking.add(replace(request(None, "first"), prompt_token_ids=(0,), params=first))
     for number, begin in enumerate(product((0, 1), (0, 1))):
-        asked = request(KVHandover(take=PEER), f"r{number}")
+        asked = request(KVTransfer(take=PEER), f"r{number}")
         taking.add(replace(asked, prompt_token_ids=(*begin, *PROMPT[2:])))
     taking.drain()
     brought = [sum(one.kind == "receive" for one in plan.transfers) for plan in taking.plans]

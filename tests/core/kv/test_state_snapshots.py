@@ -205,7 +205,7 @@ def test_one_slot_is_enough_to_be_exact() -> None:
 def test_a_record_without_state_is_as_it_was() -> None:
     harness = Harness(replace(ROOMY, snapshots=0))
     assert run(harness, request("a", SYSTEM), request("b", SYSTEM)) == [0, 12]
-    assert not taken(harness) and all(new.snapshot == -1 for plan in harness.plans for new in plan.new_rows)
+    assert not taken(harness) and all(new.snapshot == -1 for plan in harness.plans for new in plan.new_requests)
 
 
 def test_drafts_are_refused_with_the_number() -> None:

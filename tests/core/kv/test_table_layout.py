@@ -46,7 +46,7 @@ def test_under_a_window_a_table_reaches_as_far_as_the_window_and_a_chunk_can() -
 
 def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemption() -> None:
     one = sequence(prompt=[0] * 11)
-    one.request = replace(one.request, handed_tokens=10)
+    one.request = replace(one.request, num_external_tokens=10)
     assert layout_of().handed(one) == 2 * SIZE
     one.recompute_until = 1
     assert layout_of().handed(one) == 0

@@ -54,17 +54,17 @@ def test_a_newcomer_gets_its_whole_table_at_once_and_a_decode_a_block_when_it_cr
 def test_rows_are_handed_on_in_one_plan() -> None:
     harness = Harness(Setup(num_blocks=40, max_rows=1, token_budget=8))
     harness.add(request("a", output=1), request("b", output=1))
-    assert [new.row for new in planned(harness).new_rows] == [0]
+    assert [new.row for new in planned(harness).new_requests] == [0]
     assert harness.scheduler.snapshot().waiting == 1
     harness.commit()
     plan = planned(harness)
-    assert (plan.freed_rows, [new.row for new in plan.new_rows]) == ((0,), [0])
+    assert (plan.freed_rows, [new.row for new in plan.new_requests]) == ((0,), [0])
 
 
-def test_a_new_row_tells_all_that_the_executor_must_know() -> None:
+def test_a_new_request_has_all_that_the_executor_needs() -> None:
     harness = Harness(ROOMY)
     harness.add(request("a", [5, 6], n=2, seed=7, min_tokens=2, stop_token_ids=[3, 1], ignore_eos=False))
-    first, second = planned(harness).new_rows
+    first, second = planned(harness).new_requests
     assert (first.token_ids, first.prompt_length, first.seed) == ((5, 6), 2, 7)
     assert first.banned_token_ids == (1, 3, 7)  # its own ends, and the model's
     assert (first.sample_index, second.sample_index) == (0, 1)
@@ -97,7 +97,7 @@ def test_the_watermark_keeps_blocks_for_those_that_run() -> None:
 def test_the_watermark_cannot_keep_out_one_that_has_the_engine_to_itself() -> None:
     harness = Harness(Setup(num_blocks=4, block_size=2, watermark=1.0))
     harness.add(request("a", [0] * 8, output=1))
-    assert planned(harness).new_rows
+    assert planned(harness).new_requests
 
 
 def test_the_latest_arrival_gives_way_and_comes_back_before_newcomers() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.core.types.plan import NewRow
+from inflight.core.types.plan import NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.token_bias import token_bias
 
@@ -17,7 +17,7 @@ VOCABULARY = 10
 
 def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **settings: Any) -> dict[int, float]:
     """Token id → sum of what is added to its logit after this output."""
-    new = NewRow(0, (1, 2), 2, SamplingParams(**settings), 0, 0, banned, bad)
+    new = NewRequest(0, (1, 2), 2, SamplingParams(**settings), 0, 0, banned, bad)
     bias = token_bias(new, VOCABULARY)
     sums: dict[int, float] = {}
     if bias is not None:
@@ -31,7 +31,7 @@ def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **s
 
 
 def test_nothing_is_added_where_nothing_is_asked() -> None:
-    assert token_bias(NewRow(0, (1,), 1, SamplingParams(), 0, 0), VOCABULARY) is None
+    assert token_bias(NewRequest(0, (1,), 1, SamplingParams(), 0, 0), VOCABULARY) is None
 
 
 def test_wishes_and_end_tokens() -> None:
@@ -66,7 +66,7 @@ def test_bad_words_are_found_as_by_looking_at_each(bad: list[tuple[int, ...]], o
 
 
 def test_only_sequences_that_the_last_token_continues_are_looked_at() -> None:
-    new = NewRow(0, (1,), 1, SamplingParams(), 0, 0, (), ((4,), (1, 2), (3, 1, 2), (5, 6)))
+    new = NewRequest(0, (1,), 1, SamplingParams(), 0, 0, (), ((4,), (1, 2), (3, 1, 2), (5, 6)))
     bias = token_bias(new, VOCABULARY)
     assert bias is not None and bias.bad == {1: [(1, 2), (3, 1, 2)], 5: [(5, 6)]}
     assert bias.always[0].tolist() == [4]

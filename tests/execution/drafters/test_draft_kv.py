@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Transfer
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, Transfer
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.null import NullBackend
 from inflight.execution.backends.protocol import KVShape
@@ -27,7 +27,7 @@ class Twin:
         self.lengths: dict[int, int] = {}
 
     def start(self, row: int, blocks: list[int], start: int, length: int) -> None:
-        new = NewRow(row, (1,) * (start + length), start + length, SamplingParams(), 0, 0)
+        new = NewRequest(row, (1,) * (start + length), start + length, SamplingParams(), 0, 0)
         self.tables[row] = []
         self._step(row, start, length, blocks, (new,))
 
@@ -35,7 +35,7 @@ class Twin:
         lacking = -(-(start + length) // SIZE) - len(self.tables[row])
         self._step(row, start, length, [free.pop() for _ in range(lacking)], ())
 
-    def _step(self, row: int, start: int, length: int, blocks: list[int], new: tuple[NewRow, ...]) -> None:
+    def _step(self, row: int, start: int, length: int, blocks: list[int], new: tuple[NewRequest, ...]) -> None:
         self.kv.begin(BatchPlan(0, (Chunk(0, row, start, length, tuple(blocks), 1),), new))
         self.tables[row] += blocks
         self.lengths[row] = start + length

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.slots import RequestSlots
@@ -145,7 +145,7 @@ def test_logits_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str, dtyp
     slots: Any = loaded.backend.request_slots(loaded.capacity, BLOCKS)
     cache, own = loaded.caches()
     recent = loaded.recent(1)
-    new = NewRow(0, tuple(tokens), count, SamplingParams(), 0, 0)
+    new = NewRequest(0, tuple(tokens), count, SamplingParams(), 0, 0)
     batch = loaded.backend.prepare(slots, cache, [Chunk(0, 0, 0, count, (7, 3, 5, 9), 0)], [new])
     loaded.model.forward(batch)
     first = recent.hold_pass(count)
@@ -182,7 +182,7 @@ class Steps:
         self.drafter = loaded.drafter(own)
         self._slots = loaded.backend.request_slots(loaded.capacity, BLOCKS)
         self.drafter.capture_ahead(self._slots, 60.0)
-        self._new = [NewRow(0, tuple(tokens), len(tokens), SamplingParams(temperature=0), 0, 0)]
+        self._new = [NewRequest(0, tuple(tokens), len(tokens), SamplingParams(temperature=0), 0, 0)]
 
     def compute(self, count: int, drafts: int = 0) -> list[int]:
         """The next so many tokens; then drafts behind the last of them, which is known."""

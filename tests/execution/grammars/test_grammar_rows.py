@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from text.builders import byte_level
 
-from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import Grammar, SamplingParams
 from inflight.execution.grammars import compiled_grammars, grammar_row, grammar_rows
@@ -52,7 +52,7 @@ class Row:
         params = SamplingParams()
         with suppress(RequestRefused):
             compiled.check(grammar)
-        new = NewRow(4, PROMPT + output, len(PROMPT), params, seed=0, sample_index=0, grammar=grammar)
+        new = NewRequest(4, PROMPT + output, len(PROMPT), params, seed=0, sample_index=0, grammar=grammar)
         self.rows.start((), [new])
 
     def allowed(self, *drafts: int) -> list[list[int] | None]:
@@ -241,9 +241,9 @@ def test_a_budget_of_reasoning_binds_no_output_that_has_none(compiled: CompiledG
 
 def test_rows_without_a_grammar_are_not_asked_for(compiled: CompiledGrammars) -> None:
     rows = GrammarRows(compiled, SIZE)
-    rows.start((), [NewRow(1, PROMPT, 3, SamplingParams(), 0, 0)])
+    rows.start((), [NewRequest(1, PROMPT, 3, SamplingParams(), 0, 0)])
     assert not rows and rows.fill([Chunk(1, 1, 0, 3, (), 1)]) is None
-    scripted = NewRow(2, PROMPT, 3, SamplingParams(), 0, 0, forced_token_ids=(7,), grammar=Grammar("json_object"))
+    scripted = NewRequest(2, PROMPT, 3, SamplingParams(), 0, 0, forced_token_ids=(7,), grammar=Grammar("json_object"))
     rows.start((), [scripted])
     assert not rows
 
@@ -255,7 +255,7 @@ def test_what_a_step_drew_late_is_not_taken_for_its_rows_next_owners(compiled: C
     late = BatchPlan(0, (row._chunk(()),))
     grammar = Grammar("regex", "[xy]{3}")
     compiled.check(grammar)
-    row.rows.start((), [NewRow(4, PROMPT, len(PROMPT), SamplingParams(), seed=0, sample_index=0, grammar=grammar)])
+    row.rows.start((), [NewRequest(4, PROMPT, len(PROMPT), SamplingParams(), seed=0, sample_index=0, grammar=grammar)])
     row.rows.sampled(late, [Sampled(9, (65,))])
     masks = row.rows.fill([Chunk(10, 4, len(PROMPT) - 1, 1, (), 1)])
     assert masks is not None
@@ -268,8 +268,8 @@ def test_masks_of_a_pass_stand_where_its_draws_do(compiled: CompiledGrammars) ->
     choices = [(1, Grammar("choice", '["a"]')), (3, Grammar("choice", '["b"]'))]
     for _, grammar in choices:
         compiled.check(grammar)
-    bound = [NewRow(row, PROMPT, 3, SamplingParams(), 0, 0, grammar=grammar) for row, grammar in choices]
-    rows.start((), [*bound, NewRow(2, PROMPT, 3, SamplingParams(), 0, 0)])
+    bound = [NewRequest(row, PROMPT, 3, SamplingParams(), 0, 0, grammar=grammar) for row, grammar in choices]
+    rows.start((), [*bound, NewRequest(2, PROMPT, 3, SamplingParams(), 0, 0)])
     masks = rows.fill(
         [Chunk(7, 3, 0, 3, (), 1), Chunk(8, 2, 0, 3, (), 1), Chunk(9, 1, 0, 2, (), 0), Chunk(6, 1, 0, 3, (), 1)]
     )
@@ -419,7 +419,7 @@ def test_a_preempted_row_goes_on_with_the_mask_that_it_waited_for(
     row.allowed()
     waits(row)
     ended(row.rows)
-    new = NewRow(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))
+    new = NewRequest(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))
     row.rows.start((4,), [new])
     assert row.allowed() == [expected]
 
@@ -435,7 +435,9 @@ def test_a_row_that_comes_back_before_its_mask_is_filled_waits_for_the_same_mask
     monkeypatch.setattr(row.rows._slow, "fill", lambda *given: fillings.append(given))
     monkeypatch.setattr(row.rows._rows[4], "is_slow", True)
     transfer_id = waits(row)
-    row.rows.start((4,), [NewRow(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))])
+    row.rows.start(
+        (4,), [NewRequest(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))]
+    )
     assert row.allowed(300) == [[], []] and len(fillings) == 1
     ((mask, fill),) = fillings
     fill()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Transfer, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, Transfer, Transferred
 from inflight.core.types.sampling import PoolingParams, SamplingParams
 from inflight.execution.parallel.messages import (
     Begin,
@@ -18,7 +18,9 @@ from inflight.execution.parallel.messages import (
 
 def test_plans_arrive_as_they_were_sent() -> None:
     params = SamplingParams(logit_bias={3: -1.5}, stop=("a",), bad_words=("b",), allowed_token_ids=(1, 2), logprobs=3)
-    new = NewRow(1, (5, 6, 7), 3, params, 2**63 + 5, 2, (9,), ((1, 2), (3,)), PoolingParams(normalize=False), (4,), 6)
+    new = NewRequest(
+        1, (5, 6, 7), 3, params, 2**63 + 5, 2, (9,), ((1, 2), (3,)), PoolingParams(normalize=False), (4,), 6
+    )
     chunks = (
         Chunk(7, 1, 0, 3, (4, 5), 1, range(1, 3), (8, 9), True, ((1, 2), ()), ((16, 2),)),
         Chunk(8, 2, 31, 1, (), 1),

@@ -76,7 +76,7 @@ class Narrator:
         """Told when it is done, with its time."""
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        newcomers = {new.row for new in plan.new_rows}
+        newcomers = {new.row for new in plan.new_requests}
         for row in plan.freed_rows:
             self._freed(row, plan, newcomers, committed)
         decodes = sum(chunk.length == (chunk.sample or 1) for chunk in plan.chunks)

@@ -99,11 +99,11 @@ class EngineReplica:
     async def _is_wanted(self, request: Request) -> bool:
         """What is computed for others is once these ask for it."""
         exchange = self._engine.exchange
-        if exchange is None or self._wanted is None or request.handover is None or not request.handover.give:
+        if exchange is None or self._wanted is None or request.kv_transfer is None or not request.kv_transfer.give:
             return True
-        if await self._wanted.is_wanted(request.handover.give, self._hold):
+        if await self._wanted.is_wanted(request.kv_transfer.give, self._hold):
             return True
-        exchange.withdraw(request.handover.give)
+        exchange.withdraw(request.kv_transfer.give)
         return False
 
     def _begun(self, request_id: str) -> None:
@@ -114,8 +114,8 @@ class EngineReplica:
         """It was refused, or is left: nobody waits for its blocks, or need wait."""
         if self._prefilling is not None:
             self._prefilling.left(request.request_id)
-        if request.handover is not None and request.handover.give and self._engine.exchange is not None:
-            self._engine.exchange.withdraw(request.handover.give)
+        if request.kv_transfer is not None and request.kv_transfer.give and self._engine.exchange is not None:
+            self._engine.exchange.withdraw(request.kv_transfer.give)
 
     async def describe(self) -> bytes:
         """`Described`."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from inflight.cli.replicas.replica_links import Links
 from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.kv_transfer import KVHandover, PeerPlace
+from inflight.core.types.kv_transfer import KVTransfer, PeerPlace
 from inflight.core.types.request import Request
 from inflight.engine.event_stream import settle
 from inflight.engine.remote.messages import Refused
@@ -46,7 +46,7 @@ class Prefilling:
         if place is None:
             self.left(request.request_id)
             return request
-        return replace(request, handover=KVHandover(take=place))
+        return replace(request, kv_transfer=KVTransfer(take=place))
 
     def left(self, request_id: str) -> None:
         """It ends before its prompt was computed, perhaps."""

@@ -31,7 +31,7 @@ class ReplicaLoad:
     def came(self, request: Request) -> None:
         self._tokens[request.request_id] = 0
         self._silent.add(request.request_id)
-        taken_over = request.handover is not None and request.handover.take is not None
+        taken_over = request.kv_transfer is not None and request.kv_transfer.take is not None
         self._queue.add(request, len(request.prompt_token_ids) - 1 if taken_over else 0)
 
     def happened(self, events: Iterable[Event]) -> None:

@@ -94,8 +94,8 @@ class HandingOver:
         """No more will come; whoever waits for more is told so."""
         given = self._given.pop(sequence.number, None)
         if given is not None and not given.is_whole:
-            assert sequence.request.handover is not None
-            self._give(sequence.request.handover.give, (), ())
+            assert sequence.request.kv_transfer is not None
+            self._give(sequence.request.kv_transfer.give, (), ())
 
     def begin(self) -> None:
         """With the plan under construction, before it takes a block."""
@@ -134,7 +134,7 @@ class HandingOver:
 
 def _export(sequence: Sequence) -> str:
     """The id under which its blocks are given; empty: they are not, or by the first sample of its request."""
-    handover = sequence.request.handover
+    handover = sequence.request.kv_transfer
     return "" if handover is None or sequence.sample_index else handover.give
 
 

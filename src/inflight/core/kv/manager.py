@@ -120,11 +120,11 @@ class KVCacheManager:
         self.has_windows = self._layout.has_windows
         self.has_state = capacity.state_snapshots > 0
         self._capacity = capacity
-        self.encoder_only = capacity.whole_texts
+        self.encoder_only = capacity.encoder_only
         self.num_blocks = capacity.num_blocks
         self.max_tokens = self._layout.max_sequence_tokens  # of one sequence
         self.shortage = self._layout.shortage
-        self._prefix_caching = prefix_caching and not capacity.whole_texts  # what blocks held is gone with their step
+        self._prefix_caching = prefix_caching and not capacity.encoder_only  # what blocks held is gone with their step
         self._spacing = spacing or SnapshotSpacing()
         self._journal = journal
         self._sessions = sessions

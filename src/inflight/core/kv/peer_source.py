@@ -23,7 +23,7 @@ class PeerSource:
 
     def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
         """All of the prompt, whatever that takes: it is computed there for this request."""
-        if request.handover is None or request.handover.take is None:
+        if request.kv_transfer is None or request.kv_transfer.take is None:
             return None
         blocks = min(handed_blocks(request, self._size), len(token_ids) // self._size)
         if blocks <= held:
@@ -32,7 +32,7 @@ class PeerSource:
         for start in range(0, blocks * self._size, self._size):
             name = block_hash(name, token_ids[start : start + self._size])
             names.append(int.from_bytes(name))
-        return KVMatch("receive", request.handover.take.place, tuple(names[held:]), always=True)
+        return KVMatch("receive", request.kv_transfer.take.place, tuple(names[held:]), always=True)
 
 
 def handed_blocks(request: Request, block_size: int) -> int:

@@ -68,7 +68,9 @@ class TableLayout:
 
     def handed(self, sequence: Sequence) -> int:
         """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""
-        handed = 0 if sequence.recompute_until else min(sequence.request.handed_tokens, sequence.max_cached_tokens)
+        handed = (
+            0 if sequence.recompute_until else min(sequence.request.num_external_tokens, sequence.max_cached_tokens)
+        )
         return handed // self.block_size * self.block_size
 
     def first(self, group: int, computed: int) -> int:

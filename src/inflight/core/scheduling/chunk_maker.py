@@ -13,7 +13,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
-from inflight.core.types.plan import Chunk, NewRow
+from inflight.core.types.plan import Chunk, NewRequest
 
 
 class ChunkMaker:
@@ -64,8 +64,8 @@ class ChunkMaker:
             sequence.timings.cached_tokens = sequence.num_computed
             self.prefix_queries += sequence.num_tokens
             self.prefix_hits += sequence.num_computed
-        new = _new_row(sequence, self._slot_of(sequence))
-        draft.new_rows.append(
+        new = _new_request(sequence, self._slot_of(sequence))
+        draft.new_requests.append(
             replace(new, snapshot=self._memory.begin_from_checkpoint(sequence)) if self._has_state else new
         )
         return tuple(sequence.blocks)
@@ -75,10 +75,10 @@ class ChunkMaker:
         return -1 if request.adapter is None else self._adapters.slot_of(request.request_id)
 
 
-def _new_row(sequence: Sequence, adapter_slot: int) -> NewRow:
+def _new_request(sequence: Sequence, adapter_slot: int) -> NewRequest:
     request, row = sequence.request, sequence.row
     assert row is not None
-    return NewRow(
+    return NewRequest(
         row=row,
         token_ids=sequence.token_slice(0, sequence.num_tokens),
         prompt_length=len(sequence.prompt),

@@ -55,7 +55,7 @@ class DraftPlanner:
             self._last_full = draft.step
             return
         of = {one.number: one for one in draft.decodes if one.in_flight == 1 and (due is None or one.number in due)}
-        new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
+        new = {one.row for one in draft.new_requests}  # a decode may have been preempted, and have joined again
         indices = {
             chunk.sequence_id: index
             for index, chunk in enumerate(draft.chunks)

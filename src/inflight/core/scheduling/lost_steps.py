@@ -78,11 +78,13 @@ def _short_of_memory(plan: BatchPlan, planned: dict[int, Sequence]) -> list[Sequ
     """Whom a step had no memory for: those that it was the first of; else those whose prompts it computed, or computed
     again. Nobody where all of it is lost anyway, with a step before it; None where all only decode: then there is
     nobody whose end would make the others fit."""
-    new_rows = {one.row for one in plan.new_rows}
+    new_requests = {one.row for one in plan.new_requests}
     alive = [(one, planned[one.sequence_id]) for one in plan.chunks]
     alive = [(chunk, sequence) for chunk, sequence in alive if sequence.finish is None and not sequence.recomputes]
     prompts = [
-        (chunk, sequence) for chunk, sequence in alive if chunk.row in new_rows or chunk.length > 1 + chunk.num_drafts
+        (chunk, sequence)
+        for chunk, sequence in alive
+        if chunk.row in new_requests or chunk.length > 1 + chunk.num_drafts
     ]
-    first = [sequence for chunk, sequence in prompts if chunk.row in new_rows and not sequence.recompute_until]
+    first = [sequence for chunk, sequence in prompts if chunk.row in new_requests and not sequence.recompute_until]
     return first or [sequence for _, sequence in prompts] or (None if alive else [])

@@ -104,7 +104,7 @@ class StepBuilder:
         freed = self.running.drain_freed_rows()
         chunks, early = tuple(draft.chunks), self._memory.early_sends(draft.chunks, self.running.sequences)
         return BatchPlan(
-            step, chunks, tuple(draft.new_rows), freed, padding, transfers, tuple(sorted(held)), loads, early
+            step, chunks, tuple(draft.new_requests), freed, padding, transfers, tuple(sorted(held)), loads, early
         )
 
     def _find_uncomputed(self, draft: StepDraft, held: Collection[int]) -> None:
@@ -258,7 +258,7 @@ class StepBuilder:
         """With so many tokens. Returns whether somebody was preempted, by them or before them."""
         withheld = draft.budget - min(tokens, draft.budget)
         draft.budget -= withheld
-        if draft.new_rows and any(lane.running for lane in lanes):
+        if draft.new_requests and any(lane.running for lane in lanes):
             self.running.sort(now)  # background ones give way to those that have just joined, too
         short = self._serve_decodes(draft, lanes, now) or short
         self._serve_prompts(draft, [lane for lane in lanes if lane.settings.name in kept], kept, short, now)

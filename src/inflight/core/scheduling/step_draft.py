@@ -11,12 +11,12 @@ from itertools import zip_longest
 
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
-from inflight.core.types.plan import Chunk, NewRow
+from inflight.core.types.plan import Chunk, NewRequest
 
 
 class StepDraft:
     __slots__ = (
-        *("budget", "chunks", "completes", "decodes", "lacks", "new_rows", "prompts", "served", "shape"),
+        *("budget", "chunks", "completes", "decodes", "lacks", "new_requests", "prompts", "served", "shape"),
         *("step", "used"),
     )
 
@@ -26,7 +26,7 @@ class StepDraft:
         self.shape = shape
         self.budget = shape.token_budget
         self.chunks: list[Chunk] = []
-        self.new_rows: list[NewRow] = []
+        self.new_requests: list[NewRequest] = []
         self.decodes: list[Sequence] = []  # those that run and need one token, in their order, as the step began
         self.prompts: list[Sequence] = []  # those that need more
         self.served: set[int] = set()  # numbers of the sequences that have a chunk
@@ -45,7 +45,7 @@ class StepDraft:
         """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""
         if left <= 0:
             return False
-        return not self.shape.whole_prompts or not self.new_rows or sequence.num_tokens <= self.budget
+        return not self.shape.whole_prompts or not self.new_requests or sequence.num_tokens <= self.budget
 
     def share(self, behind: int, left: int, chunk: int | None) -> int:
         """Tokens that a sequence inside its prompt gets in this step."""

@@ -51,7 +51,7 @@ def peer_of(place: str) -> PeerPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class KVHandover:
+class KVTransfer:
     """KV transfer of one request's prompt.
 
     Attributes:

@@ -5,9 +5,10 @@ to record and replay it, and to predict its cost. Nothing is written on a plan o
 step has hundreds of is a named tuple, since those are made six times as fast as frozen dataclasses.)
 
 What an executor keeps between plans is one state per row: the tokens of the sequence, its block table, its sampling
-settings, and what recurrent layers keep of it. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A
-sampled token is appended to its row by the executor itself, so that the next plan can be made before this one's result
-is known (depth 2). Rows begin before anything is computed: a slot that one begins from may be written in the same step.
+settings, and what recurrent layers keep of it. `NewRequest` starts that state, chunks extend it, `freed_rows` ends it.
+A sampled token is appended to its row by the executor itself, so that the next plan can be made before this one's
+result is known (depth 2). Rows begin before anything is computed: a slot that one begins from may be written in the
+same step.
 
 Drafts are guesses of the tokens to come. They are computed behind the known tokens as if they were these, every one of
 their positions is sampled as it would be without them, and what was sampled counts as far as the draft before it was
@@ -25,7 +26,7 @@ from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, Sampli
 
 
 @dataclass(frozen=True, slots=True)
-class NewRow:
+class NewRequest:
     """A sequence takes a row: all that the executor must know of it besides its chunks.
 
     token_ids: every known token: the prompt, and after a preemption the output so far.
@@ -135,8 +136,9 @@ class Transferred(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both). After a step that failed
-    they are told again, since it may not have come to the executor: who knows nothing of such a row passes it over.
+    """One step. `freed_rows` are given up before `new_requests` are taken (a row may be in both). After a step that
+    failed they are told again, since it may not have come to the executor: who knows nothing of such a row passes it
+    over.
 
     padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
     static and dynamic batching insist on.
@@ -155,7 +157,7 @@ class BatchPlan:
 
     step: int
     chunks: tuple[Chunk, ...]
-    new_rows: tuple[NewRow, ...] = ()
+    new_requests: tuple[NewRequest, ...] = ()
     freed_rows: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     transfers: tuple[Transfer, ...] = ()
@@ -259,7 +261,7 @@ class Capacity:
     embedding_size: numbers of a pooled vector; 0: nothing is pooled. windows: of each KV group, the tokens that its
     layers look back over, themselves included; 0: all. A block holds positions of one group, and is of the same size
     for each. state_snapshots: slots for copies of a row's recurrent state; 0: the model has none. generates: whether
-    tokens can be drawn; otherwise vectors are all that there is. whole_texts: tokens see those behind them, so that a
+    tokens can be drawn; otherwise vectors are all that there is. encoder_only: tokens see those behind them, so that a
     prompt is computed in one step or not at all; blocks hold something within the step alone. adapter_slots: adapters
     that rows can be computed with at a time.
     """
@@ -276,7 +278,7 @@ class Capacity:
     windows: tuple[int, ...] = (0,)
     state_snapshots: int = 0
     generates: bool = True
-    whole_texts: bool = False
+    encoder_only: bool = False
     adapter_slots: int = 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inflight.core.types.kv_transfer import KVHandover
+from inflight.core.types.kv_transfer import KVTransfer
 from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams
 from inflight.counted import counted
 
@@ -43,10 +43,11 @@ class Request:
     slo: targets (policy deadline, admission).
     bad_token_ids: what bad_words are as tokens: the last of each is not drawn behind the others.
     cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
-    handed_tokens: leading prompt tokens whose keys and values came with the request, as records of earlier versions
-        have it of simulated engines; engines use `handover`. They take whole blocks, and are not computed here.
+    num_external_tokens: leading prompt tokens whose keys and values came with the request, as records of earlier
+    versions
+        have it of simulated engines; engines use `kv_transfer`. They take whole blocks, and are not computed here.
     session: of one conversation, for routers between engines and for what of the cache is evicted; "": none.
-    handover: what of the prompt's keys and values other engines have, or are to have; None: nothing.
+    kv_transfer: what of the prompt's keys and values other engines have, or are to have; None: nothing.
     adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.
     grammar: what the output's text must be like.
     shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
@@ -69,7 +70,7 @@ class Request:
     session: str = ""
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     cache_salt: str = ""
-    handed_tokens: int = 0
+    num_external_tokens: int = 0
     forced_output_tokens: int | None = None
     grammar: Grammar | None = None
     shown_token_ids: tuple[int, ...] = ()
@@ -78,7 +79,7 @@ class Request:
     pooling: PoolingParams | None = None
     second_text_at: int | None = None
     adapter: Adapter | None = None
-    handover: KVHandover | None = None
+    kv_transfer: KVTransfer | None = None
 
 
 def waiting_requests(count: int) -> str:

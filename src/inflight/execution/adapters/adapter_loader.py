@@ -38,7 +38,7 @@ class AdapterLoader:
         """What the plan says of adapters and of rows."""
         for row in plan.freed_rows:
             self._slot_of.pop(row, None)
-        for new in plan.new_rows:
+        for new in plan.new_requests:
             if new.adapter_slot >= 0:
                 self._slot_of[new.row] = new.adapter_slot
         for load in plan.adapter_loads:

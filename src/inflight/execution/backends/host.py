@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk, NewRequest, Pooled, Sampled, Scored
 from inflight.execution.backends import arrays
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import (
@@ -151,7 +151,7 @@ class HostBackend(ABC, Generic[P]):
         slots: RequestSlots,
         kv_cache: KVCache,
         chunks: Sequence[Chunk],
-        new: Sequence[NewRow] = (),
+        new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> P:
         for row in freed:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk, NewRequest, Pooled, Sampled, Scored
 from inflight.core.types.sampling import TokenLogprob
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import (
@@ -61,7 +61,7 @@ class NullStates:
 
 @dataclass(slots=True)
 class _Slot:
-    new: NewRow
+    new: NewRequest
     tokens: list[int]
 
 
@@ -175,7 +175,7 @@ class NullBackend:
         slots: NullSlots,
         kv_cache: KVCache,
         chunks: Sequence[Chunk],
-        new: Sequence[NewRow] = (),
+        new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> NullPass:
         for row in freed:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inflight.core.types.plan import NewRow
+from inflight.core.types.plan import NewRequest
 from inflight.core.types.sampling import PoolingParams
 from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.token_bias import TokenBias, token_bias
@@ -48,7 +48,7 @@ class RowSettings:
         self.histories: set[int] = set()
         self.biases: dict[int, TokenBias] = {}
 
-    def start(self, new: NewRow) -> None:
+    def start(self, new: NewRequest) -> None:
         row, params = new.row, new.params
         self.floats[:, row] = [getattr(params, name) for name in FLOATS]
         # More candidates may be asked for than there are tokens, in numbers that no array holds.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import PoolingParams
 from inflight.execution.backends.pass_layout import StatePositions, laid_out
 from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateCache, StateMetadata
@@ -69,7 +69,7 @@ class RequestSlots:
         seen._ahead = ahead
         return seen
 
-    def start(self, new: NewRow) -> None:
+    def start(self, new: NewRequest) -> None:
         """A sequence takes the row; whatever was there before is gone."""
         row = new.row
         self._void.discard(row)

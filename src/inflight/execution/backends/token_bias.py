@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inflight.core.types.plan import NewRow
+from inflight.core.types.plan import NewRequest
 from inflight.execution.backends.protocol import Array
 
 Bias = tuple[Array, Array]  # token ids int32[B], and what is added to their logits float32[B]; -inf bans
@@ -61,7 +61,7 @@ class TokenBias:
         return [one[-1] for one in begun if recent[1 - len(one) :] == one[:-1]]
 
 
-def token_bias(new: NewRow, vocab_size: int) -> TokenBias | None:
+def token_bias(new: NewRequest, vocab_size: int) -> TokenBias | None:
     """None where nothing is ever added, and everything may be drawn."""
     params = new.params
     banned = new.banned_token_ids or new.bad_token_ids

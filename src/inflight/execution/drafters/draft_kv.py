@@ -39,7 +39,7 @@ class DraftKV:
         for transfer in plan.transfers:
             if transfer.kind in ("load", "receive") and transfer.place != HOST:
                 self._filled[list(transfer.blocks)] = 0
-        for new in plan.new_rows:
+        for new in plan.new_requests:
             self._void.discard(new.row)
             self._num_blocks[new.row] = 0
         for chunk in plan.chunks:

@@ -48,7 +48,7 @@ class StepDrafting:
 
     def _drafts(self, plan: BatchPlan) -> dict[int, tuple[int, ...]]:
         """By row, of those that have been told their blocks."""
-        new = {one.row for one in plan.new_rows}  # the slots do not have these yet
+        new = {one.row for one in plan.new_requests}  # the slots do not have these yet
         asked = [one for one in plan.chunks if _is_open(one) and one.row not in new]
         if self._drafter is None or not asked:
             return {}

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from inflight.core.types.plan import BatchPlan, Chunk, NewRow, Sampled
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_row import GrammarRow
@@ -91,11 +91,11 @@ class GrammarRows:
         """Whether any row has a grammar."""
         return bool(self._rows)
 
-    def start(self, freed: Sequence[int], new_rows: Sequence[NewRow]) -> None:
+    def start(self, freed: Sequence[int], new_requests: Sequence[NewRequest]) -> None:
         """Rows are given up, then taken. What a script forces follows the script."""
         for row in freed:
             self._rows.pop(row, None)
-        for new in new_rows:
+        for new in new_requests:
             self._rows.pop(new.row, None)
             if new.grammar is not None and not new.forced_token_ids:
                 self._rows[new.row] = GrammarRow(new.grammar, self._compiled, new.prompt_length, new.token_ids)

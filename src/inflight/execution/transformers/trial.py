@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.transformers.attention import NAME
@@ -59,7 +59,7 @@ def _in_pieces(
     slots = backend.request_slots(Capacity(2 * _BLOCKS, _BLOCK, 2, max(_LENGTHS) + 1, spec.vocab_size), 0)
     cache = backend.kv_cache(shape, 2 * _BLOCKS)
     decoder = TransformersDecoder(modules, sum(_LENGTHS), sum(_LENGTHS))
-    new = [NewRow(row, tuple(ids), len(ids), SamplingParams(), 0, 0) for row, ids in enumerate(sequences)]
+    new = [NewRequest(row, tuple(ids), len(ids), SamplingParams(), 0, 0) for row, ids in enumerate(sequences)]
     tables = [tuple(range(row, 2 * _BLOCKS, 2)) for row in (0, 1)]
     found: list[list[torch.Tensor]] = [[], []]
     computed = [0, 0]

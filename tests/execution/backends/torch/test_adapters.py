@@ -20,7 +20,7 @@ from inflight.execution.backends.torch.slots import DeviceSlots
 from inflight.execution.backends.torch.upload import Upload
 
 from ..material import normal
-from ..test_slots import new_row
+from ..test_slots import new_request
 from .adapter_tensors import Part, a_weight, adapter
 from .opened import on_cpu
 
@@ -134,7 +134,7 @@ def test_passes_of_a_bucket_find_their_rows_adapters_at_the_same_addresses() -> 
     capacity = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50, adapter_slots=SLOTS)
     slots = DeviceSlots(capacity, 64, None, CPU, Upload(CPU), Buckets((1, 2, 4)))
     slots.adapters.place(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
-    new = tuple(replace(new_row(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
+    new = tuple(replace(new_request(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
     slots.prepare([], 65, new, ())
     tables_of = {row: (5 + row,) for row in range(4)}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
@@ -16,7 +16,7 @@ from inflight.execution.backends.torch.eager import begin
 from inflight.execution.backends.torch.slots import DeviceSlots, PassStart
 from inflight.execution.backends.torch.upload import Upload, bits
 
-from ..test_slots import new_row
+from ..test_slots import new_request
 
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
 TWO_GROUPS = Capacity(64, 16, 4, 100, 50, windows=(0, 24))
@@ -29,7 +29,7 @@ def made(capacity: Capacity = CAPACITY, buckets: Buckets = NO_BUCKETS) -> Device
 
 
 def prepared(
-    slots: DeviceSlots, *chunks: Chunk, new: tuple[NewRow, ...] = (), freed: tuple[int, ...] = ()
+    slots: DeviceSlots, *chunks: Chunk, new: tuple[NewRequest, ...] = (), freed: tuple[int, ...] = ()
 ) -> PassStart:
     start = slots.prepare(chunks, CAPACITY.num_blocks + 1, new, freed)
     begin(start.appended, slots.tokens, start.tensors)
@@ -47,7 +47,7 @@ def draw(slots: DeviceSlots, row: int, position: int, token: int) -> None:
 def test_a_pass_finds_the_chunks_of_many_rows() -> None:
     slots = made()
     chunks = [Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)]
-    found = prepared(slots, *chunks, new=(new_row(2, list(range(40))), new_row(0, [7, 8, 9]))).tensors
+    found = prepared(slots, *chunks, new=(new_request(2, list(range(40))), new_request(0, [7, 8, 9]))).tensors
     assert found.token_ids.tolist() == [*range(20), 7, 8, 9]
     assert found.positions.tolist() == [*range(20), 0, 1, 2]
     assert found.chunk_of.tolist() == [0] * 20 + [1] * 3 and found.rows.tolist() == [2, 0]
@@ -62,7 +62,7 @@ def test_a_pass_finds_the_chunks_of_many_rows() -> None:
 
 def test_a_decode_reads_what_was_drawn_whether_the_host_knows_it_or_not() -> None:
     slots = made()
-    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_row(1, [1, 2, 3]),))
+    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_request(1, [1, 2, 3]),))
     for position, token in enumerate((41, 42, 43), 2):
         draw(slots, 1, position, token)
         assert prepared(slots, Chunk(1, 1, position + 1, 1, (), True)).tensors.token_ids.tolist() == [token]
@@ -70,7 +70,7 @@ def test_a_decode_reads_what_was_drawn_whether_the_host_knows_it_or_not() -> Non
 
 def test_wrong_drafts_are_written_over_by_what_was_drawn() -> None:
     slots = made()
-    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_row(1, [1, 2, 3]),))
+    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_request(1, [1, 2, 3]),))
     draw(slots, 1, 2, 10)
     chunk = Chunk(1, 1, 3, 3, (), 3, draft_token_ids=(11, 12))
     assert prepared(slots, chunk).tensors.token_ids.tolist() == [10, 11, 12]
@@ -86,11 +86,11 @@ def test_wrong_drafts_are_written_over_by_what_was_drawn() -> None:
 
 def test_what_was_discarded_writes_to_the_padding_block_until_it_is_taken_anew() -> None:
     slots = made()
-    prepared(slots, Chunk(1, 1, 0, 20, (4, 5), True), new=(new_row(1, list(range(20))),))
+    prepared(slots, Chunk(1, 1, 0, 20, (4, 5), True), new=(new_request(1, list(range(20))),))
     slots.discard([1])
     found = prepared(slots, Chunk(1, 1, 20, 20, (6,), True)).tensors  # of a step that was planned before
     assert found.token_ids.tolist() == [0] * 20 and (found.block_tables[:, 1] == PADDING).all()
-    found = prepared(slots, Chunk(2, 1, 0, 2, (7,), True), new=(new_row(1, [8, 9]),)).tensors
+    found = prepared(slots, Chunk(2, 1, 0, 2, (7,), True), new=(new_request(1, [8, 9]),)).tensors
     assert found.token_ids.tolist() == [8, 9] and found.block_tables[0, 1, 0] == 7
 
 
@@ -106,7 +106,7 @@ def test_padding_goes_to_its_block() -> None:
 def test_each_group_of_layers_has_a_table() -> None:
     slots = made(TWO_GROUPS)
     chunk = Chunk(1, 3, 0, 40, (5, 3, 1), True, window_blocks=((9, 8, 7),))
-    found = prepared(slots, chunk, new=(new_row(3, list(range(40))),)).tensors
+    found = prepared(slots, chunk, new=(new_request(3, list(range(40))),)).tensors
     assert found.block_tables[:, 3, :3].tolist() == [[5, 3, 1], [9, 8, 7]]
 
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused_before_the_device_is_asked(chunk: Chunk, mess
     slots = made()
     before = slots.tokens.clone(), slots.block_tables.clone()
     with pytest.raises(ValueError, match=message):
-        slots.prepare([chunk], 65, [new_row(0, list(range(17)))], ())
+        slots.prepare([chunk], 65, [new_request(0, list(range(17)))], ())
     assert torch.equal(before[0], slots.tokens) and torch.equal(before[1], slots.block_tables)
 
 
@@ -137,9 +137,9 @@ def test_more_tokens_than_whole_numbers_count_are_refused() -> None:
 def test_settings_of_the_rows_that_draw_in_their_order() -> None:
     slots, host = made(), RequestSlots(CAPACITY, PADDING)
     new = (
-        new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}),
-        new_row(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=3, allowed_token_ids=(1, 40)),
-        new_row(1, [4], temperature=0.0, min_tokens=3, banned=(9, 11)),
+        new_request(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}),
+        new_request(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=3, allowed_token_ids=(1, 40)),
+        new_request(1, [4], temperature=0.0, min_tokens=3, banned=(9, 11)),
     )
     prepared(slots, new=new)
     for one in new:
@@ -172,7 +172,9 @@ def test_settings_of_the_rows_that_draw_in_their_order() -> None:
 
 def test_what_no_draw_needs_is_left_out() -> None:
     slots = made()
-    prepared(slots, new=(new_row(0, [1, 2], temperature=0.0), new_row(1, [1], temperature=0.9, top_k=3, logprobs=2)))
+    prepared(
+        slots, new=(new_request(0, [1, 2], temperature=0.0), new_request(1, [1], temperature=0.9, top_k=3, logprobs=2))
+    )
     plain = slots.draws(array(0), array(1))
     assert plain.greedy and not (plain.filters or plain.needs_history or plain.want_logprobs)
     assert plain.bias is plain.bad is plain.allowed is None
@@ -181,8 +183,8 @@ def test_what_no_draw_needs_is_left_out() -> None:
 
 def test_bad_sequences_come_with_those_that_may_have_begun() -> None:
     slots = made()
-    new = NewRow(0, (1, 2), 2, SamplingParams(), 0, 0, bad_token_ids=((5,), (6, 7), (6, 8, 9)))
-    prepared(slots, new=(new_row(1, [3]), new))
+    new = NewRequest(0, (1, 2), 2, SamplingParams(), 0, 0, bad_token_ids=((5,), (6, 7), (6, 8, 9)))
+    prepared(slots, new=(new_request(1, [3]), new))
     assert slots.draws(array(0), array(1)).bad is None  # nothing has been said
     one = slots.draws(array(1, 0), array(0, 2)).bad
     assert one is not None and one.start.tolist() == [0, 0, 1] and one.token_ids.tolist() == [6, 7]
@@ -193,7 +195,7 @@ def test_bad_sequences_come_with_those_that_may_have_begun() -> None:
 
 def test_forced_tokens_are_all_that_is_allowed_by_count() -> None:
     slots = made()
-    new = NewRow(0, (1, 2), 2, SamplingParams(logit_bias={3: 1.0}), 0, 0, forced_token_ids=(33, 34))
+    new = NewRequest(0, (1, 2), 2, SamplingParams(logit_bias={3: 1.0}), 0, 0, forced_token_ids=(33, 34))
     prepared(slots, new=(new,))
     for count, token in enumerate((33, 34)):
         draws = slots.draws(array(0), array(1 + count))
@@ -205,14 +207,14 @@ def test_forced_tokens_are_all_that_is_allowed_by_count() -> None:
 
 def test_the_token_that_is_scored_is_the_one_that_follows() -> None:
     slots = made()
-    prepared(slots, new=(new_row(0, [1, 2, 3, 4]), new_row(3, [11, 12, 13, 14, 15])))
+    prepared(slots, new=(new_request(0, [1, 2, 3, 4]), new_request(3, [11, 12, 13, 14, 15])))
     assert slots.following(array(3, 3, 0), array(1, 3, 2)).tolist() == [13, 15, 4]
 
 
 @pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
 def test_every_seed_that_is_allowed_keeps_its_bits(seed: int) -> None:
     slots = made()
-    prepared(slots, new=(NewRow(2, (1,), 1, SamplingParams(), seed, 1023),))
+    prepared(slots, new=(NewRequest(2, (1,), 1, SamplingParams(), seed, 1023),))
     settings = slots.draws(array(2), array(0)).settings
     assert (int(settings.seed[2]) % 2**64, int(settings.sample_index[2])) == (seed % 2**64, 1023)
 
@@ -226,7 +228,7 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
         for row in range(CAPACITY.max_rows):
             if row not in known or known[row][0] > 90 or chance.random() < 0.05:
                 tokens = [chance.randrange(50) for _ in range(chance.randrange(1, 60))]
-                new.append(new_row(row, tokens))
+                new.append(new_request(row, tokens))
                 host.start(new[-1])
                 known[row] = (len(tokens), 0, 0)
         chunks, sampled = [], []
@@ -251,7 +253,7 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
 
 def test_blocks_may_be_told_before_the_pass() -> None:
     slots = made(TWO_GROUPS)
-    start = prepared(slots, Chunk(1, 2, 0, 16, (5,), 1, window_blocks=((9,),)), new=(new_row(2, list(range(16))),))
+    start = prepared(slots, Chunk(1, 2, 0, 16, (5,), 1, window_blocks=((9,),)), new=(new_request(2, list(range(16))),))
     assert len(start.appended) == 2
     longer = Chunk(1, 2, 16, 2, (7,), 1, window_blocks=((8,),))
     slots.append_blocks([longer], PADDING)

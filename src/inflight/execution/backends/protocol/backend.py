@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol.adapters import Delta
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass
@@ -96,7 +96,7 @@ class Device(Protocol):
         slots: RequestSlots,
         kv_cache: KVCache,
         chunks: Sequence[Chunk],
-        new: Sequence[NewRow] = (),
+        new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> Pass:
         """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken, and those that begin
@@ -199,7 +199,7 @@ class Backend(Device, WeightPacking, Protocol):
         slots: RequestSlots,
         kv_cache: KVCache,
         chunks: Sequence[Chunk],
-        new: Sequence[NewRow] = (),
+        new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> ForwardPass:
         """As of a device, with the operations of a decoder's layers."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, in_order
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import (
@@ -265,7 +265,7 @@ class TorchBackend:
         slots: DeviceSlots,
         kv_cache: KVCache,
         chunks: Sequence[Chunk],
-        new: Sequence[NewRow] = (),
+        new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> Any:
         """A `TorchPass`; Any, since that takes activations of this backend, where the protocol says that anybody's may

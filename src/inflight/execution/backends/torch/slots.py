@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.execution.backends.pass_layout import PassLayout, StatePositions, laid_out
 from inflight.execution.backends.protocol import Array, StateMetadata
 from inflight.execution.backends.row_settings import RowSettings
@@ -101,7 +101,7 @@ class DeviceSlots:
         self.tokens[list(rows)] = 0
 
     def prepare(
-        self, chunks: Sequence[Chunk], num_blocks: int, new: Sequence[NewRow], freed: Sequence[int]
+        self, chunks: Sequence[Chunk], num_blocks: int, new: Sequence[NewRequest], freed: Sequence[int]
     ) -> PassStart:
         """Slots are given up, then taken; then the pass's place in all of them. num_blocks: of the device. Raises
         ValueError for positions or blocks that cannot be; then nothing has been written on the device."""
@@ -128,7 +128,7 @@ class DeviceSlots:
             group, row, place, block = self._upload.send([np.ascontiguousarray(one) for one in appended.T])
             self.block_tables[group.long(), row.long(), place.long()] = block
 
-    def _start(self, new: NewRow) -> None:
+    def _start(self, new: NewRequest) -> None:
         if len(new.token_ids) > self._capacity.max_model_len:
             raise ValueError(
                 f"row {new.row} begins with {len(new.token_ids):,} tokens, but a sequence has "
@@ -177,7 +177,7 @@ class DeviceSlots:
                     f"has {self._num_blocks[:, row].min()}"
                 )
 
-    def _token_writes(self, chunks: Sequence[Chunk], new: Sequence[NewRow]) -> tuple[Array, Array]:
+    def _token_writes(self, chunks: Sequence[Chunk], new: Sequence[NewRequest]) -> tuple[Array, Array]:
         """Where in all tokens, as one line, tokens are put, and which: of new rows, and drafts, which stand at the end
         of their chunks."""
         width, places, tokens = self.tokens.shape[1], [], []
@@ -198,7 +198,7 @@ class DeviceSlots:
         moves: StateMetadata | None,
         appended: Array,
         writes: tuple[Array, Array],
-        new: Sequence[NewRow],
+        new: Sequence[NewRequest],
         bucket: Bucket | None,
     ) -> PassStart:
         """In one copy. What passes of one bucket are told of tokens, chunks and states lies at the same addresses, and

@@ -75,7 +75,7 @@ class HeadDrafter:
             self._catch_up([(row, self._certain[row]) for row in plan.freed_rows], slots)
         for row in plan.freed_rows:
             self._certain[row] = 0
-        new = {one.row for one in plan.new_rows}
+        new = {one.row for one in plan.new_requests}
         for chunk in plan.chunks:
             if chunk.row in new:
                 self._first[chunk.row] = self._read[chunk.row] = self._certain[chunk.row] = chunk.start
