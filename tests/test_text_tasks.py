@@ -109,7 +109,7 @@ def test_classes(classifier: Path) -> None:
 
 def test_what_a_model_does_not_do_is_refused(embedder: Path, reranker: Path, classifier: Path, tiny: Path) -> None:
     with opened(embedder) as llm:
-        with pytest.raises(RequestRefused, match="continues no text"):
+        with pytest.raises(RequestRefused, match="generates no text"):
             llm.generate("hello", SamplingParams(max_tokens=3))
         with pytest.raises(TextTaskError, match="0 labels"):
             llm.classify("hello")
@@ -131,7 +131,7 @@ def test_a_model_that_continues_texts_may_tell_vectors_too(tiny: Path) -> None:
         assert len(llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
     with opened(tiny, pooling="mean", max_num_batched_tokens=8, max_num_seqs=4) as llm:
         assert llm.capacity.encoder_only and vectors(llm, ["a text of more than eight tokens " * 3]).shape == (1, 64)
-        with pytest.raises(RequestRefused, match="continues no text"):
+        with pytest.raises(RequestRefused, match="generates no text"):
             llm.generate("hello", SamplingParams(max_tokens=3))
 
 
@@ -225,7 +225,7 @@ def test_a_score_is_what_the_next_token_is_more_likely_to_be(head: str, pair_tem
     with LLM(model, dtype="float32", score_tokens=answers, score_template=pair_template) as llm:
         assert not llm.capacity.generates and llm.settings["score_tokens"].value == "a b"
         found = llm.score("Who waits?", documents)
-        with pytest.raises(RequestRefused, match="continues no text"):
+        with pytest.raises(RequestRefused, match="generates no text"):
             llm.generate("Who waits?")
     tokenizer = Tokenizer.load(tmp_path)
     with LLM(model, dtype="float32") as llm:

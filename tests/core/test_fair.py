@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from inflight.core.policies.fair import MOST_GONE, OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
+from inflight.core.policies.fair import MAX_IDLE_TENANTS, OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
@@ -277,9 +277,9 @@ def test_tenants_that_are_gone_are_forgotten_but_for_those_far_ahead() -> None:
     waiting = sequence(tenant="waiting")
     policy.arrived(SequenceView(waiting))
     visit(policy, "greedy", 10_000)
-    for number in range(3 * MOST_GONE):
+    for number in range(3 * MAX_IDLE_TENANTS):
         visit(policy, f"{number}", 1 + number % 50)
-    assert len(policy._counters) <= MOST_GONE + 2
+    assert len(policy._counters) <= MAX_IDLE_TENANTS + 2
     for tenant in ("greedy", "0"):
         policy.arrived(SequenceView(sequence(tenant=tenant)))
     assert policy.group_rank("greedy", 0.0)[0] == 10_000, "what it had before still counts"
@@ -290,8 +290,8 @@ def test_tenants_that_are_gone_are_forgotten_but_for_those_far_ahead() -> None:
 
 def test_what_a_newcomer_is_lifted_to_is_never_forgotten() -> None:
     policy = Fair()
-    for number in range(2 * MOST_GONE):
-        visit(policy, f"{number}", 2 * MOST_GONE if number < MOST_GONE else 1)
+    for number in range(2 * MAX_IDLE_TENANTS):
+        visit(policy, f"{number}", 2 * MAX_IDLE_TENANTS if number < MAX_IDLE_TENANTS else 1)
         last = policy._counters[f"{number}"]
     policy.arrived(SequenceView(sequence(tenant="new")))
     assert policy.group_rank("new", 0.0)[0] == last > 0
@@ -344,10 +344,10 @@ def test_who_asks_for_little_elsewhere_banks_nothing_here() -> None:
 
 def test_names_that_are_served_elsewhere_are_forgotten() -> None:
     policy = Fair()
-    for number in range(2 * MOST_GONE):
+    for number in range(2 * MAX_IDLE_TENANTS):
         policy.served_elsewhere({f"t{number}": float(number)})
-    assert len(policy._counters) <= MOST_GONE + 1
-    assert f"t{2 * MOST_GONE - 1}" in policy._counters
+    assert len(policy._counters) <= MAX_IDLE_TENANTS + 1
+    assert f"t{2 * MAX_IDLE_TENANTS - 1}" in policy._counters
 
 
 def test_nothing_is_kept_to_tell_before_somebody_asks() -> None:

@@ -11,13 +11,10 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.plugin import guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
-from inflight.core.policies.prefix import AGEING as PREFIX_AGEING
-from inflight.core.policies.prefix import Prefix
-from inflight.core.policies.priority import AGEING as SECONDS_PER_LEVEL
-from inflight.core.policies.priority import Priority
-from inflight.core.policies.sjf import AGEING as WORK_PER_SECOND
+from inflight.core.policies.prefix import TOKENS_PER_SECOND, Prefix
+from inflight.core.policies.priority import SECONDS_PER_LEVEL, Priority
 from inflight.core.policies.sjf import OUTPUT_WEIGHT as OUTPUT_WORK
-from inflight.core.policies.sjf import Sjf
+from inflight.core.policies.sjf import WORK_PER_SECOND, Sjf
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
@@ -143,7 +140,7 @@ def test_slack_counts_what_the_prompt_takes() -> None:
 def test_the_longest_cached_prefix_first_and_cold_ones_are_not_starved() -> None:
     cold = view(0)
     assert order(Prefix(), cold, view(1, cached=64), view(2, cached=32)) == [1, 2, 0]
-    seconds = 64 / PREFIX_AGEING
+    seconds = 64 / TOKENS_PER_SECOND
     assert order(Prefix(), cold, view(1, cached=64, arrival=seconds * 1.1)) == [0, 1]
 
 

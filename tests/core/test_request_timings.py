@@ -44,7 +44,7 @@ def test_a_life_without_trouble() -> None:
 def test_what_a_grammar_took_is_of_the_time_before_the_queue() -> None:
     clock, timings = QueueWaitMeter(), RequestTimings()
     timings.arrive(0.0, 4.0, clock)
-    timings.compiled(3.0, "batch")
+    timings.add_compile_time(3.0, "batch")
     timings.start(4.0, clock)
     timings.token(6.0)
     timings.end(6.0, clock)

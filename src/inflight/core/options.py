@@ -1,7 +1,7 @@
-"""Options: what a strategy lets its users set, declared where it is defined.
+"""Options of strategies and routers, declared where these are defined.
 
-Knows names, kinds, limits and words of help. The command line, configuration files, `LLM(...)` and records know them
-from these declarations, so that a new strategy with options is its file and a line in the registry.
+The command line, configuration files, `LLM(...)` and records read these declarations, so that a new strategy with
+options is its file and a line in the registry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAY = 86_400.0  # seconds
 
 
 class BadOption(ValueError):
-    """A value that an option cannot have. name: the option's. why: a sentence that goes on behind its name."""
+    """An option's value is wrong. name: the option's. why: a sentence that continues after its name."""
 
     def __init__(self, name: str, why: str):
         super().__init__(f"{name} {why}")
@@ -29,9 +29,16 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Option(Generic[T]):
-    """name: as in Python; `--its-name` on the command line. kind: of the values that users write. default: None where
-    it follows from something else, which the help says. read: from what was written to what is meant; raises ValueError
-    with a sentence that goes on behind the option's name. unset: what is in force, and why, where nothing is set."""
+    """Declaration of an option.
+
+    Attributes:
+        name: As in Python; `--its-name` on the command line.
+        kind: Of the values that users write.
+        help: A sentence.
+        default: None if it follows from something else, which the help says.
+        read: Converts what was written; raises ValueError with a sentence that continues after the option's name.
+        unset: Value and reason that are reported if nothing is set.
+    """
 
     name: str
     kind: type[int] | type[float] | type[str]
@@ -43,12 +50,16 @@ class Option(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OptionValues:
-    """What was set, by name; a value is looked up by its option."""
+    """Options that were set, by name; a value is looked up by its option."""
 
     given: Mapping[str, Value] = field(default_factory=dict)
 
     def __getitem__(self, option: Option[T]) -> T:
-        """Raises BadOption."""
+        """Return the value of an option, or its default.
+
+        Raises:
+            BadOption: The value is wrong.
+        """
         value = self.given.get(option.name)
         if value is None:
             return option.default
@@ -59,25 +70,25 @@ class OptionValues:
             raise BadOption(option.name, str(error)) from None
 
 
-def above_zero(value: Value, most: float) -> Value:
-    """Raises ValueError."""
-    if not 0 < value <= most:  # type: ignore[operator]  # of its kind, and so a number
-        raise ValueError(f"is {value}; give a number above 0, at most {most:,.0f}.")
+def above_zero(value: Value, maximum: float) -> Value:
+    """Return the value; raise ValueError unless it is above 0 and within the maximum."""
+    if not 0 < value <= maximum:  # type: ignore[operator]  # of its kind, and so a number
+        raise ValueError(f"is {value}; give a number above 0, at most {maximum:,.0f}.")
     return value
 
 
 def count(name: str, help: str) -> Option[int | None]:
-    """A whole number above 0."""
+    """Declare an option that is a whole number above 0."""
     return Option(name=name, kind=int, help=help, default=None, read=lambda value: int(above_zero(value, UNBOUNDED)))
 
 
 def seconds(name: str, help: str, default: float) -> Option[float]:
-    """Above 0, at most a day."""
+    """Declare an option that is a time above 0, at most a day."""
     return Option(name=name, kind=float, help=help, default=default, read=lambda value: float(above_zero(value, DAY)))
 
 
 def check_kind(value: object, kind: type) -> None:
-    """kind: int, float, str or Mapping. Raises ValueError with a sentence that goes on behind a name."""
+    """Raise ValueError, whose text continues after a name, unless a value is an int, float, str or Mapping."""
     types, words = _KINDS[kind]
     if not isinstance(value, types) or isinstance(value, bool):
         raise ValueError(f"is {value!r}; give {words}.")

@@ -1,9 +1,8 @@
-"""Request timings: for each sequence, where its time went, so that the parts sum to the whole.
+"""Request timings: where each sequence's time went, so that the parts sum to the whole.
 
-A sequence is always in one account. Waiting is charged through `QueueWaitMeter`, which runs once for the whole queue of
-a lane: a sequence notes its reading when it joins and when it leaves, so that ten thousand waiting cost nothing per
-step. Every second of waiting is charged twice: to what was lacking, and to the lane that had most of it.
-Knows nothing of why a sequence moves; the scheduler says that it does.
+A sequence is always in one account. Waiting is charged through `QueueWaitMeter`, one for the queue of each lane: a
+sequence notes its reading when it joins and when it leaves, so that ten thousand waiting ones cost nothing per step.
+Every second of waiting is charged twice: to the resource that blocked the queue, and to the lane that had most of it.
 """
 
 from __future__ import annotations
@@ -13,53 +12,52 @@ from typing import NamedTuple
 
 from inflight.records.timings import GRAMMAR, QUEUE_REASONS, Timings
 
-OTHER = "other"  # waiting for the step that was under way when the request came
+OTHER = "other"  # waiting for the step that was running when the request came
 
 
-class Hands(NamedTuple):
-    """Seconds that a queue has stood still: for each reason, and behind each lane (those with the reason OTHER behind
-    nobody)."""
+class QueueWaits(NamedTuple):
+    """Seconds that a queue was blocked, by reason and, except for the reason OTHER, by lane."""
 
     by_reason: dict[str, float]
-    behind: dict[str, float]
+    by_lane: dict[str, float]
 
-    def move(self, seconds: float, reason: str, behind: str) -> None:
+    def add(self, seconds: float, reason: str, lane: str) -> None:
         self.by_reason[reason] += seconds
         if reason != OTHER:
-            self.behind[behind] = self.behind.get(behind, 0.0) + seconds
+            self.by_lane[lane] = self.by_lane.get(lane, 0.0) + seconds
 
 
 class QueueWaitMeter:
-    """How long the queue of one lane has stood still, for what and behind which lane."""
+    """Measures how long the queue of one lane is blocked, on what and behind which lane."""
 
     def __init__(self) -> None:
-        self._hands = Hands(dict.fromkeys((*QUEUE_REASONS, OTHER), 0.0), {})
-        self._holds = (OTHER, "")  # reason, lane
+        self._waits = QueueWaits(dict.fromkeys((*QUEUE_REASONS, OTHER), 0.0), {})
+        self._blocked_on = (OTHER, "")  # reason, lane
         self._since: float | None = None
 
     @property
     def reason(self) -> str:
-        """What the queue stands still for now."""
-        return self._holds[0]
+        """What blocks the queue now."""
+        return self._blocked_on[0]
 
     @property
     def behind(self) -> str:
         """The lane that has most of it."""
-        return self._holds[1]
+        return self._blocked_on[1]
 
     def charge(self, now: float, reason: str, behind: str) -> None:
-        """Charge the time since the last call to what held then; from now on this reason holds, and this lane has most
-        of what lacks."""
+        """Charge the time since the last call to what blocked the queue then, and set what blocks it from now on."""
         if self._since is not None:
-            self._hands.move(now - self._since, *self._holds)
+            self._waits.add(now - self._since, *self._blocked_on)
         self._since = now
-        self._holds = (reason, behind)
+        self._blocked_on = (reason, behind)
 
-    def read(self, now: float) -> Hands:
-        hands = Hands(dict(self._hands.by_reason), dict(self._hands.behind))
+    def read(self, now: float) -> QueueWaits:
+        """Return the waits up to now."""
+        waits = QueueWaits(dict(self._waits.by_reason), dict(self._waits.by_lane))
         if self._since is not None:
-            hands.move(now - self._since, *self._holds)
-        return hands
+            waits.add(now - self._since, *self._blocked_on)
+        return waits
 
 
 class RequestTimings:
@@ -67,8 +65,8 @@ class RequestTimings:
 
     __slots__ = (
         "_entered",
-        "_hands",
         "_state",
+        "_waits",
         "cached_tokens",
         "ended",
         "first_token",
@@ -83,82 +81,83 @@ class RequestTimings:
     def __init__(self) -> None:
         self._state: str | None = None
         self._entered = 0.0
-        self._hands = Hands({}, {})
+        self._waits = QueueWaits({}, {})  # of the meter when it joined the queue
         self.seconds = dict.fromkeys(("queue", "prefill", "decode", "preempted", OTHER), 0.0)
         self.queued_by = dict.fromkeys(QUEUE_REASONS, 0.0)
         self.queued_behind: dict[str, float] = {}
         self.started: float | None = None
         self.first_token: float | None = None
         self.ended: float | None = None
-        self.cached_tokens = 0
-        self.recomputed_tokens = 0
-        self.swapped_blocks = 0
+        self.cached_tokens = self.recomputed_tokens = self.swapped_blocks = 0
 
     def arrive(self, arrival: float, now: float, clock: QueueWaitMeter) -> None:
-        """`arrival` may lie before `now`: the engine was busy, or the client's bridge was."""
+        """Join the queue. `arrival` may lie before `now`: the engine was busy, or the client's bridge was."""
         self.seconds[OTHER] += max(0.0, now - arrival)
-        self._hands = clock.read(now)
+        self._waits = clock.read(now)
         self._enter("queue", now)
 
-    def compiled(self, seconds: float, lane: str) -> None:
-        """So long of what lay before it joined the queue, its grammar was being compiled. lane: its own."""
+    def add_compile_time(self, seconds: float, lane: str) -> None:
+        """Charge so much of the time before it joined the queue to compiling its grammar. lane: its own."""
         seconds = min(seconds, self.seconds[OTHER])
         if seconds > 0:
             self.seconds[OTHER] -= seconds
-            self.seconds["queue"] += seconds
-            self.queued_by[GRAMMAR] += seconds
-            self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + seconds
+            self._add_wait(seconds, GRAMMAR, lane)
 
-    def stand_apart(self, now: float, clock: QueueWaitMeter) -> None:
-        """From now on its queue goes on without it."""
+    def block(self, now: float, clock: QueueWaitMeter) -> None:
+        """Leave the queue, which continues without it."""
         if self._state == "queue":
             self._leave_queue(now, clock)
             self._enter("queue", now)
 
-    def awaited(self, reason: str, now: float, clock: QueueWaitMeter, lane: str) -> None:
-        """All the time that it stood apart from its queue, it was this that lacked. lane: its own."""
+    def unblock(self, reason: str, now: float, clock: QueueWaitMeter, lane: str) -> None:
+        """Charge the time since `block` to what it was blocked on. lane: its own."""
         if self._state != "queue":
             return  # preempted, which it is until its next token
-        waited = now - self._entered
-        if waited > 0:
-            self.seconds["queue"] += waited
-            self.queued_by[reason] += waited
-            self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + waited
-        self._hands = clock.read(now)
+        if now > self._entered:
+            self._add_wait(now - self._entered, reason, lane)
+        self._waits = clock.read(now)
         self._entered = now
 
     def start(self, now: float, clock: QueueWaitMeter) -> None:
-        """Its first chunk is planned. After a preemption the account stays `preempted` until the next token."""
+        """Begin prefill with its first chunk. After a preemption it stays `preempted` until the next token."""
         if self._state == "queue":
             self._leave_queue(now, clock)
             self._enter("prefill", now)
             self.started = now
 
     def token(self, now: float) -> None:
+        """Note a new token."""
         if self.first_token is None:
             self.first_token = now
         if self._state != "decode":
             self._enter("decode", now)
 
     def preempt(self, now: float) -> None:
+        """Note a preemption."""
         self._enter("preempted", now)
 
     def end(self, now: float, clock: QueueWaitMeter) -> None:
+        """Close the accounts."""
         if self._state == "queue":
             self._leave_queue(now, clock)
         self._enter(None, now)
         self.ended = now
 
+    def _add_wait(self, seconds: float, reason: str, lane: str) -> None:
+        self.seconds["queue"] += seconds
+        self.queued_by[reason] += seconds
+        self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + seconds
+
     def _leave_queue(self, now: float, clock: QueueWaitMeter) -> None:
-        """Split the stay by what the queue stood still for, and behind whom; what no reason claims is `other`."""
-        hands = clock.read(now)
+        """Split the wait by what blocked the queue, and behind which lane; without a reason it is `other`."""
+        waits = clock.read(now)
         waited = 0.0
         for reason in QUEUE_REASONS:
-            spent = hands.by_reason[reason] - self._hands.by_reason[reason]
+            spent = waits.by_reason[reason] - self._waits.by_reason[reason]
             self.queued_by[reason] += spent
             waited += spent
-        for lane, seconds in hands.behind.items():
-            spent = seconds - self._hands.behind.get(lane, 0.0)
+        for lane, seconds in waits.by_lane.items():
+            spent = seconds - self._waits.by_lane.get(lane, 0.0)
             if spent > 0:
                 self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + spent
         self.seconds["queue"] += waited
@@ -170,25 +169,32 @@ class RequestTimings:
         self._state = state
         self._entered = now
 
-    def so_far(self, now: float, clock: QueueWaitMeter, lacked: str | None, lane: str) -> RequestTimings:
-        """The account as it were if the sequence ended now, unless it has. lacked: for what it stands apart from its
-        queue, if it does. lane: its own."""
+    def so_far(self, now: float, clock: QueueWaitMeter, blocked_on: str | None, lane: str) -> RequestTimings:
+        """Return the accounts as if the sequence ended now, unless it has.
+
+        Args:
+            now: Seconds on the engine's clock.
+            clock: The meter of its queue.
+            blocked_on: Reason for which it has left its queue, if it has.
+            lane: Its own.
+        """
         other = copy(self)
         other.seconds, other.queued_by = dict(self.seconds), dict(self.queued_by)
         other.queued_behind = dict(self.queued_behind)
         if other.ended is None:
-            if lacked is not None:
-                other.awaited(lacked, now, clock, lane)
+            if blocked_on is not None:
+                other.unblock(blocked_on, now, clock, lane)
             other.end(now, clock)
         return other
 
     def summary(self, arrival: float, prompt_tokens: int, output_tokens: int, lane: str) -> Timings:
-        """The account, once the sequence has ended."""
+        """Return the accounts of a sequence that has ended, as they are reported."""
         ms = {name: max(0.0, value * 1e3) for name, value in self.seconds.items()}
-        decode_ms = ms["decode"]
+        prefill_ms, decode_ms = ms["prefill"], ms["decode"]
+        computed = prompt_tokens - self.cached_tokens
         return Timings(
             queue_ms=ms["queue"],
-            prefill_ms=ms["prefill"],
+            prefill_ms=prefill_ms,
             decode_ms=decode_ms,
             preempted_ms=ms["preempted"],
             other_ms=ms[OTHER],
@@ -197,11 +203,7 @@ class RequestTimings:
             cached_tokens=self.cached_tokens,
             recomputed_tokens=self.recomputed_tokens,
             swapped_blocks=self.swapped_blocks,
-            prompt_tokens_per_s=(
-                (prompt_tokens - self.cached_tokens) / ms["prefill"] * 1e3
-                if ms["prefill"] and self.first_token is not None
-                else None
-            ),
+            prompt_tokens_per_s=computed / prefill_ms * 1e3 if prefill_ms and self.first_token is not None else None,
             output_tokens_per_s=(output_tokens - 1) / decode_ms * 1e3 if decode_ms and output_tokens > 1 else None,
             lane=lane,
             queued_by={reason: value * 1e3 for reason, value in self.queued_by.items()},

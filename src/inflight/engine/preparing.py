@@ -108,7 +108,7 @@ def _aborted(request: Request, since: float, now: float) -> FinishedEvent:
     """The end of a request that the engine never heard of."""
     timings, clock = RequestTimings(), QueueWaitMeter()
     timings.arrive(request.arrival, now, clock)
-    timings.compiled(now - since, request.lane)
+    timings.add_compile_time(now - since, request.lane)
     timings.end(now, clock)
     account = timings.summary(request.arrival, len(request.prompt_token_ids), 0, request.lane)
     return FinishedEvent(request.request_id, (Finish("abort"),) * request.params.n, account)

@@ -79,7 +79,7 @@ class PredictorEntry(Struct, frozen=True, kw_only=True):
 
 
 QUANTILES = PredictorEntry(name="quantiles", reason="of the output lengths seen so far", make=Quantiles)
-ORACLE = PredictorEntry(name="oracle", reason="the forced lengths, which nobody knows in life", make=Oracle)
+ORACLE = PredictorEntry(name="oracle", reason="the forced lengths, which no client knows in production", make=Oracle)
 PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE)}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from inflight.core.policies import Ordered, PolicyEntry, Rank
+from inflight.core.policies import Policy, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
 
-class Fcfs(Ordered):
+class Fcfs(Policy):
     name = "fcfs"
     steady = True
 

@@ -1,24 +1,24 @@
-"""Priority levels, the lower number first (as vLLM's), with ageing; clearly higher ones push running ones out.
+"""Priority levels, the lower number first (as vLLM's), with ageing; higher levels preempt running lower ones.
 
-Strict levels starve the lower ones; here `AGEING` seconds of waiting are worth one level (as the upward moves of a
-multi-level feedback queue, FastServe, arXiv 2305.05920). Preemption compares the levels as given: ageing brings a
-request forward, but never at the cost of work that runs.
+Strict levels starve the lower ones; here `SECONDS_PER_LEVEL` seconds of waiting are worth one level (as the upward
+moves of a multi-level feedback queue, FastServe, arXiv 2305.05920). Preemption compares the levels as given: ageing
+moves a request forward, but never preempts for it.
 """
 
 from __future__ import annotations
 
-from inflight.core.policies import Ordered, PolicyEntry, Rank
+from inflight.core.policies import Policy, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
-AGEING = 10.0  # seconds of waiting that are worth one level
+SECONDS_PER_LEVEL = 10.0  # seconds of waiting that are worth one level
 
 
-class Priority(Ordered):
+class Priority(Policy):
     name = "priority"
     reads_priority = True
 
     def rank(self, view: SequenceView, now: float) -> Rank:
-        return (view.priority + view.arrival / AGEING, view.arrival)
+        return (view.priority + view.arrival / SECONDS_PER_LEVEL, view.arrival)
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
         return waiting.priority < running.priority

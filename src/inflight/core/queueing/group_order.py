@@ -1,9 +1,9 @@
-"""The order of the groups in a queue, for policies whose group ranks only rise.
+"""Order of the groups in a queue, for policies whose group ranks only rise.
 
-Knows keys of groups; no sequences. A heap keeps for each group the key that it had when it was last looked at. Since
-keys rise, that is a lower bound, and only the keys at the top of the heap are asked anew: a choice takes a time that
-grows with the groups that were served since the last one, and not with those that wait. A key may fall when a sequence
-of the group comes, leaves or ends: then `changed` is called.
+A heap has for each group its key when it was last read. Since keys rise, that is a lower bound, and only the keys at
+the top of the heap are read again: a choice takes a time that grows with the groups that were served since the last
+one, and not with those that wait. A key may fall when a sequence of the group comes, leaves or ends: then `changed` is
+called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Validation: what makes a request impossible, and what it may at most become. Before it nothing is promised.
-
-Knows the engine's limits and the lanes' queues; a refusal is a sentence with the number that refused.
-"""
+"""Refuse requests that can never be served, or whose lane is full, with the number that refused them."""
 
 from __future__ import annotations
 
@@ -26,8 +23,15 @@ class RequestValidator:
         seconds_until_served: Callable[[Request], float],
         shortage: Callable[[int], str | None],
     ):
-        """seconds_until_served: how long what waits before such a request will take. shortage: says why a sequence of
-        so many tokens does not fit into all blocks; None: it does."""
+        """Create a validator.
+
+        Args:
+            capacity: Limits of the engine.
+            lanes: Their queues have limits of their own.
+            end_token_ids: The model's.
+            seconds_until_served: Returns the expected wait behind the work before a request.
+            shortage: Returns why a sequence of so many tokens does not fit into all blocks; None if it does.
+        """
         self._capacity = capacity
         self._lanes = lanes
         self._end_token_ids = end_token_ids
@@ -35,7 +39,7 @@ class RequestValidator:
         self._shortage = shortage
 
     def check(self, request: Request) -> None:
-        """Raises RequestRefused for what can never be served, and for a full lane."""
+        """Raise RequestRefused for a request that can never be served, and for a full lane."""
         self._check_lane(request)
         self._check_lengths(request)
         self._check_pooling(request)
@@ -61,12 +65,12 @@ class RequestValidator:
             )
 
     def max_output_tokens(self, request: Request) -> int:
-        """Most output tokens of one sample, from max_tokens and the model's length; 0 when none are wanted."""
+        """Return the limit of output tokens of one sample; 0 if none are wanted."""
         room = self._capacity.max_model_len - len(request.prompt_token_ids)
         return max_output_tokens(room, request.params.max_tokens)
 
     def banned(self, request: Request) -> tuple[int, ...]:
-        """Token ids that may not be drawn before min_tokens are there."""
+        """Return the token ids that may not be drawn before min_tokens exist."""
         params = request.params
         if not params.min_tokens:
             return ()
@@ -113,27 +117,27 @@ class RequestValidator:
             )
 
     def _check_pooling(self, request: Request) -> None:
-        """A pooled request samples nothing, and says nothing of sampling."""
-        most = self._capacity.embedding_size
+        """Check that a pooled request has no sampling settings, and others are for a model that generates."""
+        size = self._capacity.embedding_size
         if request.pooling is None:
             if not self._capacity.generates:
                 raise RequestRefused(
-                    f"This model continues no text: of each it tells {counted(most, 'number')}; ask for an embedding, "
-                    "a score or a class.",
+                    f"This model generates no text: it returns {counted(size, 'number')} for each; ask for an "
+                    "embedding, a score or a class.",
                     code="unsupported_task",
                 )
             return
         wanted = request.pooling.dimensions
-        if not most:
+        if not size:
             raise RequestRefused(
-                "This model's vectors have 0 numbers: it continues texts, and tells nothing of them; ask for text, or "
-                "set --pooling where it was trained for vectors.",
+                "This model has no pooling head: its vectors have 0 numbers; ask for text, or set --pooling if it was "
+                "trained for embeddings.",
                 field="pooling",
                 code="unsupported_task",
             )
-        if wanted is not None and wanted > most:
+        if wanted is not None and wanted > size:
             raise RequestRefused(
-                f"{counted(wanted, 'dimension')} are asked for, but this model's vectors have {most}; ask for fewer, "
+                f"{counted(wanted, 'dimension')} are asked for, but this model's vectors have {size}; ask for fewer, "
                 "or leave it out.",
                 field="dimensions",
             )
@@ -159,7 +163,7 @@ class RequestValidator:
             )
 
     def _check_grammar(self, request: Request) -> None:
-        """That it fits its request; what is wrong within it, whoever compiles it has said before."""
+        """Check that a grammar fits its request; errors within it were found as it was compiled."""
         grammar = request.grammar
         if grammar is None:
             return
@@ -200,21 +204,21 @@ class RequestValidator:
 
 
 def check_context(prompt_tokens: int, limit: int, max_tokens: int | None) -> None:
-    """limit: tokens of prompt and answer together. Raises RequestRefused where the prompt leaves no room."""
+    """Raise RequestRefused if a prompt leaves no room. limit: tokens of prompt and answer together."""
     if not prompt_tokens:
         raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
-    most = limit if max_tokens == 0 else limit - 1
-    if prompt_tokens > most:
-        # The first words are what clients know this mistake by.
-        answer = ", of which at least one is left for the answer" if most < limit else ""
+    max_prompt = limit if max_tokens == 0 else limit - 1
+    if prompt_tokens > max_prompt:
+        # Clients recognize this error by its first words.
+        answer = ", of which at least one is left for the answer" if max_prompt < limit else ""
         raise RequestRefused(
             f"This model's maximum context length is {limit} tokens{answer}, and the prompt is too long: it has "
-            f"{prompt_tokens} tokens; shorten it to {most}.",
+            f"{prompt_tokens} tokens; shorten it to {max_prompt}.",
             field="prompt",
             code="context_length_exceeded",
         )
 
 
 def max_output_tokens(room: int, max_tokens: int | None) -> int:
-    """room: tokens that the prompt leaves of the context."""
+    """Return the limit of output tokens. room: tokens that the prompt leaves of the context."""
     return room if max_tokens is None else min(room, max_tokens)

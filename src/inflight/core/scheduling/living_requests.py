@@ -73,7 +73,7 @@ class LivingRequests:
         """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
         lane = self._lanes.of(sequence)
         if (lacked := lane.queue.lacks(sequence)) is not None:
-            sequence.timings.awaited(lacked, now, lane.clock, lane.settings.name)
+            sequence.timings.unblock(lacked, now, lane.clock, lane.settings.name)
         sequence.timings.end(now, lane.clock)
         lane.queue.policy.left(SequenceView(sequence))
         # A request that samples nothing says nothing of how long answers are.

@@ -62,7 +62,7 @@ class LostSteps:
         waiting = [one for one in others if lane.queue.waits(one)]
         for one in waiting:
             if (lacked := lane.queue.lacks(one)) is not None:
-                one.timings.awaited(lacked, now, lane.clock, lane.settings.name)
+                one.timings.unblock(lacked, now, lane.clock, lane.settings.name)
         if waiting:
             lane.queue.defer_siblings(leader, waiting)
 

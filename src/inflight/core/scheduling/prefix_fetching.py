@@ -30,7 +30,7 @@ class PrefixFetching:
             for sequence in self._apart.pop(transfer_id, ()):
                 lane = self._lanes.of(sequence)
                 if lane.queue.lacks(sequence) == KV:
-                    sequence.timings.awaited(KV, now, lane.clock, lane.settings.name)
+                    sequence.timings.unblock(KV, now, lane.clock, lane.settings.name)
                     lane.queue.push(sequence, now)
 
     def begin(self, now: float) -> None:
@@ -49,7 +49,7 @@ class PrefixFetching:
             transfer_id = self._memory.start_load(sequence, self._running.spare_for(lane), now, is_due)
         if not transfer_id:
             return False
-        sequence.timings.stand_apart(now, lane.clock)
+        sequence.timings.block(now, lane.clock)
         lane.queue.defer(sequence, KV)
         self._apart.setdefault(transfer_id, []).append(sequence)
         return True

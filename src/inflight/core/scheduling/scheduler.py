@@ -171,7 +171,7 @@ class Scheduler:
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
-            sequence.timings.compiled(compiling, request.lane)
+            sequence.timings.add_compile_time(compiling, request.lane)
             lane.queue.policy.arrived(SequenceView(sequence))
         self._requests.begin(samples)
         if len(samples) > 1:
@@ -384,7 +384,7 @@ class Scheduler:
         for request_id in request_ids:
             first = self._requests.samples(request_id)[0]
             lane = self._lanes.of(first)
-            first.timings.awaited(ADAPTER, now, lane.clock, lane.settings.name)
+            first.timings.unblock(ADAPTER, now, lane.clock, lane.settings.name)
             lane.queue.push(first, now)
             self._step_builder.arrived(first)
 

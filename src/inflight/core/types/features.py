@@ -1,7 +1,4 @@
-"""What a plan costs is a function of the plan alone; these are the numbers it is a function of.
-
-Read by the adaptive strategy, admission, preemption by cost and the simulator; fitted by `calibrate`.
-"""
+"""Features of a plan: the numbers that its cost is a function of."""
 
 from __future__ import annotations
 
@@ -12,11 +9,17 @@ from inflight.core.types.plan import HOST, BatchPlan
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: positions whose logits are
-    computed (the output projection), to draw the next token or to score the one that follows. decode_context: Σ of
-    positions read by decodes, whatever drafts they have. prefill_context: Σ length · (start + length / 2) over longer
-    chunks, the query-key pairs of their attention, and such pairs of drafts. moved_blocks: copied between the device
-    and its host; what goes to other places and comes from there takes no time of the step."""
+    """Size of a step.
+
+    Attributes:
+        tokens: Token slots computed, padding included.
+        rows: Chunks and padded rows.
+        samples: Positions whose logits are computed, to draw the next token or to score the one that follows.
+        decode_context: Σ of positions read by decodes, however many drafts they have.
+        prefill_context: Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention, and
+            such pairs of drafts.
+        moved_blocks: Copied between the device and its host; other transfers take no time of the step.
+    """
 
     tokens: int
     rows: int
@@ -27,6 +30,7 @@ class Features:
 
 
 def features(plan: BatchPlan) -> Features:
+    """Return the features of a plan."""
     tokens = samples = decode_context = 0
     prefill_context = 0.0
     for chunk in plan.chunks:
