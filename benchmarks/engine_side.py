@@ -17,7 +17,7 @@ from inflight.build import Engine, KVPeerSettings, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
-from inflight.core.types.kv_transfer import KVExchangeOptions, PeerPlace, Role, Way
+from inflight.core.types.kv_transfer import KVExchangeOptions, PeerAddress, Role, Way
 from inflight.core.types.request import Request
 from inflight.peer_secret import PeerSecret
 
@@ -61,10 +61,10 @@ class EngineSide:
         self._thread.join(60)
         self.engine.loop.close()
 
-    def place(self, export_id: str) -> PeerPlace:
+    def place(self, export_id: str) -> PeerAddress:
         """Where others find what this side gives."""
         assert self.engine.exchange is not None
-        return PeerPlace(*self.engine.exchange.address, export_id)
+        return PeerAddress(*self.engine.exchange.address, export_id)
 
     def add(self, request: Request) -> None:
         self._inbox.put(request)

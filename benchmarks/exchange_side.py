@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from inflight.core.types.kv_transfer import KVExchangeOptions, PeerPlace, giving_place
+from inflight.core.types.kv_transfer import KVExchangeOptions, PeerAddress, export_tier
 from inflight.core.types.plan import Transfer, TransferKind, Transferred
 from inflight.execution.kv_exchange.block_memory import BlockMemory
 from inflight.execution.kv_exchange.description import KVDescription
@@ -31,13 +31,13 @@ class ExchangeSide:
         self._transfer_id, self._told = 0, list[Transferred]()
 
     def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:
-        return self._begin("send", giving_place(export_id), blocks, names)
+        return self._begin("send", export_tier(export_id), blocks, names)
 
     def take(
         self, peer: ExchangeSide | tuple[str, int], export_id: str, names: Sequence[int], blocks: Sequence[int]
     ) -> int:
         host, port = peer.exchange.address if isinstance(peer, ExchangeSide) else peer
-        return self._begin("receive", PeerPlace(host, port, export_id).place, blocks, names)
+        return self._begin("receive", PeerAddress(host, port, export_id).tier, blocks, names)
 
     def ended(self, seconds: float = 10.0) -> Transferred:
         """The next transfer that ends."""

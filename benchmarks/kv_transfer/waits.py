@@ -24,7 +24,7 @@ from benchmarks.engine_side import EngineSide
 from benchmarks.kv_transfer.slow_link import slow_link
 from benchmarks.shapes import write_config
 from benchmarks.workloads import prompt
-from inflight.core.types.kv_transfer import KVTransfer, PeerPlace
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.kv_exchange import pulls
@@ -70,7 +70,7 @@ class Pair:
 
     def wait(self, name: str, tokens: tuple[int, ...], mode: str) -> tuple[float, float]:
         """When the prefill engine's last step had ended, and when its blocks were all there."""
-        take = _request(name, tokens, KVTransfer(take=PeerPlace(*self._address, name)))
+        take = _request(name, tokens, KVTransfer(take=PeerAddress(*self._address, name)))
         watch = _Watch(self.there)
         with _without_layers(self.here) if mode == "blocks" else nullcontext():
             if mode != "afterwards":

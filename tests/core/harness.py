@@ -49,7 +49,7 @@ from inflight.core.strategies.static import Static
 from inflight.core.types import kv_blocks
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.kv_blocks import KVSource
-from inflight.core.types.kv_transfer import giving_place
+from inflight.core.types.kv_transfer import export_tier
 from inflight.core.types.plan import (
     HOST,
     AdapterLoad,
@@ -508,7 +508,7 @@ class Harness:
             still = {b for s, b in shared if b in held(self.scheduler, s)}
             self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
             self._check_protected(protected)
-            beside = [one for one in plan.transfers if self.setup.transfer_polls or one.place != HOST]
+            beside = [one for one in plan.transfers if self.setup.transfer_polls or one.tier != HOST]
             self.loading |= {one.transfer_id: one.blocks for one in beside if one.kind in ("load", "receive")}
             self.plans.append(plan)
             self.executor.fail_next = fail
@@ -732,7 +732,7 @@ class Harness:
             whole.append(("" if handover is None else handover.give, set(table)))
         for one in plan.early_sends:
             assert one.blocks and len(one.blocks) == len(one.remote_blocks)
-            assert any(giving_place(give) == one.place and {*one.blocks} <= blocks for give, blocks in whole if give)
+            assert any(export_tier(give) == one.tier and {*one.blocks} <= blocks for give, blocks in whole if give)
 
     def _check_adapter_loads(self, plan: BatchPlan) -> None:
         """A slot takes another adapter when nobody computes with it, nor is about to."""

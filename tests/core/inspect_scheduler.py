@@ -228,7 +228,7 @@ def _check_host(scheduler: Scheduler) -> None:
     transfers = scheduler._memory._transfers
     assert not transfers._asked, "transfers that no plan tells"
     assert set(transfers.out) == set(transfers._ended)
-    of_host = [transfer for transfer in transfers.out.values() if transfer.place == HOST]
+    of_host = [transfer for transfer in transfers.out.values() if transfer.tier == HOST]
     stores = [transfer for transfer in of_host if transfer.kind == "store"]
     ahead = [transfer for transfer in stores if swap._stored_ahead == len(transfer.blocks)][:1]
     assert swap.storing == len(stores) - bool(swap._stored_ahead) and bool(ahead) >= bool(swap._stored_ahead)

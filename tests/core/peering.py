@@ -5,12 +5,12 @@ The same engine is both sides. What was given stays until a peer is lost, with a
 
 from __future__ import annotations
 
-from inflight.core.types.kv_transfer import KVTransfer, PeerPlace, export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
 from inflight.core.types.sampling import Adapter
 
 EXPORTS = ("one", "two", "three")
 GIVES = [KVTransfer(give=export) for export in EXPORTS]
-TAKES = [KVTransfer(take=PeerPlace("peer", 5000, export)) for export in EXPORTS]
+TAKES = [KVTransfer(take=PeerAddress("peer", 5000, export)) for export in EXPORTS]
 
 
 def identity(adapter: Adapter | None) -> bytes:

@@ -16,10 +16,10 @@ from .peering import identity
 class RememberingTier:
     """elsewhere: of the null executors that share it."""
 
-    place = "shelf"
+    tier = "shelf"
 
     def __init__(self, block_size: int, most: int = 1000) -> None:
-        self.elsewhere: dict[str, dict[int, list[int]]] = {self.place: {}}
+        self.elsewhere: dict[str, dict[int, list[int]]] = {self.tier: {}}
         self.block_size, self.most = block_size, most
         self.asked = 0
 
@@ -36,7 +36,7 @@ class RememberingTier:
 
     @property
     def held(self) -> dict[int, list[int]]:
-        return self.elsewhere[self.place]
+        return self.elsewhere[self.tier]
 
     def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
         self.asked += 1
@@ -48,7 +48,7 @@ class RememberingTier:
             if int.from_bytes(name) not in self.held:
                 break
             found.append(int.from_bytes(name))
-        return KVMatch("load", self.place, tuple(found)) if found else None
+        return KVMatch("load", self.tier, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes:
         return block_hash(

@@ -82,8 +82,8 @@ class Elsewhere:
     copying: Copying
     begun: list[tuple[Transfer, int]] = field(default_factory=list)
 
-    def serves(self, place: str) -> bool:
-        return place == "folder"
+    def serves(self, tier: str) -> bool:
+        return tier == "folder"
 
     def begin(self, transfer: Transfer) -> None:
         self.begun.append((transfer, len(self.copying.calls)))

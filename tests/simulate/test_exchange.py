@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from inflight.core.types.kv_transfer import PeerPlace, giving_place
+from inflight.core.types.kv_transfer import PeerAddress, export_tier
 from inflight.core.types.plan import EarlySend, Transfer
 from inflight.simulate.disagg import HOLD_SECONDS, TIMEOUT_SECONDS, Exchange, ExchangeSide, Link
 
@@ -18,11 +18,11 @@ def sides(blocks: int = 100, link: Link = LINK) -> tuple[Exchange, ExchangeSide,
 
 
 def send(transfer_id: int, *names: int, export: str = EXPORT) -> Transfer:
-    return Transfer(transfer_id, "send", giving_place(export), names, names)
+    return Transfer(transfer_id, "send", export_tier(export), names, names)
 
 
 def receive(transfer_id: int, *names: int, export: str = EXPORT) -> Transfer:
-    return Transfer(transfer_id, "receive", PeerPlace("somewhere", 1, export).place, names, names)
+    return Transfer(transfer_id, "receive", PeerAddress("somewhere", 1, export).tier, names, names)
 
 
 def told(side: ExchangeSide, now: float) -> list[tuple[int, bool]]:
@@ -96,7 +96,7 @@ def test_layers_travel_while_they_are_computed_and_count_when_they_are_handed_ov
     link = Link(bytes_per_token=1e6, gbps=8.0, setup_s=0.004, layers=10)
     exchange, giver, taker = sides(link=link)
     taker.begin(receive(5, 7, 8), 0.0)
-    giver.begin_early(EarlySend(giving_place(EXPORT), (7, 8), (7, 8)), 0.0, 1.0)
+    giver.begin_early(EarlySend(export_tier(EXPORT), (7, 8), (7, 8)), 0.0, 1.0)
     exchange.drain_changed()
     assert taker.next_end == TIMEOUT_SECONDS  # nothing of it is sure yet
     giver.begin(send(1, 7, 8), 1.0)
@@ -109,7 +109,7 @@ def test_what_is_offered_early_and_asked_for_late_travels_by_itself() -> None:
     link = Link(bytes_per_token=1e6, gbps=8.0, setup_s=0.004, layers=10)
     for asked, end in ((0.5, 1.0 + 0.032 / 10), (1.5, 1.5 + 0.036)):
         _, giver, taker = sides(link=link)
-        giver.begin_early(EarlySend(giving_place(EXPORT), (7, 8), (7, 8)), 0.0, 1.0)
+        giver.begin_early(EarlySend(export_tier(EXPORT), (7, 8), (7, 8)), 0.0, 1.0)
         if asked < 1.0:
             taker.begin(receive(5, 7, 8), asked)
         giver.begin(send(1, 7, 8), 1.0)

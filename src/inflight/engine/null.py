@@ -144,7 +144,7 @@ class NullExecutor:
         ended = [one for one in self.underway if not one.polls]
         self.underway = [replace(one, polls=one.polls - 1) for one in self.underway if one.polls]
         for one in ended:
-            if not one.fails and isinstance(one.transfer, Transfer) and one.transfer.place != HOST:
+            if not one.fails and isinstance(one.transfer, Transfer) and one.transfer.tier != HOST:
                 one.fails = not self._copy_elsewhere(one.transfer)
                 continue
             if one.fails:
@@ -176,7 +176,7 @@ class NullExecutor:
         return chunk._replace(length=known + len(drafts), sample=1 + len(drafts), draft_token_ids=drafts)
 
     def _begin(self, transfer: Transfer) -> None:
-        if transfer.place == HOST and not self._capacity.asynchronous_transfers:
+        if transfer.tier == HOST and not self._capacity.asynchronous_transfers:
             self._copy(transfer)
             return
         if transfer.kind in ("load", "receive"):
@@ -195,7 +195,7 @@ class NullExecutor:
 
     def _copy_elsewhere(self, transfer: Transfer) -> bool:
         """What is there stays there; whether it was there."""
-        there = self._elsewhere.setdefault(transfer.place, {})
+        there = self._elsewhere.setdefault(transfer.tier, {})
         if transfer.kind in ("load", "receive") and not all(remote in there for remote in transfer.remote_blocks):
             return False
         for block, remote in zip(transfer.blocks, transfer.remote_blocks, strict=True):

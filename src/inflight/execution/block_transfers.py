@@ -22,7 +22,7 @@ Copy = Callable[[Sequence[int], Sequence[int]], Sequence[PendingCopy]]
 class PlaceTransfers(Protocol):
     """Blocks that are stored, loaded, sent and received beside the steps: of a folder, or with peers."""
 
-    def serves(self, place: str) -> bool: ...
+    def serves(self, tier: str) -> bool: ...
 
     def begin(self, transfer: Transfer) -> None:
         """Called on the thread that runs the steps, behind what was submitted before, and to return at once."""
@@ -54,7 +54,7 @@ class BlockTransfers:
                 self._copy_within(plan)
         finally:
             for transfer in plan.transfers:
-                if transfer.place != HOST:
+                if transfer.tier != HOST:
                     self._begin_elsewhere(transfer)
                 elif self._asynchronous:
                     self._begin(transfer)
@@ -78,10 +78,10 @@ class BlockTransfers:
             self._copy([self._first_host + host for _, host in loaded], [block for block, _ in loaded])
 
     def _begin_elsewhere(self, transfer: Transfer) -> None:
-        served = next((one for one in self._places if one.serves(transfer.place)), None)
+        served = next((one for one in self._places if one.serves(transfer.tier)), None)
         try:
             if served is None:
-                raise LookupError(f"nobody serves {transfer.place!r}")
+                raise LookupError(f"nobody serves {transfer.tier!r}")
             served.begin(transfer)
         except Exception as fault:  # whatever it is, it need not end the step
             self._failed.append(_failed(transfer.transfer_id, fault))

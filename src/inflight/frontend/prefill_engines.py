@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.kv_transfer import KVTransfer, PeerPlace
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
@@ -81,8 +81,8 @@ class PrefillEngine:
         with self._changed:
             return sum(len(one.prompt_token_ids) for one in self._prompts.values())
 
-    def place(self, export_id: str) -> PeerPlace:
-        return PeerPlace(*self._exchange.address, export_id)
+    def place(self, export_id: str) -> PeerAddress:
+        return PeerAddress(*self._exchange.address, export_id)
 
     def begin(self, request: Request, export_id: str) -> None:
         """Compute its prompt, for whoever asks for it."""

@@ -15,7 +15,7 @@ import time
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer, PeerPlace
+from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer, PeerAddress
 from inflight.peer_secret import PeerSecret
 from inflight.server.bodies.kv_transfer import KVTransferParams
 
@@ -61,12 +61,14 @@ class KVPeers:
                 remote_block_ids=list(range(blocks)),
                 remote_host=peering.host,
                 remote_port=peering.port,
-                remote_request_id=self.signed(PeerPlace(peering.host, peering.port, handover.give), peering.engine_id),
+                remote_request_id=self.signed(
+                    PeerAddress(peering.host, peering.port, handover.give), peering.engine_id
+                ),
                 tp_size=peering.tensor_parallel,
             )
         )
 
-    def signed(self, place: PeerPlace, engine_id: str) -> str:
+    def signed(self, place: PeerAddress, engine_id: str) -> str:
         """The id of an export, with a proof that a peer has said where it is."""
         return f"{place.export_id}.{self._signature(place, engine_id)}"
 
@@ -74,13 +76,13 @@ class KVPeers:
     def _block_size(self) -> int:
         return self._peering.block_size
 
-    def _peer(self, params: KVTransferParams) -> PeerPlace | None:
+    def _peer(self, params: KVTransferParams) -> PeerAddress | None:
         """Where the prompt was computed; None where that is not said, or not by a peer."""
         if not params.remote_host or not params.remote_port or not params.remote_request_id:
             self._warn("kv_transfer_params name no remote_host, remote_port and remote_request_id")
             return None
         export_id, _, signature = params.remote_request_id.rpartition(".")
-        place = PeerPlace(params.remote_host, params.remote_port, export_id)
+        place = PeerAddress(params.remote_host, params.remote_port, export_id)
         expected = self._signature(place, params.remote_engine_id or "")
         if not export_id or not _equal(signature, expected):
             self._warn(
@@ -96,7 +98,7 @@ class KVPeers:
             self._warned = time.monotonic()
             log.warning("%s; prompts are computed here.", why)
 
-    def _signature(self, place: PeerPlace, engine_id: str) -> str:
+    def _signature(self, place: PeerAddress, engine_id: str) -> str:
         told = (place.host.encode(), str(place.port).encode(), place.export_id.encode(), engine_id.encode())
         return self._secret.proof(_PURPOSE, *told).hex()[:_SIGNATURE]
 

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from inflight.core.types.kv_transfer import KVTransfer, PeerPlace, export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.simulate.transfers import TransferRate
@@ -51,7 +51,7 @@ def for_prefill(request: Request) -> Request:
 
 def for_decode(request: Request) -> Request:
     """All of it, with the place where its prompt is."""
-    return replace(request, kv_transfer=KVTransfer(take=PeerPlace(*_SOMEWHERE, request.request_id)))
+    return replace(request, kv_transfer=KVTransfer(take=PeerAddress(*_SOMEWHERE, request.request_id)))
 
 
 HELD_SHARE = 0.5  # of a sender's blocks
@@ -142,8 +142,8 @@ class Exchange:
     def give_early(self, side: ExchangeSide, early: EarlySend, begin: float, seconds: float) -> None:
         """A step that takes so long from then on computes these blocks. The link carries what layers are done, and the
         last one behind the step."""
-        export_id = export_of(early.place)
-        assert export_id is not None, "core writes these places"
+        export_id = export_of(early.tier)
+        assert export_id is not None, "core writes these tiers"
         if self._link.layers == 1 or export_id in self._over:
             return
         export = self._exports.get(export_id)
@@ -257,17 +257,17 @@ class ExchangeSide:
     def out(self) -> bool:
         return bool(self._ends or self._unknown)
 
-    def serves(self, place: str) -> bool:
-        return is_of_peers(place)
+    def serves(self, tier: str) -> bool:
+        return is_of_peers(tier)
 
     def begin(self, transfer: Transfer, now: float) -> None:
         if transfer.kind == "send":
-            export_id = export_of(transfer.place)
-            assert export_id is not None, "core writes these places"
+            export_id = export_of(transfer.tier)
+            assert export_id is not None, "core writes these tiers"
             self._unknown.add(transfer.transfer_id)
             self._exchange.give(self, transfer, export_id, now)
         else:
-            self._exchange.take(self, transfer, peer_of(transfer.place).export_id, now)
+            self._exchange.take(self, transfer, peer_of(transfer.tier).export_id, now)
 
     def ended(self, now: float) -> list[Transferred]:
         while self._expiring and self._expiring[0][0] <= now:

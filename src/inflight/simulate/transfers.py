@@ -23,7 +23,7 @@ class SimulatedPlace(Protocol):
     def out(self) -> bool:
         """Whether any has not been told to have ended."""
 
-    def serves(self, place: str) -> bool: ...
+    def serves(self, tier: str) -> bool: ...
 
     def begin(self, transfer: Transfer, now: float) -> None: ...
 
@@ -56,7 +56,7 @@ class TimedTransfers:
         now = self._clock.now()
         for transfer in plan.transfers:
             for place in self._places:
-                if place.serves(transfer.place):
+                if place.serves(transfer.tier):
                     place.begin(transfer, now)
         start = max(now, self._device_free)
         self._device_free = start + seconds
@@ -122,8 +122,8 @@ class HostCopies:
     def out(self) -> bool:
         return not math.isinf(self.next_end)
 
-    def serves(self, place: str) -> bool:
-        return place == HOST
+    def serves(self, tier: str) -> bool:
+        return tier == HOST
 
     def begin(self, transfer: Transfer, now: float) -> None:
         self._ways[transfer.kind == "load"].begin(transfer, now)
@@ -132,7 +132,7 @@ class HostCopies:
         return [Transferred(one.transfer_id) for way in self._ways for _, one in way.ended(now)]
 
 
-PLACE = "folder"
+TIER = "folder"
 LOOK_SECONDS = 20.0  # until others' blocks are seen
 _IDENTITY = b"simulated"
 
@@ -178,7 +178,7 @@ class FolderContents:
 class SimulatedFolder:
     """As one replica has it."""
 
-    place = PLACE
+    tier = TIER
 
     def __init__(self, about: Folder, contents: FolderContents, replica: int, block_size: int, clock: VirtualClock):
         self._contents, self._replica, self._size, self._clock = contents, replica, block_size, clock
@@ -195,7 +195,7 @@ class SimulatedFolder:
                 if not self._contents.has(int.from_bytes(name), self._replica, now):
                     break
                 found.append(int.from_bytes(name))
-        return KVMatch("load", PLACE, tuple(found)) if found else None
+        return KVMatch("load", TIER, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
         return block_hash(root_hash(before, _IDENTITY) if isinstance(before, SharedRoot) else before, token_ids)
@@ -213,8 +213,8 @@ class SimulatedFolder:
     def out(self) -> bool:
         return self.next_end < float("inf")
 
-    def serves(self, place: str) -> bool:
-        return place == PLACE
+    def serves(self, tier: str) -> bool:
+        return tier == TIER
 
     def begin(self, transfer: Transfer, now: float) -> None:
         names = transfer.remote_blocks

@@ -9,7 +9,7 @@ import pytest
 
 from inflight.core.kv.peer_source import PeerSource
 from inflight.core.types.kv_blocks import SharedRoot
-from inflight.core.types.kv_transfer import KVTransfer, PeerPlace, giving_place
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_tier
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter, SamplingParams
@@ -17,7 +17,7 @@ from inflight.core.types.sampling import Adapter, SamplingParams
 from ..harness import Harness, Setup
 from ..peering import identity
 
-PEER = PeerPlace("10.0.0.1", 5000, "one")
+PEER = PeerAddress("10.0.0.1", 5000, "one")
 PROMPT = (1, 0, 1, 1, 0, 0, 1, 1, 0)
 
 
@@ -46,7 +46,7 @@ def test_each_chunk_is_told_when_it_is_computed_and_the_end_once(harness: Harnes
     harness.drain()
     told = sends(harness)
     assert [len(one.blocks) for one in told] == [2, 2, 0], "9 tokens: 4 whole blocks before the last one, 2 a step"
-    assert {one.place for one in told} == {giving_place("one")}
+    assert {one.tier for one in told} == {export_tier("one")}
     assert tuple(name for one in told for name in one.remote_blocks) == names(request(None))
     first = next(number for number, plan in enumerate(harness.plans) if told[0] in plan.transfers)
     assert first == 1, "in the plan behind the step that computes it"
@@ -132,7 +132,7 @@ def test_what_a_step_computes_is_told_with_its_plan_and_held_by_the_sequence(har
     assert [number for number, _ in early] == [0, 1], "with the steps of 4 tokens that make two blocks whole each"
     assert [number for number, _ in told] == [1, 2], "and again when these have ended"
     for (_, before), (_, behind) in zip(early, told, strict=True):
-        assert before == (behind.place, behind.blocks, behind.remote_blocks)
+        assert before == (behind.tier, behind.blocks, behind.remote_blocks)
 
 
 def test_prompts_that_nobody_takes_are_not_told_early() -> None:

@@ -16,7 +16,7 @@ ROOT, TOKENS = SharedRoot("", None), (7,)
 
 
 class Sink:
-    place = "shelf"
+    tier = "shelf"
 
     def name(self, before: bytes | SharedRoot, token_ids: tuple[int, ...]) -> bytes:
         return bytes(token_ids)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inflight.core.types.kv_transfer import giving_place
+from inflight.core.types.kv_transfer import export_tier
 from inflight.core.types.plan import EarlySend
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.pulls import Arrivals
@@ -33,7 +33,7 @@ def pair() -> Iterator[Callable[[str], tuple[Engine, Engine]]]:
 
 
 def computing(engine: Engine, export_id: str, names: list[int], blocks: list[int]) -> None:
-    engine.exchange.computing([EarlySend(giving_place(export_id), tuple(blocks), tuple(names))])
+    engine.exchange.computing([EarlySend(export_tier(export_id), tuple(blocks), tuple(names))])
 
 
 def eventually(is_so: Callable[[], bool], seconds: float = 5.0) -> None:

@@ -24,7 +24,7 @@ from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes
 from inflight.execution.tiers.folder_index import FOLDER
-from inflight.execution.tiers.folder_tier import PLACE, FolderTier
+from inflight.execution.tiers.folder_tier import TIER, FolderTier
 from inflight.private_files import NotPrivate
 
 SIZE, BLOCK_BYTES = 4, 256
@@ -71,7 +71,7 @@ class Engine:
     def transfer(self, kind: str, blocks: tuple[int, ...], numbers: tuple[int, ...]) -> str | None:
         """Its error."""
         self._transfer_id += 1
-        self.tier.begin(Transfer(self._transfer_id, kind, PLACE, blocks, numbers))  # type: ignore[arg-type]
+        self.tier.begin(Transfer(self._transfer_id, kind, TIER, blocks, numbers))  # type: ignore[arg-type]
         while not (ended := self.tier.poll()):
             assert ended is not None
             time.sleep(0.001)
@@ -244,7 +244,7 @@ def test_a_transfer_of_which_something_comes_again_and_again_is_waited_for(
     monkeypatch.setattr(folder_tier, "read_block", slow)
     monkeypatch.setattr(folder_tier, "LIMIT", 0.4)
     for transfer_id, blocks in ((1, (4, 5, 6, 7)), (2, (8, 9, 10, 11)), (3, (12, 13, 14, 15))):
-        engine.tier.begin(Transfer(transfer_id, "load", PLACE, blocks, numbers))
+        engine.tier.begin(Transfer(transfer_id, "load", TIER, blocks, numbers))
     ended: list[str | None] = []
     while (told := engine.tier.poll()) is not None:
         ended += [one.error for one in told]
@@ -300,7 +300,7 @@ def test_a_file_that_hangs_while_steps_are_computed_does_not_keep_others_from_be
 
     monkeypatch.setattr(folder_tier, "read_block", first_hangs)
     steps.began(computes=True)
-    engine.tier.begin(Transfer(100, "load", PLACE, (4,), numbers[:1]))
+    engine.tier.begin(Transfer(100, "load", TIER, (4,), numbers[:1]))
     assert engine.transfer("load", (8, 9, 10), numbers[1:]) is None
     goes_on.set()
 
@@ -313,13 +313,13 @@ def test_what_is_written_is_no_sign_that_anything_is_read(tmp_path: Path, monkey
     monkeypatch.setattr(folder_tier, "LIMIT", 0.2)
     monkeypatch.setattr(folder_tier, "_PAUSE", 0.0)
     for transfer_id in (100, 101):
-        engine.tier.begin(Transfer(transfer_id, "load", PLACE, (4, 5), numbers[:2]))
+        engine.tier.begin(Transfer(transfer_id, "load", TIER, (4, 5), numbers[:2]))
     ended: dict[int, str | None] = {}
     others = iter(range(1000, 100_000, 4))
     last = time.monotonic() + 5
     while len(ended) < 2 and time.monotonic() < last:
         tokens = tuple(range(at := next(others), at + 4))
-        engine.tier.begin(Transfer(at, "store", PLACE, (12,), tuple(engine.names(tokens=tokens))))
+        engine.tier.begin(Transfer(at, "store", TIER, (12,), tuple(engine.names(tokens=tokens))))
         time.sleep(0.02)
         ended.update({one.transfer_id: one.error for one in engine.tier.poll() or () if one.transfer_id < 1000})
     goes_on.set()

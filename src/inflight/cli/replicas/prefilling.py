@@ -17,7 +17,7 @@ from dataclasses import replace
 from inflight.cli.replicas.replica_links import Links
 from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.kv_transfer import KVTransfer, PeerPlace
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.request import Request
 from inflight.engine.event_stream import settle
 from inflight.engine.remote.messages import Refused
@@ -67,9 +67,9 @@ class _Asked:
         self.export_id, self.is_over = export_id, False
         self._board = board
         self._loop = asyncio.get_running_loop()
-        self._place: asyncio.Future[PeerPlace | None] = self._loop.create_future()
+        self._place: asyncio.Future[PeerAddress | None] = self._loop.create_future()
 
-    async def place(self, seconds: float) -> PeerPlace | None:
+    async def place(self, seconds: float) -> PeerAddress | None:
         """Where its blocks will be; None: nowhere."""
         timer = self._loop.call_later(seconds, settle, self._place, None)
         try:
@@ -84,7 +84,7 @@ class _Asked:
 
     def chosen(self, replica: str) -> None:
         address = self._board.peer_of(replica)
-        settle(self._place, None if address is None else PeerPlace(*address, self.export_id))
+        settle(self._place, None if address is None else PeerAddress(*address, self.export_id))
 
     def accepted(self) -> None:
         """Its blocks are pulled when they are there."""

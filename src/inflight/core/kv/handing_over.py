@@ -16,7 +16,7 @@ from inflight.core.kv.peer_source import Identity, handed_blocks
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_blocks import SharedRoot, block_hash, root_hash
-from inflight.core.types.kv_transfer import giving_place
+from inflight.core.types.kv_transfer import export_tier
 from inflight.core.types.plan import Chunk, EarlySend
 
 
@@ -101,7 +101,7 @@ class HandingOver:
         """With the plan under construction, before it takes a block."""
         ready, self._ready = self._ready, []
         for one in ready:
-            self._transfers.begin("send", giving_place(one.export_id), one.blocks, one.names, lambda done: None)
+            self._transfers.begin("send", export_tier(one.export_id), one.blocks, one.names, lambda done: None)
             self._pool.release(reversed(one.blocks), self._keeps_content)  # the transfer has its own references
 
     def _early(self, sequence: Sequence, tokens: int) -> EarlySend | None:
@@ -111,7 +111,7 @@ class HandingOver:
         if whole <= first:
             return None
         names = _numbers(given.names[first:whole])
-        return EarlySend(giving_place(_export(sequence)), tuple(sequence.blocks[first:whole]), names)
+        return EarlySend(export_tier(_export(sequence)), tuple(sequence.blocks[first:whole]), names)
 
     def _named(self, sequence: Sequence, tokens: int) -> tuple[_Given, int]:
         """What is told of a prompt, and how many blocks of it these tokens make whole; all of them have names."""

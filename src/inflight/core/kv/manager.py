@@ -394,7 +394,7 @@ class KVCacheManager:
             return KVCacheDump(*counts)
         host: HostDump | None = None
         if swap.host_blocks:
-            moving = tuple(block for one in out if one.place == HOST for block in one.remote_blocks)
+            moving = tuple(block for one in out if one.tier == HOST for block in one.remote_blocks)
             host = HostDump(swap.host_blocks, swap.free_blocks(), swap.wanted_blocks(), moving)
         moving = tuple(block for one in out for block in one.blocks)
         return KVCacheDump(*counts, pool.ref_counts(), pool.evictable_blocks(), moving, host)

@@ -32,7 +32,7 @@ class PeerSource:
         for start in range(0, blocks * self._size, self._size):
             name = block_hash(name, token_ids[start : start + self._size])
             names.append(int.from_bytes(name))
-        return KVMatch("receive", request.kv_transfer.take.place, tuple(names[held:]), always=True)
+        return KVMatch("receive", request.kv_transfer.take.tier, tuple(names[held:]), always=True)
 
 
 def handed_blocks(request: Request, block_size: int) -> int:

@@ -130,9 +130,9 @@ class PrefixLoader:
         blocks = len(found.remote_blocks)
         if blocks > most - held:
             raise RuntimeError(
-                f"{found.place} tells of {counted(blocks, 'block')} behind {held}, and {most} can be used"
+                f"{found.tier} tells of {counted(blocks, 'block')} behind {held}, and {most} can be used"
             )
-        if found.always or self._worth.choose_load(found.place, blocks, held * self._size, blocks * self._size):
+        if found.always or self._worth.choose_load(found.tier, blocks, held * self._size, blocks * self._size):
             return found
         self.counts.declined += blocks
         return None
@@ -159,8 +159,8 @@ class PrefixLoader:
         for at, block in enumerate(blocks, held):
             node = self._prefix.publish(node, sequence.token_slice(at * size, (at + 1) * size), block)
             places.append(self._prefix.at(block))
-        ended = partial(self._loaded, found.place, places)
-        transfer_id = self._transfers.begin(found.kind, found.place, blocks, found.remote_blocks, ended)
+        ended = partial(self._loaded, found.tier, places)
+        transfer_id = self._transfers.begin(found.kind, found.tier, blocks, found.remote_blocks, ended)
         for place in places:
             place.loading = transfer_id
         self._pool.release(

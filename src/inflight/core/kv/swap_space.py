@@ -175,7 +175,7 @@ class SwapSpace:
 
     def forget_all(self) -> None:
         """Nothing on the host can be trusted any more; its blocks are free but for those of transfers that are out."""
-        of_host = (transfer for transfer in self._transfers.out.values() if transfer.place == HOST)
+        of_host = (transfer for transfer in self._transfers.out.values() if transfer.tier == HOST)
         busy = {host_block for transfer in of_host for host_block in transfer.remote_blocks}
         self._free = [host_block for host_block in range(self.host_blocks - 1, -1, -1) if host_block not in busy]
         self._wanted.clear()

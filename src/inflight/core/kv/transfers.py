@@ -60,7 +60,7 @@ class Transfers:
             return ()
         asked, self._asked = self._asked, []
         for transfer in asked:
-            if not self.is_beside(transfer.place):
+            if not self.is_beside(transfer.tier):
                 self._ended.pop(transfer.transfer_id)(True)
         return tuple(sorted(asked, key=lambda transfer: transfer.kind == "load"))
 

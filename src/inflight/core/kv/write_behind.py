@@ -114,7 +114,7 @@ class WriteBehind:
         blocks = tuple(place.block for place in places if place.block is not None)
         numbers = tuple(int.from_bytes(name) for name in names)
         self._out += len(blocks)
-        self._transfers.begin("store", self._sink.place, blocks, numbers, partial(self._stored, len(blocks)))
+        self._transfers.begin("store", self._sink.tier, blocks, numbers, partial(self._stored, len(blocks)))
 
     def _stored(self, blocks: int, done: bool) -> None:
         self._out -= blocks

@@ -46,5 +46,5 @@ def features(plan: BatchPlan) -> Features:
         tokens += length
         prefill_context += length * (length / 2)
     rows = len(plan.chunks) + len(plan.padding)
-    moved = sum(len(one.blocks) for one in plan.transfers if one.place == HOST)
+    moved = sum(len(one.blocks) for one in plan.transfers if one.tier == HOST)
     return Features(tokens, rows, samples, decode_context, prefill_context, moved)

@@ -147,14 +147,14 @@ class KVMatch(Struct, frozen=True):
 
     Attributes:
         kind: As in `Transfer`, like the next two.
-        place: The tier or peer.
+        tier: Its name, as in `Transfer.tier`.
         remote_blocks: Their numbers there.
         always: Whether to load them at any cost, as what a peer has computed for this very request; otherwise only
             where computing them would take longer.
     """
 
     kind: Literal["load", "receive"]
-    place: str
+    tier: str
     remote_blocks: tuple[int, ...]
     always: bool = False
 
@@ -170,7 +170,7 @@ class KVSource(Protocol):
 class KVStore(Protocol):
     """Keeps blocks beyond the device, for later and for others. Answers at once, as sources do."""
 
-    place: str
+    tier: str
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
         """Return the hash of a block behind that one, or of the first of its root; None: this root is not stored.

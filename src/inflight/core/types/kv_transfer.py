@@ -10,7 +10,7 @@ Role = Literal["prefill", "decode", "both"]
 Way = Literal["auto", "tcp", "shm", "nixl"]
 
 
-class PeerPlace(NamedTuple):
+class PeerAddress(NamedTuple):
     """Address of blocks that another engine has computed. export_id: for which request."""
 
     host: str
@@ -18,36 +18,36 @@ class PeerPlace(NamedTuple):
     export_id: str
 
     @property
-    def place(self) -> str:
-        """The address as `Transfer.place`."""
+    def tier(self) -> str:
+        """The address as `Transfer.tier`."""
         return f"{_TAKE}{self.port}:{len(self.host)}:{self.host}{self.export_id}"
 
 
-def giving_place(export_id: str) -> str:
-    """Return the `Transfer.place` of blocks that are exported under this id."""
+def export_tier(export_id: str) -> str:
+    """Return the `Transfer.tier` of blocks that are exported under this id."""
     return _GIVE + export_id
 
 
-def is_of_peers(place: str) -> bool:
-    """Return whether a `Transfer.place` is an export or a peer's."""
-    return place.startswith((_GIVE, _TAKE))
+def is_of_peers(tier: str) -> bool:
+    """Return whether a `Transfer.tier` is an export or a peer's."""
+    return tier.startswith((_GIVE, _TAKE))
 
 
-def export_of(place: str) -> str | None:
-    """Return the id under which blocks are exported; None for another `Transfer.place`."""
-    return place.removeprefix(_GIVE) if place.startswith(_GIVE) else None
+def export_of(tier: str) -> str | None:
+    """Return the id under which blocks are exported; None for another `Transfer.tier`."""
+    return tier.removeprefix(_GIVE) if tier.startswith(_GIVE) else None
 
 
-def peer_of(place: str) -> PeerPlace:
-    """Return the address that `PeerPlace.place` was made of.
+def peer_of(tier: str) -> PeerAddress:
+    """Return the address that `PeerAddress.tier` was made of.
 
     Raises:
-        ValueError: It is another `Transfer.place`.
+        ValueError: It is another `Transfer.tier`.
     """
-    if not place.startswith(_TAKE):
-        raise ValueError(f"{place!r} is not the address of a peer")
-    port, length, rest = place.removeprefix(_TAKE).split(":", 2)
-    return PeerPlace(rest[: int(length)], int(port), rest[int(length) :])
+    if not tier.startswith(_TAKE):
+        raise ValueError(f"{tier!r} is not the address of a peer")
+    port, length, rest = tier.removeprefix(_TAKE).split(":", 2)
+    return PeerAddress(rest[: int(length)], int(port), rest[int(length) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class KVTransfer:
     """
 
     give: str = ""
-    take: PeerPlace | None = None
+    take: PeerAddress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,13 +96,14 @@ class Transfer(NamedTuple):
     """Keys and values that are copied between blocks of the device and blocks elsewhere, one to one.
 
     transfer_id: its number in the engine, by which the executor tells what became of it. kind: to a tier of memory and
-    back (store, load), to and from another engine (send, receive). place: the tier's or the peer's name; HOST is memory
-    of this machine that the executor copies to by itself. remote_blocks: as that place numbers them.
+    back (store, load), to and from another engine (send, receive). tier: a name: of a tier of memory, of a folder, or
+    of a peer; HOST is memory of this machine that the executor copies to by itself. remote_blocks: as that tier numbers
+    them.
     """
 
     transfer_id: int
     kind: TransferKind
-    place: str
+    tier: str
     blocks: tuple[int, ...]
     remote_blocks: tuple[int, ...]
 
@@ -110,9 +111,9 @@ class Transfer(NamedTuple):
 class EarlySend(NamedTuple):
     """Blocks that this step completes and other engines are to have: what of them is computed may travel while the rest
     is. Whoever has it may use it once a transfer hands over the same blocks, with a plan behind this step, and not if
-    none does. place, blocks, remote_blocks: as in that transfer."""
+    none does. tier, blocks, remote_blocks: as in that transfer."""
 
-    place: str
+    tier: str
     blocks: tuple[int, ...]
     remote_blocks: tuple[int, ...]
 
@@ -145,7 +146,7 @@ class BatchPlan:
 
     transfers: begun with the step. Those of the host, where the executor's are not asynchronous, are done before it
     computes, in this order: what is stored may make room for what is loaded, and for what the step writes. Those of
-    other places go on beside the steps, on every device.
+    other tiers go on beside the steps, on every device.
 
     held_back: numbers of sequences that are left out, although a step in flight samples their last token: they are
     drafted for behind it. A record tells them; an executor does not look.
@@ -172,7 +173,7 @@ class BatchPlan:
 
     def copies(self, kind: TransferKind) -> list[tuple[int, int]]:
         """Device block and the host's of all transfers of a kind between these two, in order."""
-        mine = (one for one in self.transfers if one.kind == kind and one.place == HOST)
+        mine = (one for one in self.transfers if one.kind == kind and one.tier == HOST)
         return [pair for one in mine for pair in zip(one.blocks, one.remote_blocks, strict=True)]
 
 
@@ -256,7 +257,7 @@ class Capacity:
 
     host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
     asynchronous_transfers: transfers to and from the host begin behind the steps before theirs, go on while steps
-    compute, and end when `Executor.poll` says so, as those of every other place do; otherwise they are done within
+    compute, and end when `Executor.poll` says so, as those of every other tier do; otherwise they are done within
     their step, before it computes, and nothing is told of them.
     embedding_size: numbers of a pooled vector; 0: nothing is pooled. windows: of each KV group, the tokens that its
     layers look back over, themselves included; 0: all. A block holds positions of one group, and is of the same size

@@ -37,7 +37,7 @@ class DraftKV:
         """The model computes these chunks: what was kept behind the first position of each is nothing any more, and
         nothing of what is brought from elsewhere."""
         for transfer in plan.transfers:
-            if transfer.kind in ("load", "receive") and transfer.place != HOST:
+            if transfer.kind in ("load", "receive") and transfer.tier != HOST:
                 self._filled[list(transfer.blocks)] = 0
         for new in plan.new_requests:
             self._void.discard(new.row)

@@ -72,13 +72,13 @@ class KVExchange:
         """Blocks, by what became of them. In any thread."""
         return self._exports.handed_over()
 
-    def serves(self, place: str) -> bool:
-        return is_of_peers(place)
+    def serves(self, tier: str) -> bool:
+        return is_of_peers(tier)
 
     # -- blocks that a step computes, on the thread that runs the steps ---------------------------------------------
     def computing(self, sends: Sequence[EarlySend]) -> None:
         """The step that begins is to complete these."""
-        self._exports.computing((_export_id(one.place), one.remote_blocks, one.blocks) for one in sends)
+        self._exports.computing((_export_id(one.tier), one.remote_blocks, one.blocks) for one in sends)
 
     def have(self, nbytes: int) -> None:
         """Of each of the step's blocks so many bytes are there, from their beginnings on."""
@@ -92,9 +92,9 @@ class KVExchange:
 
     def begin(self, transfer: Transfer) -> None:
         if transfer.kind == "send":
-            self._exports.add(transfer.transfer_id, _export_id(transfer.place), transfer.remote_blocks, transfer.blocks)
+            self._exports.add(transfer.transfer_id, _export_id(transfer.tier), transfer.remote_blocks, transfer.blocks)
         else:
-            place = peer_of(transfer.place)
+            place = peer_of(transfer.tier)
             self._pulls.begin(transfer.transfer_id, place, transfer.remote_blocks, transfer.blocks)
 
     def poll(self) -> tuple[Transferred, ...] | None:
@@ -137,7 +137,7 @@ class ExchangeCounts:
 
 def _export_id(place: str) -> str:
     export_id = export_of(place)
-    assert export_id is not None, "core writes these places"
+    assert export_id is not None, "core writes these tiers"
     return export_id
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from inflight.core.types.kv_transfer import PeerPlace, Way
+from inflight.core.types.kv_transfer import PeerAddress, Way
 from inflight.core.types.plan import Transferred
 from inflight.execution.kv_exchange import nixl, shared_memory, stream
 from inflight.execution.kv_exchange.block_memory import BlockMemory
@@ -77,7 +77,7 @@ class _Wanted:
     """names, blocks: one to one, in order. until: on the clock."""
 
     transfer_id: int
-    place: PeerPlace
+    place: PeerAddress
     names: tuple[int, ...]
     blocks: tuple[int, ...]
     until: float
@@ -128,7 +128,7 @@ class Pulls:
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
         self._is_closed, self._abandoned = False, 0.0  # when pulls were abandoned last
 
-    def begin(self, transfer_id: int, place: PeerPlace, names: tuple[int, ...], blocks: tuple[int, ...]) -> None:
+    def begin(self, transfer_id: int, place: PeerAddress, names: tuple[int, ...], blocks: tuple[int, ...]) -> None:
         self._memory.views(blocks)  # a number that is none is told here
         with self._lock:
             self._out += 1

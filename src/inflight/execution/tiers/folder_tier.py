@@ -32,7 +32,7 @@ from inflight.execution.tiers.block_files import DamagedFile, file_bytes, read_b
 from inflight.execution.tiers.folder_index import FolderIndex
 from inflight.private_files import NotPrivate, check_private
 
-PLACE = "folder"
+TIER = "folder"
 READERS = 2
 LIMIT = 30.0  # seconds in which something of a transfer comes
 _RESTS = 40 * READERS - 1  # times as long as a block took, while a step is computed: a fortieth of a core for all
@@ -66,7 +66,7 @@ class _UnderWay:
 
 
 class FolderTier:
-    place = PLACE
+    tier = TIER
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class FolderTier:
                 if number not in self.index:
                     break
                 found.append(number)
-        return KVMatch("load", PLACE, tuple(found)) if found else None
+        return KVMatch("load", TIER, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
         known = self._root(before) if isinstance(before, SharedRoot) else before
@@ -142,8 +142,8 @@ class FolderTier:
         return time.monotonic() >= self._no_writes_before
 
     # -- a place of transfers -----------------------------------------------------------------------------------
-    def serves(self, place: str) -> bool:
-        return place == PLACE
+    def serves(self, tier: str) -> bool:
+        return tier == TIER
 
     def begin(self, transfer: Transfer) -> None:
         numbers, copies = transfer.remote_blocks, BlockCopies(self._memory.views(transfer.blocks))
