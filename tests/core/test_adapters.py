@@ -1,5 +1,4 @@
-"""Adapter slots by themselves: who is let in, what is loaded, and who gives way. Under everything that a scheduler can
-do with them they are in `test_state_machine`."""
+"""Adapter slots: which requests are admitted, and which adapters are loaded and replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class Slots(AdapterSlots):
         super().__init__(count, itertools.count(1).__next__)
 
     def load(self, done: bool = True) -> list[str]:
-        """Those who may join or, of failed loads, end."""
+        """Return the requests that may join or, after failed loads, end."""
         joined = [*self.start_loads()]
         for load in self.take_loads():
             joined += self.finish_load(load.transfer_id, done)
@@ -50,7 +49,7 @@ def test_an_adapter_is_loaded_once_for_all_that_ask_for_it() -> None:
     assert slots.acquire("4", A) and slots.wanted == () and slots.loads == 1
 
 
-def test_the_one_that_was_left_longest_ago_gives_way() -> None:
+def test_the_least_recently_released_one_is_replaced() -> None:
     slots = Slots(2)
     slots.serve("1", A), slots.serve("2", B)
     slots.release("2", B), slots.release("1", A)
@@ -60,7 +59,7 @@ def test_the_one_that_was_left_longest_ago_gives_way() -> None:
     assert slots.there == {"c", "d"}, "c is held"
 
 
-def test_nothing_gives_way_that_is_held_and_its_newcomers_wait_behind() -> None:
+def test_a_held_adapter_is_not_replaced_and_its_newcomers_wait() -> None:
     """The slot with the fewest holders drains for the one that waits; who comes for its adapter is not let in."""
     slots = Slots(2)
     slots.serve("1", A), slots.serve("2", A), slots.serve("3", B)
@@ -72,7 +71,7 @@ def test_nothing_gives_way_that_is_held_and_its_newcomers_wait_behind() -> None:
     assert slots.load() == ["4"] and slots.there == {"a", "c"}
     assert slots.load() == []
     slots.release("4", C)
-    assert slots.load() == ["5"], "whoever waited behind has his turn"
+    assert slots.load() == ["5"], "the one that waited behind is loaded next"
 
 
 def test_a_slot_that_need_not_drain_lets_those_in_again_that_waited_for_it() -> None:
@@ -110,7 +109,7 @@ def test_without_requests_there_is_nothing_to_leave() -> None:
 
 
 @given(st.data(), st.integers(1, 3))
-def test_everybody_has_his_turn(data: st.DataObject, count: int) -> None:
+def test_every_request_gets_its_adapter(data: st.DataObject, count: int) -> None:
     """However requests come and go, none waits for ever, and no more adapters are there than slots."""
     slots, alive, waiting = Slots(count), {}, {}
     for number in range(data.draw(st.integers(1, 30))):

@@ -1,4 +1,4 @@
-"""Drafts: who has any, what they may take, and that nothing but the number of steps tells of them."""
+"""Drafts: which sequences have any, within which limits, and that they change the number of steps alone."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def test_drafts_take_no_blocks_from_anybody() -> None:
 
 
 def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_drafts() -> None:
-    def most_drafts(*before: Any) -> list[int]:
-        """That it may have, step by step; a block's at most."""
+    def max_drafts(*before: Any) -> list[int]:
+        """Return the drafts that it may have, step by step; those of a block at most."""
         found: list[int] = []
 
         def asked(view: SequenceView, most: int) -> Proposal:
@@ -174,7 +174,7 @@ def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_
         return found
 
     others = [request(f"r{number}", [number >> place & 1 for place in range(8)], output=2) for number in range(8)]
-    assert most_drafts(*others) == most_drafts() == [4] * 15
+    assert max_drafts(*others) == max_drafts() == [4] * 15
 
 
 def test_a_sequence_with_drafts_in_flight_waits_for_them() -> None:
@@ -234,14 +234,14 @@ def test_background_work_is_drafted_for_where_nothing_else_runs() -> None:
     ],
 )
 def test_a_drafter_that_answers_nonsense_is_asked_no_more(answer: Any, why: str) -> None:
-    told: list[str] = []
-    drafter = guard_drafter(Answers(drafts(1, 1), answer), VOCABULARY, told.append)
+    sentences: list[str] = []
+    drafter = guard_drafter(Answers(drafts(1, 1), answer), VOCABULARY, sentences.append)
     harness = Harness(replace(ROOMY, right_drafts=None))
     harness.scheduler = harness.setup.scheduler(speculation=EagerSpeculation(drafter))
     harness.add(request(output=18))
     harness.drain()
     assert harness.clients[0].tokens == outputs_alone(harness.clients[0].request, 24)[0]
-    (sentence,) = told
+    (sentence,) = sentences
     assert why in sentence and sentence.endswith("decoding token by token has taken over.")
     assert sum(drafts_of(harness.plans)) == 1
 
@@ -300,7 +300,7 @@ def test_who_is_held_back_is_drafted_for_in_the_step_behind() -> None:
 
 
 def test_a_step_that_waits_is_planned_behind_the_result() -> None:
-    """So everybody is in every step, and may have drafts in it."""
+    """All are in every step, and may have drafts in it."""
     harness = at_depth_2(WaitsAll(Answers(lambda view, most: drafts(VOCABULARY - 1, min(1, most)))))
     assert [len(plan.chunks) for plan in harness.plans[:10]] == [2] * 10
     assert all(chunk.num_drafts for plan in harness.plans[1:10] for chunk in plan.chunks)

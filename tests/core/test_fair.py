@@ -154,7 +154,7 @@ def test_shares_of_rows_follow_weights() -> None:
     for _ in range(9):
         tenants.step()
     assert (tenants.rows, tenants.preemptions) == ({"flood": 1, "heavy": 3}, 3)
-    tenants.add("small", 4, 30)  # a fifth of four rows is less than one, and nobody has more than its share
+    tenants.add("small", 4, 30)  # a fifth of four rows is less than one, and no tenant has more than its share
     tenants.step()
     assert tenants.preemptions == 3
 
@@ -226,14 +226,14 @@ def test_a_tenant_that_comes_to_wait_is_lifted_to_the_least_of_those_that_wait()
     assert counter(policy, "new") == 350, "one of its own waits already"
 
 
-def test_when_nobody_waits_the_last_that_was_taken_is_the_measure() -> None:
+def test_while_none_waits_the_last_taken_tenant_is_the_measure() -> None:
     policy = running(("first", 900), ("last", 300))
     waiting(policy, 2, "new")
     assert counter(policy, "new") == 300
     policy.left(view(2, tenant="new"))
     policy.left(view(1, tenant="last", running=True))
     waiting(policy, 3, "first")
-    assert counter(policy, "first") == 900, "nobody is ever lowered"
+    assert counter(policy, "first") == 900, "no counter is ever lowered"
 
 
 def test_one_that_is_preempted_waits_again() -> None:
@@ -308,7 +308,7 @@ def test_who_was_served_elsewhere_waits_longer_here() -> None:
         tenants.step()
     assert tenants.served["a"] == 0.0 < tenants.served["b"]
     given = tenants.scheduler.exchange_service({})
-    assert given == {"interactive": {"b": tenants.served["b"]}}, "what was told is not told again"
+    assert given == {"interactive": {"b": tenants.served["b"]}}, "usage is reported once"
     assert tenants.scheduler.exchange_service({}) == {}
 
 
@@ -321,7 +321,7 @@ def test_weights_count_elsewhere_too() -> None:
 
 
 def test_idle_time_is_not_banked_against_who_was_served_elsewhere() -> None:
-    """Alone elsewhere for long, then both come here: they begin alike, whoever comes first."""
+    """Alone elsewhere for long, then both come here: they begin alike, in either order."""
     for first, second in (("alone", "new"), ("new", "alone")):
         policy = Fair()
         for _ in range(100):
@@ -350,7 +350,7 @@ def test_names_that_are_served_elsewhere_are_forgotten() -> None:
     assert f"t{2 * MAX_IDLE_TENANTS - 1}" in policy._counters
 
 
-def test_nothing_is_kept_to_tell_before_somebody_asks() -> None:
+def test_no_usage_is_counted_before_the_first_exchange() -> None:
     tenants = Tenants(rows=2)
     tenants.add("a", 4, 4)
     for _ in range(3):

@@ -176,14 +176,14 @@ def test_each_request_gets_its_own_tokens(
     pushes: bool,
     depth: int,
 ) -> None:
-    told: list[str] = []
-    policy = guard_policy(HostilePolicy(ranks, groups, window, pushes), told.append)
+    sentences: list[str] = []
+    policy = guard_policy(HostilePolicy(ranks, groups, window, pushes), sentences.append)
     scheduler = Scheduler(
         CAPACITY,
-        guard_strategy(HostileStrategy(shapes), Chunked(4), told.append),
+        guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append),
         [LaneSettings(name="interactive", policy=policy)],
         token_budget=9,
-        predictor=guard_predictor(HostilePredictor(lengths), told.append),
+        predictor=guard_predictor(HostilePredictor(lengths), sentences.append),
     )
     executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.01)
     loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth)
@@ -193,7 +193,7 @@ def test_each_request_gets_its_own_tokens(
         asked[plain.request_id] = plain
         loop.add(plain)
     tokens, ends = run_watched(loop, scheduler)
-    assert len(told) == len(set(told)) <= 3, "one sentence each"
+    assert len(sentences) == len(set(sentences)) <= 3, "one sentence each"
     for name, one in asked.items():
         alone, finishes = outputs_alone(one, CAPACITY.max_model_len)
         assert ends[name] == finishes
@@ -234,9 +234,9 @@ class PushesOut(Ordered):
 
 def test_a_policy_without_progress_is_replaced() -> None:
     """A step computes less than a block, so that a sequence that is pushed out starts over."""
-    told: list[str] = []
+    sentences: list[str] = []
     capacity = Capacity(8, 4, 1, 24, 8)
-    lanes = [LaneSettings(name="interactive", policy=guard_policy(PushesOut(), told.append))]
+    lanes = [LaneSettings(name="interactive", policy=guard_policy(PushesOut(), sentences.append))]
     scheduler = Scheduler(capacity, Chunked(2), lanes, token_budget=2)
     loop = EngineLoop(scheduler, NullExecutor(capacity), VirtualClock())
     loop.add(request("a", [0] * 6, output=2))
@@ -244,7 +244,7 @@ def test_a_policy_without_progress_is_replaced() -> None:
     for _ in range(1100):
         loop.advance()
     assert loop.idle
-    assert told == [
+    assert sentences == [
         "The policy 'pushes-out' lets sequences push each other out, 1000 times without a new token; first come, first "
         "served has taken over."
     ]
@@ -252,12 +252,12 @@ def test_a_policy_without_progress_is_replaced() -> None:
 
 
 def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:
-    told: list[str] = []
-    strategy = guard_strategy(HostileStrategy([lambda view: WaitUntil(view.now + 1e-3)]), Chunked(4), told.append)
+    sentences: list[str] = []
+    strategy = guard_strategy(HostileStrategy([lambda view: WaitUntil(view.now + 1e-3)]), Chunked(4), sentences.append)
     loop = EngineLoop(Scheduler(CAPACITY, strategy, Fcfs()), NullExecutor(CAPACITY), VirtualClock())
     loop.add(request("a", output=2))
     loop.run()
-    assert len(told) == 1 and f"put the work off {MAX_WAITS} times" in told[0]
+    assert len(sentences) == 1 and f"put the work off {MAX_WAITS} times" in sentences[0]
 
 
 def test_ctrl_c_within_a_plugin_is_not_its_failure() -> None:
@@ -269,9 +269,9 @@ def test_ctrl_c_within_a_plugin_is_not_its_failure() -> None:
 
 def test_a_batch_goes_on_when_its_strategy_fails() -> None:
     """It had reserved memory to its end; others join when it is over."""
-    told: list[str] = []
+    sentences: list[str] = []
     shapes = [SHAPES[4], lambda view: StepShape(9, 2, True, (), True), raising(ValueError("no"))]
-    strategy = guard_strategy(HostileStrategy(shapes), Chunked(4), told.append)
+    strategy = guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append)
     scheduler = Scheduler(CAPACITY, strategy, Fcfs())
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY), VirtualClock())
     plans: list[BatchPlan] = []
@@ -279,5 +279,5 @@ def test_a_batch_goes_on_when_its_strategy_fails() -> None:
     loop.add(request("a", [0] * 3, output=5))
     loop.add(request("b", [1] * 3, output=2, arrival=1.0))
     loop.run()
-    assert len(told) == 1
+    assert len(sentences) == 1
     assert [[chunk.sequence_id for chunk in plan.chunks] for plan in plans] == [[0]] * 5 + [[1]] * 2

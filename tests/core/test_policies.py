@@ -1,4 +1,4 @@
-"""Policies: the order that each promises, its ageing, and who gives way."""
+"""Policies: the order of each, its ageing, and what is preempted."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_clearly_higher_one_pushes_out_the_lowest_that_runs() -> None:
     harness.drain()
 
 
-def test_nobody_is_pushed_out_for_one_that_could_not_come_in_anyway() -> None:
+def test_none_is_preempted_for_one_that_could_not_start_anyway() -> None:
     """Its lane has all the rows that it may have, but for those of equals."""
     harness = Harness(setup_with("priority", max_rows=2, num_blocks=4))
     harness.add(request("low", [0] * 3, priority=2, output=4), request("high", [1] * 3, priority=0, output=4))

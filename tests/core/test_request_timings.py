@@ -96,13 +96,13 @@ def test_json_is_rounded() -> None:
     timings.arrive(0.0, 1 / 3, clock)
     clock.charge(1 / 3, "blocks", "batch")
     timings.end(2 / 3, clock)
-    told = ended(timings).to_json()
-    assert (told["total_ms"], told["other_ms"]) == (666.667, 333.333)
-    assert told["queued_by"] == {**dict.fromkeys(QUEUE_REASONS, 0.0), "blocks": 333.333}
-    assert told["queued_behind"] == {"batch": 333.333}
+    written = ended(timings).to_json()
+    assert (written["total_ms"], written["other_ms"]) == (666.667, 333.333)
+    assert written["queued_by"] == {**dict.fromkeys(QUEUE_REASONS, 0.0), "blocks": 333.333}
+    assert written["queued_behind"] == {"batch": 333.333}
 
 
-def test_time_for_which_nothing_lacked_is_behind_nobody() -> None:
+def test_time_without_a_reason_is_behind_no_lane() -> None:
     clock, timings = QueueWaitMeter(), RequestTimings()
     timings.arrive(0.0, 0.0, clock)
     clock.charge(1.0, OTHER, "batch")

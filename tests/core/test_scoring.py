@@ -1,4 +1,4 @@
-"""Prompt scoring and requests that sample nothing: what plans ask for, what events tell, and what it costs others."""
+"""Prompt scoring and requests that sample nothing: what plans ask for, their events, and what they cost others."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_batch_that_runs_together_keeps_scores_back_too() -> None:
     assert timings.ttft_ms is None and timings.other_ms > 0
 
 
-def test_one_that_was_aborted_is_told_no_more_scores() -> None:
+def test_an_aborted_request_gets_no_more_scores() -> None:
     harness = Harness(Setup(num_blocks=40, block_size=4, token_budget=4, depth=2))
     harness.add(request("a", PROMPT, output=1, prompt_logprobs=0))
     harness.plan()

@@ -70,9 +70,9 @@ def test_a_flood_of_samples_refuses_another_nothing_below_its_share(steps: int) 
     assert let_in >= 512
     waiting = engine.waiting()
     assert waiting["light"] <= 512
-    told = engine.add("light")
-    assert told is not None
-    assert f"at most 1024 may; {waiting['light']} of them are this tenant's, whose share is 512" in told
+    refusal = engine.add("light")
+    assert refusal is not None
+    assert f"at most 1024 may; {waiting['light']} of them are this tenant's, whose share is 512" in refusal
 
 
 def test_while_there_is_room_nobodys_share_matters() -> None:
@@ -94,8 +94,10 @@ def test_tokens_that_wait_are_shared_too() -> None:
     engine = Engine(max_tokens=100)
     assert engine.flood("flood", prompt=[0] * 20) == 5
     assert engine.flood("light", prompt=[1] * 10) == 5
-    told = engine.add("light", prompt=[1] * 10)
-    assert told is not None and "150 tokens wait already (50 of them are this tenant's, whose share is 50)" in told
+    refusal = engine.add("light", prompt=[1] * 10)
+    assert (
+        refusal is not None and "150 tokens wait already (50 of them are this tenant's, whose share is 50)" in refusal
+    )
 
 
 def test_a_lanes_queue_is_shared_where_its_policy_knows_tenants() -> None:
@@ -104,9 +106,11 @@ def test_a_lanes_queue_is_shared_where_its_policy_knows_tenants() -> None:
         harness = Harness(Setup(max_rows=1, lanes=(interactive, BATCH)))
         harness.add(*(request(f"flood {n}", tenant="flood") for n in range(10)))
         harness.add(*(request(f"light {n}", tenant="light") for n in range(let_in)))
-        told = harness.refuse(request("light", tenant="light"))
+        refusal = harness.refuse(request("light", tenant="light"))
         share = f"; {let_in} of them are this tenant's, whose share is 5" if let_in else ""
-        assert f"{10 + let_in} requests wait in the lane 'interactive' already, and at most 10 may{share}; try" in told
+        assert (
+            f"{10 + let_in} requests wait in the lane 'interactive' already, and at most 10 may{share}; try" in refusal
+        )
         harness.drain()
 
 
@@ -116,7 +120,7 @@ def test_a_lanes_queue_is_shared_where_its_policy_knows_tenants() -> None:
 )
 @settings(deadline=None)
 def test_whatever_names_come_the_queue_stays_within_its_bound(bound: int, script: list[tuple[int, int, bool]]) -> None:
-    """Invariant of `core.tenants`: k tenants hold no more than 1 + ln k times the bound, and whoever is refused would
+    """Invariant of `core.tenants`: k tenants have no more than 1 + ln k times the bound, and a refused tenant would
     have had more than its share."""
     engine = Engine(max_requests=bound)
     for number, samples, steps in script:

@@ -18,23 +18,14 @@ from inflight.core.types.sampling import Adapter
 
 
 class _Slot(Struct):
-    """Slot of one adapter.
+    """Slot of one adapter."""
 
-    Attributes:
-        number: Its index.
-        adapter: None before the first.
-        transfer_id: Of its load, while that is in flight.
-        is_draining: Whether it admits no requests.
-        released: Count of releases when its last holder ended.
-        holders: Ids of requests, in the order in which they were admitted.
-    """
-
-    number: int
-    adapter: Adapter | None = None
-    transfer_id: int | None = None
-    is_draining: bool = False
-    released: int = 0
-    holders: dict[str, None] = field(default_factory=dict)
+    number: int  # its index
+    adapter: Adapter | None = None  # None before the first
+    transfer_id: int | None = None  # of its load, while that is in flight
+    is_draining: bool = False  # whether it admits no requests
+    released: int = 0  # count of releases when its last holder ended
+    holders: dict[str, None] = field(default_factory=dict)  # ids of requests, in the order in which they were admitted
 
 
 class AdapterSlots:

@@ -265,7 +265,7 @@ def _checked_shape(shape: Any, view: StepView) -> StepShape:
     if unknown := [number for number in shape.admit if number not in waiting]:
         raise ValueError(f"admit names {unknown[0]}, which does not wait")
     if waiting and not shape.admit and not view.running:
-        raise ValueError(f"admit names nobody, though nothing runs and {len(waiting)} wait")
+        raise ValueError(f"admit names no sequence, though nothing runs and {len(waiting)} wait")
     return shape
 
 

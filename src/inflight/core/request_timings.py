@@ -37,7 +37,7 @@ class QueueWaitMeter:
 
     @property
     def reason(self) -> str:
-        """What blocks the queue now."""
+        """Reason for which the queue is blocked now."""
         return self._blocked_on[0]
 
     @property

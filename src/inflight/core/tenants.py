@@ -1,4 +1,4 @@
-"""Tenants: their weights, what each has of a waiting queue, and what engines tell each other of the service they gave.
+"""Tenants: their weights, the share of each in a waiting queue, and the usage that engines exchange.
 
 A queue with a limit is first come, first served, so that a flood shuts others out. Under a policy with tenants
 (`Policy.shares`) a full queue still admits a tenant that has less than its weighted share of it, among the tenants that

@@ -59,7 +59,7 @@ def test_prompts_that_come_again_are_learnt_anew() -> None:
 
 
 def learnt(seconds_per_token: float) -> LatencyModel:
-    """Of steps that take this long for each token of prompts."""
+    """Return a model of steps that take so long for each token of prompts."""
     model = LatencyModel()
     for tokens in (16, 64, 256, 512) * 12:
         model.observe(Features(tokens, 1, 1, 0, tokens * tokens / 2), 0.002 + seconds_per_token * tokens)

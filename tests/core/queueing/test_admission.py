@@ -28,7 +28,7 @@ CAPACITY = Capacity(400, 4, 4, 200, 8)
 
 class Engine:
     def __init__(self, *settings: object, host: float = 0.0, **bounds: float) -> None:
-        """host: seconds that a round takes beside its step, which no result tells of."""
+        """host: seconds that a round takes beside its step, which no result reports."""
         self.host = host
         latency = LatencyModel()
         self.scheduler = Scheduler(
@@ -61,7 +61,7 @@ def queued(engine: Engine) -> int:
     return lane.queue.backlog.total.tokens
 
 
-def test_while_there_is_room_nobody_looks_at_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_there_is_room_the_queue_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("auto", max_requests=4, max_tokens=40)
     monkeypatch.setattr(WaitingQueue, "everyone", lambda self: pytest.fail("a newcomer walked through the queue"))
     for number in range(4):
@@ -162,7 +162,7 @@ def test_time_without_work_is_no_part_of_a_round() -> None:
 
 
 def promising() -> tuple[Admission, Load, float]:
-    """An admission that knows its steps, a load with somebody before the newcomer, and what it predicts of it."""
+    """An admission that knows its steps, a load with a request before the newcomer, and what it predicts of it."""
     latency = LatencyModel()
     for tokens in range(1, 40):
         latency.observe(Features(tokens, 1, 1, 0, 0.0), 0.02 + tokens / 500)
@@ -171,22 +171,22 @@ def promising() -> tuple[Admission, Load, float]:
     return admission, load, admission.seconds_to_first_token(9, load)
 
 
-def test_promises_that_were_not_kept_make_the_next_ones_more_careful() -> None:
+def test_predictions_that_fell_short_make_the_next_ones_more_careful() -> None:
     admission, load, predicted = promising()
     for number in range(100):
-        promised = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
+        admitted = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
         try:
-            admission.on_admitted(promised, admission.check(promised, [], lambda: load))
+            admission.on_admitted(admitted, admission.check(admitted, [], lambda: load))
         except RequestRefused as refusal:
             assert refusal.retry_after is not None and refusal.retry_after > 0
             break
-        admission.on_first_token(promised, promised.arrival + 3 * predicted)
+        admission.on_first_token(admitted, admitted.arrival + 3 * predicted)
     assert 1 < number < 20
     admission.check(request("patient", [0] * 9, slo=SLO(ttft=4 * predicted)), [], lambda: load)
 
 
 @pytest.mark.parametrize("ttft", [1.5, 20.0])
-def test_what_ended_without_a_token_or_was_promised_with_ease_teaches_nothing(ttft: float) -> None:
+def test_an_end_without_a_token_or_a_prediction_far_below_its_target_teaches_nothing(ttft: float) -> None:
     admission, load, predicted = promising()
     for number in range(50):
         one = request(f"{number}", [0] * 9, slo=SLO(ttft=ttft * predicted))
@@ -226,10 +226,10 @@ def test_the_margin_rests_where_its_share_of_the_observations_lies() -> None:
     assert margin.value == pytest.approx(2.8, rel=0.1)
     for _ in range(2000):
         margin.observe(0.5)
-    assert margin.value == 1.0, "predictions that were too long are no reason to promise more"
+    assert margin.value == 1.0, "predictions that were too long do not lower the margin below 1"
 
 
-def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() -> None:
+def test_lengths_are_learnt_by_tenant_and_prompt() -> None:
     predictor = Quantiles()
     of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
     assert predictor.predict(of_a, 100, 0) == 50
@@ -254,9 +254,9 @@ def test_histograms_are_kept_of_those_that_came_last() -> None:
 
 
 def test_only_the_oracle_looks_at_forced_lengths() -> None:
-    told, untold = request("a", output=7), request("a", output=None)
-    assert Quantiles().predict(told, 100, 0) == Quantiles().predict(untold, 100, 0)
-    assert (Oracle().predict(told, 100, 0), Oracle().predict(told, 5, 0), Oracle().predict(untold, 100, 0)) == (
+    forced, unforced = request("a", output=7), request("a", output=None)
+    assert Quantiles().predict(forced, 100, 0) == Quantiles().predict(unforced, 100, 0)
+    assert (Oracle().predict(forced, 100, 0), Oracle().predict(forced, 5, 0), Oracle().predict(unforced, 100, 0)) == (
         7,
         5,
         100,

@@ -25,7 +25,7 @@ Right = Callable[[int, int], bool]  # (sequence, place in its output) → whethe
 
 
 def token_at(sequence: int, place: int) -> int:
-    """Of a sequence's output."""
+    """Return a token of a sequence's output."""
     return (sequence * 7919 + place * 104729 + 1) % VOCABULARY
 
 
@@ -180,7 +180,7 @@ class Rig:
         return plan
 
     def tokens_of(self, events: object) -> None:
-        """What comes is what was to come."""
+        """Check that the tokens are those of the sequence."""
         for event in events:  # type: ignore[attr-defined]
             if isinstance(event, TokensEvent):
                 number = int(event.request_id)
@@ -194,5 +194,5 @@ class Rig:
         return self.now
 
     def drafts(self) -> Iterator[int]:
-        """Of each chunk of each plan."""
+        """Yield the drafts of each chunk of each plan."""
         return (chunk.num_drafts for plan in self.plans for chunk in plan.chunks)

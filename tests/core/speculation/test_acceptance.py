@@ -43,9 +43,9 @@ def test_before_there_is_evidence_a_drafter_is_believed() -> None:
 def test_what_a_drafter_says_comes_to_mean_what_came_of_it(truth: float) -> None:
     """Here it is as sure of everything; and of what it never said, nothing was learnt."""
     acceptance, _ = taught((0.7,) * 4, truth)
-    surely, untold = acceptance.chances(SequenceAcceptance(), (0.7, 0.2), 2)
+    surely, unseen = acceptance.chances(SequenceAcceptance(), (0.7, 0.2), 2)
     assert surely == pytest.approx(truth, abs=0.08)
-    assert untold == pytest.approx(0.2, abs=0.05)
+    assert unseen == pytest.approx(0.2, abs=0.05)
 
 
 def test_only_drafts_whose_forerunners_were_right_are_judged() -> None:
@@ -57,7 +57,7 @@ def test_only_drafts_whose_forerunners_were_right_are_judged() -> None:
     assert first == pytest.approx(0.25, abs=0.08) and second > 0.9
 
 
-def test_a_sequence_is_like_the_others_until_its_own_drafts_tell() -> None:
+def test_a_sequence_is_like_the_others_until_its_own_drafts_are_judged() -> None:
     acceptance, _ = taught((0.7,) * 4, 0.7)
     usual = acceptance.chances(SequenceAcceptance(), (0.7,), 1)[0]
     poor, fine = SequenceAcceptance(), SequenceAcceptance()
@@ -73,7 +73,7 @@ def test_a_sequence_is_like_the_others_until_its_own_drafts_tell() -> None:
 
 @pytest.mark.parametrize("drafts", [1, 5, 12])
 def test_a_sequence_whose_drafts_are_right_as_often_as_the_others_has_their_chances(drafts: int) -> None:
-    """However many are drafted: a step tells of all that were right, and of one that was not."""
+    """However many are drafted: a step judges all that were right, and one that was not."""
     chance, of, factors = random.Random(drafts), SequenceAcceptance(), []
     for _ in range(4000):
         right = 0

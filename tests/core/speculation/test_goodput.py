@@ -63,7 +63,7 @@ def test_the_step_with_the_most_tokens_a_second_is_chosen(
     assert rate >= best_rate(offers, tokens, step, most) * (1 - 12 * MIN_YIELD / tokens)
 
 
-def test_drafts_go_to_whoever_expects_most_of_the_next_one() -> None:
+def test_drafts_go_to_the_sequence_with_the_likeliest_next_one() -> None:
     offers = [Offer(1, (0.9, 0.9, 0.9)), Offer(2, (0.5, 0.5, 0.5)), Offer(3, (0.05,))]
     assert choose(offers, 3, linear(0.01, 0.0003), 4) == {1: 3, 2: 1}
 
@@ -114,7 +114,7 @@ Seconds = Callable[[int], float]
 
 
 def decodes(tokens: int, drafts: int = 0) -> Features:
-    """Of so many tokens, so many of which are drafts, behind a hundred others."""
+    """Return features of so many tokens, including drafts, behind a hundred others each."""
     rows = tokens - drafts
     return Features(tokens, rows, tokens, decode_context=100 * rows, prefill_context=100.0 * drafts)
 
@@ -159,7 +159,7 @@ def test_a_kernel_that_takes_over_at_the_second_token_is_a_threshold() -> None:
     assert step.extra(5) - step.extra(1) < 0.002
 
 
-def test_where_no_step_had_so_many_tokens_the_model_of_step_time_tells() -> None:
+def test_where_no_step_had_so_many_tokens_the_model_of_step_time_counts() -> None:
     step = learnt(lambda tokens: 0.01 + 0.0005 * tokens, 4, rows=4).extended(decodes(4))
     assert 0.0 <= step.extra(4) < 0.004
 

@@ -1,4 +1,4 @@
-"""Drafts of what alone may follow: they bring several tokens a step, and keep everybody's targets."""
+"""Forced drafts: they bring several tokens a step, and keep the ITL targets of all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def allotted(forced: ForcedDrafts, *rooms: int, budget: int = 99) -> list[Allotm
     return forced.allot(0, DECODES, [Candidate(view(number), room) for number, room in enumerate(rooms)], budget)
 
 
-def test_whoever_was_told_of_has_as_many_as_there_is_room_and_budget_for() -> None:
+def test_forced_drafts_are_as_many_as_room_and_budget_allow() -> None:
     forced = ForcedDrafts(LatencyModel())
     assert not forced.due(0)
     forced.force(0, RUN)
@@ -41,7 +41,7 @@ def test_whoever_was_told_of_has_as_many_as_there_is_room_and_budget_for() -> No
     assert allotted(forced, 0, 5) == [(1, 2, RUN[:2])]
 
 
-def test_what_was_told_holds_until_the_next_word_or_the_end() -> None:
+def test_forced_tokens_hold_until_the_next_report_or_the_end() -> None:
     forced = ForcedDrafts(LatencyModel())
     for number in range(3):
         forced.force(number, RUN)

@@ -1,4 +1,4 @@
-"""What a plan costs is told by the plan alone."""
+"""The cost of a plan is a function of the plan alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
 
 
-def test_decodes_and_prefills_are_told_apart() -> None:
+def test_decodes_and_prefills_are_distinguished() -> None:
     plan = BatchPlan(
         step=0,
         chunks=(

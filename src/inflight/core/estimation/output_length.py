@@ -85,19 +85,12 @@ PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE)}
 
 @dataclass(frozen=True, slots=True)
 class PredictionError:
-    """Error of the predictions made on arrival, of sequences that ended by themselves.
+    """Error of the predictions made on arrival, of sequences that ended by themselves."""
 
-    Attributes:
-        samples: Number of these sequences.
-        relative_error: Mean of |predicted - actual| / actual.
-        within_twice: Share with a prediction between half and twice the length.
-        bias: Sum of predictions over sum of lengths, minus 1.
-    """
-
-    samples: int = 0
-    relative_error: float = 0.0
-    within_twice: float = 0.0
-    bias: float = 0.0
+    samples: int = 0  # number of these sequences
+    relative_error: float = 0.0  # mean of |predicted - actual| / actual
+    within_twice: float = 0.0  # share with a prediction between half and twice the length
+    bias: float = 0.0  # sum of predictions over sum of lengths, minus 1
 
 
 class PredictionTally:

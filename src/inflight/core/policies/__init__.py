@@ -19,25 +19,19 @@ Rank = tuple[Any, ...]
 
 
 class Policy:
-    """Base of policies: one queue, no preemption by rank, no state. A policy defines `name` and `rank` at least.
+    """Base of policies: one queue, no preemption by rank, no state. A policy defines `name` and `rank` at least."""
 
-    Attributes:
-        name: As the policy is chosen and reported.
-        window: 0 if the rank of a waiting sequence never changes (linear ageing does not: all age alike). Above 0 the
-            first so many by arrival are ranked again at every step.
-        steady: Whether ranks of running sequences never change either; then they are sorted when one joins, and not at
-            every step.
-        group_ranks_rise: Whether the rank of a group with waiting sequences never falls, except when one of its
-            sequences arrives, leaves or ends; then only the first groups are compared at a choice.
-        reads_priority: Whether it reads a request's priority; if not, a request with a priority is refused.
-        shares: Weights by which tenants share a queue with a limit; None: first come, first served.
-    """
-
-    name = ""
+    name = ""  # as the policy is chosen and reported
+    # 0 if the rank of a waiting sequence never changes (linear ageing does not: all age alike). Above 0 the first so
+    # many by arrival are ranked again at every step
     window = 0
+    # whether ranks of running sequences never change either; then they are sorted when one joins, and not at every step
     steady = False
+    # whether the rank of a group with waiting sequences never falls, except when one of its sequences arrives, leaves
+    # or ends; then only the first groups are compared at a choice
     group_ranks_rise = False
-    reads_priority = False
+    reads_priority = False  # whether it reads a request's priority; if not, a request with a priority is refused
+    # weights by which tenants share a queue with a limit; None: first come, first served
     shares: TenantWeights | None = None
 
     def rank(self, view: SequenceView, now: float) -> Rank:
@@ -83,25 +77,17 @@ Ordered = Policy  # the name that plugins derive from
 
 
 class PolicyContext(Struct, frozen=True):
-    """What a policy may read. tenant_weights: of tenants whose weight is not 1. latency: the scheduler's model."""
+    """Inputs of a policy. tenant_weights: of tenants whose weight is not 1. latency: the scheduler's model."""
 
     tenant_weights: Mapping[str, float]
     latency: LatencyModel
 
 
 class PolicyEntry(Struct, frozen=True, kw_only=True):
-    """A policy by its name in `registry`.
+    """A policy by its name in `registry`."""
 
-    Attributes:
-        name: As it is chosen.
-        reason: A phrase that says what it does, for the start's report.
-        make: Creates it.
-        asks_predictor: Whether it reads predicted output lengths.
-        weighs_tenants: Whether it reads `tenant_weights`.
-    """
-
-    name: str
-    reason: str
-    make: Callable[[PolicyContext], Policy]
-    asks_predictor: bool = False
-    weighs_tenants: bool = False
+    name: str  # as it is chosen
+    reason: str  # a phrase that says what it does, for the start's report
+    make: Callable[[PolicyContext], Policy]  # creates it
+    asks_predictor: bool = False  # whether it reads predicted output lengths
+    weighs_tenants: bool = False  # whether it reads `tenant_weights`

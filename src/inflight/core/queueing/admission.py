@@ -32,27 +32,16 @@ Mode = Literal["off", "queue", "slo", "auto"]
 
 
 class Load(Struct, frozen=True):
-    """Work before a newcomer's first token.
+    """Work before a newcomer's first token."""
 
-    Attributes:
-        ahead: Sequences that wait before it, each sample counted.
-        prompt_tokens: Not yet computed, of these and of running ones.
-        remaining: Expected output tokens of each running sequence.
-        remaining_ahead: The same of each that waits before it.
-        free_rows: Rows that are not in use.
-        rows: All rows.
-        budget: Tokens of a step.
-        context: Mean tokens of a running sequence.
-    """
-
-    ahead: int
-    prompt_tokens: int
-    remaining: Sequence[float]
-    remaining_ahead: Sequence[float]
-    free_rows: int
-    rows: int
-    budget: int
-    context: float
+    ahead: int  # sequences that wait before it, each sample counted
+    prompt_tokens: int  # not yet computed, of these and of running ones
+    remaining: Sequence[float]  # expected output tokens of each running sequence
+    remaining_ahead: Sequence[float]  # the same of each that waits before it
+    free_rows: int  # rows that are not in use
+    rows: int  # all rows
+    budget: int  # tokens of a step
+    context: float  # mean tokens of a running sequence
 
 
 class Margin:

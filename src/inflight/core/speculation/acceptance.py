@@ -84,19 +84,12 @@ def _accept_rate(prior: float) -> DecayingRatio:
 
 
 class _Pause(Struct):
-    """Pauses of one sequence.
+    """Pauses of one sequence."""
 
-    Attributes:
-        until: First step in which it may be drafted for.
-        steps: Length of its last pause; 0: its drafts pay, or none was tried.
-        earned: Short pauses that it may have before longer ones.
-        is_new: Whether the drafter was never asked about it.
-    """
-
-    until: int
-    steps: int
-    earned: int = 0
-    is_new: bool = True
+    until: int  # first step in which it may be drafted for
+    steps: int  # length of its last pause; 0: its drafts pay, or none was tried
+    earned: int = 0  # short pauses that it may have before longer ones
+    is_new: bool = True  # whether the drafter was never asked about it
 
 
 class DraftBackoff:

@@ -34,27 +34,16 @@ class Allotment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """Counts since the engine began.
+    """Counts since the engine began."""
 
-    Attributes:
-        drafter: Its name.
-        asked: Calls of the drafter, each for one sequence.
-        steps: Steps with any draft.
-        drafted: Drafts by position from the first.
-        accepted: Of these, those that were right, with all before them.
-        chosen: (drafts, chunks that had so many), rising.
-        won_seconds: Estimated, of steps in which drafts brought more than they cost.
-        lost_seconds: Of the other steps, and of calls in vain.
-    """
-
-    drafter: str
-    asked: int = 0
-    steps: int = 0
-    drafted: tuple[int, ...] = ()
-    accepted: tuple[int, ...] = ()
-    chosen: tuple[tuple[int, int], ...] = ()
-    won_seconds: float = 0.0
-    lost_seconds: float = 0.0
+    drafter: str  # its name
+    asked: int = 0  # calls of the drafter, each for one sequence
+    steps: int = 0  # steps with any draft
+    drafted: tuple[int, ...] = ()  # drafts by position from the first
+    accepted: tuple[int, ...] = ()  # of these, those that were right, with all before them
+    chosen: tuple[tuple[int, int], ...] = ()  # (drafts, chunks that had so many), rising
+    won_seconds: float = 0.0  # estimated, of steps in which drafts brought more than they cost
+    lost_seconds: float = 0.0  # of the other steps, and of calls in vain
 
 
 class SpeculationTally:

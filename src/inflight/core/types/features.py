@@ -9,24 +9,16 @@ from inflight.core.types.plan import HOST, BatchPlan
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Size of a step.
+    """Size of a step."""
 
-    Attributes:
-        tokens: Token slots computed, padding included.
-        rows: Chunks and padded rows.
-        samples: Positions whose logits are computed, to draw the next token or to score the one that follows.
-        decode_context: Σ of positions read by decodes, however many drafts they have.
-        prefill_context: Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention, and
-            such pairs of drafts.
-        moved_blocks: Copied between the device and its host; other transfers take no time of the step.
-    """
-
-    tokens: int
-    rows: int
-    samples: int
-    decode_context: int
+    tokens: int  # token slots computed, padding included
+    rows: int  # chunks and padded rows
+    samples: int  # positions whose logits are computed, to draw the next token or to score the one that follows
+    decode_context: int  # Σ of positions read by decodes, however many drafts they have
+    # Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention, and such pairs of
+    # drafts
     prefill_context: float
-    moved_blocks: int = 0
+    moved_blocks: int = 0  # copied between the device and its host; other transfers take no time of the step
 
 
 def features(plan: BatchPlan) -> Features:

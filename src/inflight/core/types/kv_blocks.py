@@ -143,19 +143,13 @@ CacheChange = BlockPublished | BlockMoved | BlockDropped | CacheCleared
 
 
 class KVMatch(Struct, frozen=True):
-    """Consecutive blocks that a source has.
+    """Consecutive blocks that a source has."""
 
-    Attributes:
-        kind: As in `Transfer`, like the next two.
-        tier: Its name, as in `Transfer.tier`.
-        remote_blocks: Their numbers there.
-        always: Whether to load them at any cost, as what a peer has computed for this very request; otherwise only
-            where computing them would take longer.
-    """
-
-    kind: Literal["load", "receive"]
-    tier: str
-    remote_blocks: tuple[int, ...]
+    kind: Literal["load", "receive"]  # as in `Transfer`
+    tier: str  # its name, as there
+    remote_blocks: tuple[int, ...]  # their numbers there
+    # whether to load them at any cost, as what a peer has computed for this very request; otherwise only where
+    # computing them would take longer
     always: bool = False
 
 

@@ -52,36 +52,22 @@ def peer_of(tier: str) -> PeerAddress:
 
 @dataclass(frozen=True, slots=True)
 class KVTransfer:
-    """KV transfer of one request's prompt.
+    """KV transfer of one request's prompt."""
 
-    Attributes:
-        give: Id under which its blocks are exported as they are computed; empty: they are not.
-        take: Peer that has them, or will; None: no peer.
-    """
-
-    give: str = ""
-    take: PeerAddress | None = None
+    give: str = ""  # id under which its blocks are exported as they are computed; empty: they are not
+    take: PeerAddress | None = None  # peer that has them, or will; None: no peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVExchangeOptions:
-    """How an engine exchanges blocks with peers.
+    """How an engine exchanges blocks with peers."""
 
-    Attributes:
-        role: Whether it exports blocks, imports them, or both.
-        host: Where peers connect.
-        port: The same; 0: any free port.
-        way: How blocks travel.
-        timeout: Seconds of a whole pull, including what the peer has still to compute.
-        hold: Seconds for which a computed prompt waits for the peer that imports it.
-    """
-
-    role: Role
-    host: str = "127.0.0.1"
-    port: int = 0
-    way: Way = "auto"
-    timeout: float = 30.0
-    hold: float = 60.0
+    role: Role  # whether it exports blocks, imports them, or both
+    host: str = "127.0.0.1"  # where peers connect
+    port: int = 0  # the same; 0: any free port
+    way: Way = "auto"  # how blocks travel
+    timeout: float = 30.0  # seconds of a whole pull, including what the peer has still to compute
+    hold: float = 60.0  # seconds for which a computed prompt waits for the peer that imports it
 
     @property
     def gives(self) -> bool:
@@ -96,70 +82,39 @@ class KVExchangeOptions:
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """Blocks that went to tiers and peers, and came from them, since the engine began.
+    """Blocks that went to tiers and peers, and came from them, since the engine began."""
 
-    Attributes:
-        asked: Looked up in tiers and with peers, since the prefix cache lacked them.
-        brought: Loaded instead of computed.
-        failed: Not loaded, after an error.
-        declined: Cheaper to compute.
-        stored: Written to a tier.
-        unstored: Not written, after an error.
-        missed: Evicted before they were written.
-    """
-
-    asked: int = 0
-    brought: int = 0
-    failed: int = 0
-    declined: int = 0
-    stored: int = 0
-    unstored: int = 0
-    missed: int = 0
+    asked: int = 0  # looked up in tiers and with peers, since the prefix cache lacked them
+    brought: int = 0  # loaded instead of computed
+    failed: int = 0  # not loaded, after an error
+    declined: int = 0  # cheaper to compute
+    stored: int = 0  # written to a tier
+    unstored: int = 0  # not written, after an error
+    missed: int = 0  # evicted before they were written
 
 
 @dataclass(frozen=True, slots=True)
 class KVExportStats:
-    """Blocks of computed prompts for peers.
+    """Blocks of computed prompts for peers."""
 
-    Attributes:
-        held: Exported now, until a peer has them.
-        taken: Imported by a peer.
-        cached: Not imported, since the peer that took the rest had them itself.
-        expired: Dropped after the time limit.
-        displaced: Dropped for later ones, since too much was exported.
-        withdrawn: No longer wanted, or dropped as the engine recovered.
-    """
-
-    held: int = 0
-    taken: int = 0
-    cached: int = 0
-    expired: int = 0
-    displaced: int = 0
-    withdrawn: int = 0
+    held: int = 0  # exported now, until a peer has them
+    taken: int = 0  # imported by a peer
+    cached: int = 0  # not imported, since the peer that took the rest had them itself
+    expired: int = 0  # dropped after the time limit
+    displaced: int = 0  # dropped for later ones, since too much was exported
+    withdrawn: int = 0  # no longer wanted, or dropped as the engine recovered
 
 
 @dataclass(frozen=True, slots=True)
 class FolderStats:
-    """Content of a tier's folder, and its use since the engine began.
+    """Content of a tier's folder, and its use since the engine began."""
 
-    Attributes:
-        nbytes: Bytes of all models.
-        max_bytes: Limit of these.
-        blocks: Blocks of this model.
-        read_bytes: Bytes read.
-        written_bytes: Bytes written.
-        evicted: Files removed for others.
-        damaged: Files that were damaged.
-        write_errors: Writes that failed.
-        block_bytes: Bytes of each block; 0: unknown.
-    """
-
-    nbytes: int
-    max_bytes: int
-    blocks: int
-    read_bytes: int
-    written_bytes: int
-    evicted: int
-    damaged: int
-    write_errors: int
-    block_bytes: int = 0
+    nbytes: int  # bytes of all models
+    max_bytes: int  # limit of these
+    blocks: int  # blocks of this model
+    read_bytes: int  # bytes read
+    written_bytes: int  # bytes written
+    evicted: int  # files removed for others
+    damaged: int  # files that were damaged
+    write_errors: int  # writes that failed
+    block_bytes: int = 0  # bytes of each block; 0: unknown

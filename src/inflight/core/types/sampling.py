@@ -32,54 +32,34 @@ class InvalidSampling(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling settings of one request.
+    """Sampling settings of one request."""
 
-    Attributes:
-        n: Samples of the prompt; they share its KV blocks.
-        temperature: 0 takes the likeliest token; above 0 divides the logits.
-        top_k: Tokens that may be drawn; 0 or -1: off.
-        top_p: Probability mass that may be drawn from; 1: off.
-        min_p: Least probability of a token, relative to the likeliest; 0: off.
-        repetition_penalty: Of tokens in the prompt and output; 1: off.
-        presence_penalty: Of tokens in the output; 0: off.
-        frequency_penalty: The same, for each occurrence.
-        logit_bias: Token id → number added to its logit (at most 300 entries).
-        allowed_token_ids: No other tokens are drawn; None: any may be.
-        bad_words: Texts whose last token is not drawn behind the others.
-        max_tokens: Limit of output tokens of one sample; None: as many as the model's length allows; 0: the prompt is
-            computed (and scored, if asked), and nothing is sampled.
-        min_tokens: Before so many output tokens, end tokens are not drawn and stop strings are ignored.
-        stop: Strings that end the output.
-        include_stop_str_in_output: Whether they stay in the text.
-        stop_token_ids: Token ids that end the output, beside the model's end tokens.
-        ignore_eos: Whether the model's end tokens do not count.
-        seed: Makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch.
-        logprobs: Number of alternatives whose log-probabilities are reported beside the sampled token's (0 to 20).
-        prompt_logprobs: The same for the tokens of the prompt, from its second on.
-        skip_special_tokens: Whether special tokens are left out of the text.
-    """
-
-    n: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    n: int = 1  # samples of the prompt; they share its KV blocks
+    temperature: float = 1.0  # 0 takes the likeliest token; above 0 divides the logits
+    top_k: int = 0  # tokens that may be drawn; 0 or -1: off
+    top_p: float = 1.0  # probability mass that may be drawn from; 1: off
+    min_p: float = 0.0  # least probability of a token, relative to the likeliest; 0: off
+    repetition_penalty: float = 1.0  # of tokens in the prompt and output; 1: off
+    presence_penalty: float = 0.0  # of tokens in the output; 0: off
+    frequency_penalty: float = 0.0  # the same, for each occurrence
+    # token id → number added to its logit (at most 300 entries)
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None  # no other tokens are drawn; None: any may be
+    bad_words: tuple[str, ...] = ()  # texts whose last token is not drawn behind the others
+    # limit of output tokens of one sample; None: as many as the model's length allows; 0: the prompt is computed (and
+    # scored, if asked), and nothing is sampled
     max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    include_stop_str_in_output: bool = False
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
+    min_tokens: int = 0  # before so many output tokens, end tokens are not drawn and stop strings are ignored
+    stop: tuple[str, ...] = ()  # strings that end the output
+    include_stop_str_in_output: bool = False  # whether they stay in the text
+    stop_token_ids: tuple[int, ...] = ()  # token ids that end the output, beside the model's end tokens
+    ignore_eos: bool = False  # whether the model's end tokens do not count
+    # makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch
     seed: int | None = None
+    # number of alternatives whose log-probabilities are reported beside the sampled token's (0 to 20)
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    skip_special_tokens: bool = True
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt, from its second on
+    skip_special_tokens: bool = True  # whether special tokens are left out of the text
 
     def __post_init__(self) -> None:
         # Lists and a bare string are what callers write; the frozen form is a tuple.
@@ -145,18 +125,13 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingParams:
-    """Settings of a request for an embedding or a classifier's scores, of which nothing is sampled.
+    """Settings of a request for an embedding or a classifier's scores, of which nothing is sampled."""
 
-    Attributes:
-        normalize: Whether the vector is divided by its length.
-        dimensions: Leading numbers of the vector that are returned, for models whose vectors may be cut (Kusupati et
-            al., arXiv 2205.13147); None: all.
-        activation: Of scores: sigmoid of each, softmax over all, or none.
-    """
-
-    normalize: bool = True
+    normalize: bool = True  # whether the vector is divided by its length
+    # leading numbers of the vector that are returned, for models whose vectors may be cut (Kusupati et al., arXiv
+    # 2205.13147); None: all
     dimensions: int | None = None
-    activation: PoolingActivation = "none"
+    activation: PoolingActivation = "none"  # of scores: sigmoid of each, softmax over all, or none
 
     def __post_init__(self) -> None:
         if not isinstance(self.normalize, bool):
@@ -169,66 +144,44 @@ class PoolingParams:
 
 
 class Adapter(Struct, frozen=True):
-    """An adapter that changes the model for some requests.
+    """An adapter that changes the model for some requests."""
 
-    Attributes:
-        name: By which requests ask for it.
-        path: Of its files.
-        number: Of this name and these files. Another adapter that takes the name later has another number, so that it
-            never finds blocks that were computed with the first.
-    """
-
-    name: str
-    path: str
+    name: str  # by which requests ask for it
+    path: str  # of its files
+    # of this name and these files. Another adapter that takes the name later has another number, so that it never finds
+    # blocks that were computed with the first
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output must match, as the client wrote it.
+    """Constraint on an output, as the client wrote it."""
 
-    Attributes:
-        kind: Of `source`.
-        source: Of the output, or of what follows the first occurrence of `after_token_ids`. A choice's is a JSON list
-            of texts; kind "none" has none and allows any output.
-        after_token_ids: End of the reasoning.
-        max_tokens_before: Output tokens before `after_token_ids`, which are forced then; None: no limit.
-        opening_token_ids: An output that begins with them has reasoning; one that begins otherwise follows the grammar
-            from its first token on. Empty: the reasoning has begun in the prompt.
-    """
-
-    kind: GrammarKind
+    kind: GrammarKind  # of `source`
+    # of the output, or of what follows the first occurrence of `after_token_ids`. A choice's is a JSON list of texts;
+    # kind "none" has none and allows any output
     source: str = ""
-    after_token_ids: tuple[int, ...] = ()
+    after_token_ids: tuple[int, ...] = ()  # end of the reasoning
+    # output tokens before `after_token_ids`, which are forced then; None: no limit
     max_tokens_before: int | None = None
+    # an output that begins with them has reasoning; one that begins otherwise follows the grammar from its first token
+    # on. Empty: the reasoning has begun in the prompt
     opening_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarStats:
-    """Cost of grammars since the engine began.
+    """Cost of grammars since the engine began."""
 
-    Attributes:
-        compiled: Grammars that were compiled.
-        refused: Grammars that could not be.
-        compile_seconds: Of both, in processes of their own.
-        cache_hits: Requests whose grammar was compiled already.
-        masks: Positions whose tokens a grammar decided.
-        mask_seconds: Time of the masks, beside the forward passes.
-        wait_seconds: Part of it that steps waited for.
-        sit_outs: Draws that waited for a slow mask, while other sequences drew.
-        cached_bytes: Of compiled grammars that are cached.
-    """
-
-    compiled: int
-    refused: int
-    compile_seconds: float
-    cache_hits: int
-    masks: int
-    mask_seconds: float
-    wait_seconds: float
-    sit_outs: int = 0
-    cached_bytes: int = 0
+    compiled: int  # grammars that were compiled
+    refused: int  # grammars that could not be
+    compile_seconds: float  # of both, in processes of their own
+    cache_hits: int  # requests whose grammar was compiled already
+    masks: int  # positions whose tokens a grammar decided
+    mask_seconds: float  # time of the masks, beside the forward passes
+    wait_seconds: float  # part of it that steps waited for
+    sit_outs: int = 0  # draws that waited for a slow mask, while other sequences drew
+    cached_bytes: int = 0  # of compiled grammars that are cached
 
 
 class TopLogprobs(Sequence[tuple[int, float]]):
