@@ -30,7 +30,7 @@ from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.over_time import waiting
 from inflight.simulate.disagg import Link
-from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures" / "moving"
@@ -45,10 +45,10 @@ class Machine:
 
     name = "20 ms a step and 1 ms a token"
 
-    def seconds(self, held: Features) -> float:
-        return 0.02 + 0.001 * held.tokens
+    def seconds(self, features: Features) -> float:
+        return 0.02 + 0.001 * features.tokens
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         return None
 
 
@@ -207,7 +207,7 @@ def run(scene: Scene, panel: Panel, folder: Path) -> EngineRun:
     pool = Pool(panel.capacity, panel.settings, panel.scheduling, lambda number: Machine())
     decode = replace(pool) if panel.disaggregated else None
     link = Link(bytes_per_token=1e5, gbps=100.0) if panel.disaggregated else None
-    simulate(Workload(scene.entries, scene.title), Setup(pool, decode, link), folder / "run.jsonl")
+    simulate(Workload(scene.entries, scene.title), SimulationSetup(pool, decode, link), folder / "run.jsonl")
     found = sorted(folder.iterdir())
     engine = read_record(found[panel.drawn]).runs[0].engine
     assert engine is not None, "a simulation records its steps"

@@ -25,7 +25,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.plan import Capacity
 from inflight.metrics.summary import Summary, summarize, whole
-from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.simulate.sources import read_step_model
 from inflight.simulate.steps import StepModel
 from inflight.workload.workload import Entry, Workload
@@ -45,7 +45,7 @@ class Case:
         settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=self.budget, enable_prefix_caching=False)
         scheduling = SchedulingSettings.of(early_end_tokens=self.early_end)
         observations = simulate(
-            workload, Setup(Pool(CAPACITY, settings, scheduling, lambda number: model))
+            workload, SimulationSetup(Pool(CAPACITY, settings, scheduling, lambda number: model))
         ).observations
         return summarize(observations, whole(observations))
 

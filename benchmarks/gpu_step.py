@@ -48,7 +48,7 @@ CLASSES = {"plan": "s5", "prepare, upload": "s2", "commit": "s3", ON_DEVICE[0]: 
 class HostStep:
     """What the host did for one step, in seconds, and what the step held."""
 
-    held: Features
+    features: Features
     plan: float
     prepare: float
     commit: float
@@ -129,7 +129,7 @@ def timeline(steps: Sequence[HostStep], model: Roofline) -> tuple[list[Bar], lis
             spend("commit", number - 2, steps[number - 2].commit)
         spend("plan", number, one.plan)
         spend("prepare, upload", number, one.prepare)
-        costs = {cost.kind: cost.seconds for cost in model.costs(one.held)}
+        costs = {cost.kind: cost.seconds for cost in model.costs(one.features)}
         logits, all_of_it = costs["logits head"], sum(costs.values())
         begin = max(now, free)
         free = begin + all_of_it
@@ -167,7 +167,9 @@ def picture(host: Sequence[Bar], device: Sequence[Bar], first: int) -> Drawing:
 def main() -> None:
     steps = measured_steps()
     host, device = timeline(steps, Roofline(known_model("qwen3-8b"), find_gpu("h100")))
-    first = next(number for number, one in enumerate(steps) if number > 3 and one.held.tokens > one.held.rows) - 1
+    first = (
+        next(number for number, one in enumerate(steps) if number > 3 and one.features.tokens > one.features.rows) - 1
+    )
     PICTURE.write_text(picture(host, device, first).standalone(), encoding="utf-8")
     of_host = sorted(one.plan + one.prepare + one.commit for one in steps)
     of_device = sum(bar.end - bar.start for bar in device) / len(steps)

@@ -39,7 +39,7 @@ from inflight.report.pictures import batch_over_time, kv_by_owner, queue_over_ti
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
-from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 SUBTITLE = 26  # pixels
@@ -116,10 +116,10 @@ class MemoryBound:
 
     name = "10 ms a step and 0.3 ms a token"
 
-    def seconds(self, held: Features) -> float:
-        return 0.01 + 0.0003 * held.tokens
+    def seconds(self, features: Features) -> float:
+        return 0.01 + 0.0003 * features.tokens
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         return None
 
 
@@ -133,7 +133,7 @@ def speculating(path: Path) -> None:
     scheduling = SchedulingSettings(speculation="suffix", speculation_max_tokens=8)
     drafts = SimulatedDrafts(parse_acceptance("0.85,0.8,0.8,0.75"))
     pool = Pool(capacity, settings, scheduling, lambda number: MemoryBound(), drafts=drafts)
-    simulate(Workload((*lasting, *crowd), "two, and a crowd"), Setup(pool), path)
+    simulate(Workload((*lasting, *crowd), "two, and a crowd"), SimulationSetup(pool), path)
 
 
 def draw_speculation() -> None:

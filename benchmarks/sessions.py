@@ -79,11 +79,11 @@ class Steps:
 
     name = "8 B on an H100"
 
-    def seconds(self, held: Features) -> float:
-        tokens = held.tokens * 2.6e-5 + held.prefill_context * 6.5e-10 + held.decode_context * 4.5e-8
+    def seconds(self, features: Features) -> float:
+        tokens = features.tokens * 2.6e-5 + features.prefill_context * 6.5e-10 + features.decode_context * 4.5e-8
         return 0.006 + tokens
 
-    def extrapolates(self, held: Features) -> None:
+    def extrapolates(self, features: Features) -> None:
         """The formula is good everywhere."""
 
 

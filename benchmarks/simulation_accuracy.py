@@ -31,7 +31,7 @@ from inflight.simulate.calibrate import (
     read_account,
 )
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.simulation import Pool, Requests, Setup, simulate
+from inflight.simulate.simulation import Pool, Requests, SimulationSetup, simulate
 from inflight.simulate.steps import Errors
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass
@@ -121,7 +121,7 @@ class Both:
 
     def simulated(self, workload: Workload) -> Summary:
         pool = Pool(self.capacity, self._settings, self._scheduling, lambda number: self.fitted)
-        return self._told("simulated", simulate(workload, Setup(pool, content_seed=SEED)).observations)
+        return self._told("simulated", simulate(workload, SimulationSetup(pool, content_seed=SEED)).observations)
 
     @staticmethod
     def _told(name: str, observations: list[Observation]) -> Summary:

@@ -29,7 +29,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
+from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.lengths import Lognormal
@@ -74,7 +74,7 @@ def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, flo
     capacity = Capacity(20_000, 16, scene.rows, 8192, 32_000)
     settings = EngineSettings(max_num_seqs=scene.rows, max_num_batched_tokens=scene.budget)
     scheduling = SchedulingSettings.of(early_end_tokens=0)
-    setup = Setup(Pool(capacity, settings, scheduling, lambda number: GPU), fast_forward=fast)
+    setup = SimulationSetup(Pool(capacity, settings, scheduling, lambda number: GPU), fast_forward=fast)
     began = time.process_time()
     done = simulate(workload, setup)
     concurrency = steady(done.observations).concurrency

@@ -34,12 +34,12 @@ class NoisyCost:
     def __init__(self, seed: int = 0) -> None:
         self._rng = random.Random(seed)
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         factor = math.exp(self._rng.gauss(0.0, 0.35)) * (3 if self._rng.random() < 0.02 else 1)
-        return COST.seconds(held) * factor
+        return COST.seconds(features) * factor
 
-    def extrapolates(self, held: Features) -> str | None:
-        return COST.extrapolates(held)
+    def extrapolates(self, features: Features) -> str | None:
+        return COST.extrapolates(features)
 
 
 def virtual_engine(

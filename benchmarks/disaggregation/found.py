@@ -17,7 +17,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, prompt_seconds, traffic_of
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
-from inflight.simulate.disagg import AFTER, Handover, Link
+from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import parse_lengths
 
@@ -59,12 +59,12 @@ class Search:
         """Whole prompts, and chunks."""
         return [self._need(one) for one in together(self._runner, self._best, engines)]
 
-    def apart(self, gbps: float, handover: Handover = AFTER, engines: int | None = None) -> LayoutNeed:
+    def apart(self, gbps: float, disagg_mode: DisaggMode = AFTER, engines: int | None = None) -> LayoutNeed:
         """The best of the splits that look best."""
         link = Link(self._bytes_per_token, gbps, SETUP_S, self._layers)
-        return self._best_of(apart(self._runner, self._best, link, handover, engines))
+        return self._best_of(apart(self._runner, self._best, link, disagg_mode, engines))
 
-    def again(self, need: LayoutNeed, gbps: float, handover: Handover = AFTER) -> LayoutNeed:
+    def again(self, need: LayoutNeed, gbps: float, disagg_mode: DisaggMode = AFTER) -> LayoutNeed:
         """The same split with a slower link, or asked in another way."""
         pools = need.layout.pools
         assert pools is not None
@@ -72,7 +72,7 @@ class Search:
         guess = need.rate or need.layout.guess
         ceiling = guess if gbps < pools.link.gbps else math.inf
         return self._need(
-            replace(need.layout, pools=replace(pools, link=link, handover=handover), guess=guess), ceiling
+            replace(need.layout, pools=replace(pools, link=link, disagg_mode=disagg_mode), guess=guess), ceiling
         )
 
     def better_together(self) -> LayoutNeed:
@@ -84,7 +84,11 @@ class Search:
     def _need(self, layout: Layout, ceiling: float = math.inf) -> LayoutNeed:
         need = layout_need(self._runner, layout, lambda sentence: None, ceiling=ceiling)
         split = "" if layout.pools is None else f" {layout.pools.prefill} to {layout.pools.decode}"
-        link = "" if layout.pools is None else f" at {layout.pools.link.gbps:,.0f} Gbit/s, {layout.pools.handover.asks}"
+        link = (
+            ""
+            if layout.pools is None
+            else f" at {layout.pools.link.gbps:,.0f} Gbit/s, {layout.pools.disagg_mode.decode_asks}"
+        )
         log_line(f"  {layout.name}{split}{link}: {need.rate:.3g} requests/s for each engine")
         return need
 

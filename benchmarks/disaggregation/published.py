@@ -9,10 +9,12 @@ from benchmarks.disaggregation.found import Search, Shape, alone
 from benchmarks.disaggregation.shapes import LINKS, PUBLISHED, Published
 from benchmarks.results import table
 from inflight.planning.layouts import LayoutNeed
-from inflight.simulate.disagg import Handover
+from inflight.simulate.disagg import DisaggMode
 
 FASTEST = max(LINKS.values())
-AS_PUBLISHED = Handover("first", "prefill")  # blocks travel while prompts are computed; the first token is the prompt's
+AS_PUBLISHED = DisaggMode(
+    "first", "prefill"
+)  # blocks travel while prompts are computed; the first token is the prompt's
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from inflight.core.types.plan import Capacity
 from inflight.routing import registry
 from inflight.routing.registry import RouterEntry
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.simulation import Pool, Setup
+from inflight.simulate.simulation import Pool, SimulationSetup
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass, read_classes
 from inflight.workload.synthetic import synthesize
@@ -43,12 +43,12 @@ class Engine:
     budget: int
     kv_tokens: int
 
-    def setup(self, router: str, replicas: int, seed: int = 0) -> Setup:
+    def setup(self, router: str, replicas: int, seed: int = 0) -> SimulationSetup:
         capacity = Capacity(self.kv_tokens // BLOCK, BLOCK, self.rows, 16_384, 32_000)
         settings = EngineSettings(max_num_seqs=self.rows, max_num_batched_tokens=self.budget)
         scheduling = SchedulingSettings.of(early_end_tokens=0)
         pool = Pool(capacity, settings, scheduling, lambda number: self.model, replicas, router)
-        return Setup(pool, seed=seed, content_seed=seed)
+        return SimulationSetup(pool, seed=seed, content_seed=seed)
 
 
 def shape(name: str) -> Sequence[TrafficClass]:

@@ -20,7 +20,7 @@ from inflight.bench.result import bench_record
 from inflight.cli import call
 from inflight.config.scheduling import SchedulingSettings
 from inflight.simulate.fitted import Provenance
-from inflight.simulate.simulation import Setup, simulate
+from inflight.simulate.simulation import SimulationSetup, simulate
 
 CAPACITY = {"num_blocks": 40, "block_size": 16, "max_rows": 8, "max_model_len": 512, "vocab_size": 1000}
 ODD = ("-1", "0", "1e308", "-1e-9", "1" + "0" * 30, "0.5", "null", "true", '"x"', '""', "[]", "{}", "NaN", "[[1]]", "7")
@@ -29,7 +29,7 @@ _VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|\[\]|\{\
 
 def record(folder: Path) -> Path:
     path = folder / "record.jsonl"
-    simulate(chat(6, 60.0, shared=32), Setup(pool(SchedulingSettings(policy="sjf"), num_blocks=40)), path)
+    simulate(chat(6, 60.0, shared=32), SimulationSetup(pool(SchedulingSettings(policy="sjf"), num_blocks=40)), path)
     return path
 
 

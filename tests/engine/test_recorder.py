@@ -49,8 +49,7 @@ from inflight.records.schema import (
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import COMPARED, Replay, replay
-from inflight.simulate.simulation import Setup as SimulationSetup
-from inflight.simulate.simulation import simulate
+from inflight.simulate.simulation import SimulationSetup, simulate
 
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 

@@ -32,7 +32,7 @@ from inflight.engine.null import Done, NullExecutor
 from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import of_kind, read_records
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import in_force
+from inflight.simulate.simulation import resolved_settings
 
 
 class Waiting(NullExecutor):
@@ -201,7 +201,7 @@ def test_each_time_counts_as_a_token_of_its_tenant() -> None:
 def test_its_record_replays(tmp_path: Path, depth: int, speculation: str) -> None:
     of = pool(SchedulingSettings(speculation=speculation), num_blocks=30, depth=depth)
     executor = Waiting(of.capacity, chance=0.3)
-    recorder = Recorder(open_record(tmp_path / "record.jsonl"), in_force(of), of.capacity)
+    recorder = Recorder(open_record(tmp_path / "record.jsonl"), resolved_settings(of), of.capacity)
     scheduler = scheduler_for(of.capacity, of.settings, of.scheduling)
     loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth, observers=[recorder])
     for number in range(12):

@@ -20,10 +20,10 @@ class Linear:
     token: float = 1e-3
     name: str = "linear"
 
-    def seconds(self, held: Features) -> float:
-        return self.step + self.token * held.tokens
+    def seconds(self, features: Features) -> float:
+        return self.step + self.token * features.tokens
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         return None
 
 

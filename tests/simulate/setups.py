@@ -22,10 +22,10 @@ class Affine:
 
     name = "affine"
 
-    def seconds(self, held: Features) -> float:
-        return 0.01 + 0.001 * held.tokens
+    def seconds(self, features: Features) -> float:
+        return 0.01 + 0.001 * features.tokens
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         return None
 
 

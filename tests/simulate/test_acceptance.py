@@ -9,7 +9,7 @@ import pytest
 
 from inflight.config.setting import SettingsError
 from inflight.records.schema import RecordError
-from inflight.simulate.drafting import FEWEST, Acceptance, acceptance_of, parse_acceptance, pass_seconds_of
+from inflight.simulate.drafting import MIN_DRAFTS, Acceptance, acceptance_of, parse_acceptance, pass_seconds_of
 
 
 def test_drafts_are_right_as_often_as_was_said() -> None:
@@ -59,13 +59,13 @@ def step(chunks: list[tuple[int, int]], draft_seconds: float | None = None) -> A
 
 
 def test_a_record_tells_the_chance_of_those_that_were_reached() -> None:
-    steps = [step([(3, 3), (3, 1), (1, 1), (1, 0)])] * FEWEST
-    assert acceptance_of(steps, "a record") == Acceptance((0.75, 0.5, 1.0), f"{8 * FEWEST} drafts of a record")
+    steps = [step([(3, 3), (3, 1), (1, 1), (1, 0)])] * MIN_DRAFTS
+    assert acceptance_of(steps, "a record") == Acceptance((0.75, 0.5, 1.0), f"{8 * MIN_DRAFTS} drafts of a record")
 
 
 def test_a_place_that_few_drafts_came_to_tells_no_chance() -> None:
-    steps = [step([(2, 1)])] * FEWEST + [step([(5, 5)])]
-    assert acceptance_of(steps, "a record").chances == (1.0, 1 / (FEWEST + 1))
+    steps = [step([(2, 1)])] * MIN_DRAFTS + [step([(5, 5)])]
+    assert acceptance_of(steps, "a record").chances == (1.0, 1 / (MIN_DRAFTS + 1))
 
 
 def test_a_record_without_drafts_tells_nothing() -> None:

@@ -79,8 +79,8 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_steps_take_is_found() -> None:
     said: list[str] = []
     model = calibrate(target(), 3.0, said.append)
-    for held in (Features(8, 8, 8, 600, 0.0), Features(40, 1, 0, 0, 800.0)):
-        assert model.seconds(held) == pytest.approx(TRUE.seconds(held), rel=0.02)
+    for one in (Features(8, 8, 8, 600, 0.0), Features(40, 1, 0, 0, 800.0)):
+        assert model.seconds(one) == pytest.approx(TRUE.seconds(one), rel=0.02)
     provenance = model.provenance
     assert provenance is not None
     assert set(provenance.held_out) >= {"decode", "mixed", "all"}
@@ -94,8 +94,8 @@ def test_what_steps_take_is_found() -> None:
 def test_the_hosts_own_time_is_part_of_what_steps_take() -> None:
     """However much it is here and now: a little more than the steps' own time is right, and less is wrong."""
     model = calibrate(of(Sleeper(), Sleeper(), MonotonicClock()), 1.0)
-    for held in (Features(8, 8, 8, 600, 0.0), Features(40, 1, 0, 0, 800.0)):
-        assert 0.9 * TRUE.seconds(held) < model.seconds(held)
+    for one in (Features(8, 8, 8, 600, 0.0), Features(40, 1, 0, 0, 800.0)):
+        assert 0.9 * TRUE.seconds(one) < model.seconds(one)
 
 
 def test_noise_is_noticed() -> None:
@@ -128,18 +128,18 @@ def test_rounds_are_alike_and_the_holdout_steps_are_others() -> None:
     rounds = Rounds(target(), 0.3, lambda sentence: None)
     one, other = rounds.measure(), rounds.measure()
     for name in ("designed", "training", "holdout"):
-        first, second = ([step.held for step in getattr(each, name)] for each in (one, other))
+        first, second = ([step.features for step in getattr(each, name)] for each in (one, other))
         assert first and first == second
-    holdout, training = ({step.held for step in steps} for steps in (one.holdout, one.training))
+    holdout, training = ({step.features for step in steps} for steps in (one.holdout, one.training))
     assert len(trimmed_means([*one.holdout, *other.holdout])) == len(holdout)
     assert len(holdout & training) < len(holdout) / 2
 
 
 def test_the_middle_of_equal_steps_forgets_a_stall_and_lies_between_two_speeds() -> None:
-    held, other = Features(1, 1, 1, 20, 0.0), Features(2, 2, 2, 40, 0.0)
-    stalled = [Step(held, seconds) for seconds in (1.0, 1.0, 90.0, 1.0, 1.0)]
+    features, other = Features(1, 1, 1, 20, 0.0), Features(2, 2, 2, 40, 0.0)
+    stalled = [Step(features, seconds) for seconds in (1.0, 1.0, 90.0, 1.0, 1.0)]
     two_speeds = [Step(other, seconds) for seconds in (2.0, 3.0, 3.0, 2.0)]
-    assert trimmed_means([*stalled, *two_speeds]) == [Step(held, 1.0), Step(other, 2.5)]
+    assert trimmed_means([*stalled, *two_speeds]) == [Step(features, 1.0), Step(other, 2.5)]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_serving_adds_a_share_and_what_the_host_does() -> None:
     """Designed steps count with what serving adds to them; beyond what was served the model still knows them."""
     designed = [Step(Features(n, 1, 0, 0, 8.0 * n * n), 0.001 * n) for n in range(2, 65) for _ in range(3)]
     designed += [Step(Features(n, n, n, 300 * n, 0.0), 0.001 * n) for n in range(1, 33)]
-    training = [Step(one.held, 1.5 * one.seconds + 0.002) for one in designed if one.held.tokens <= 16]
+    training = [Step(one.features, 1.5 * one.seconds + 0.002) for one in designed if one.features.tokens <= 16]
     model = fit_rounds(designed, [training])
     assert model.seconds(Features(60, 1, 0, 0, 28_800.0)) == pytest.approx(0.092, rel=0.02)
     assert model.ranges["tokens"] == (1, 64)
@@ -167,9 +167,9 @@ def test_serving_adds_a_share_and_what_the_host_does() -> None:
 
 def test_the_middle_rounds_mean_counts() -> None:
     designed = [Step(Features(n, n, n, 300 * n, 0.0), 0.001 * n) for n in range(1, 33)]
-    training = [[Step(one.held, slow * one.seconds) for one in designed] for slow in (1.0, 1.01, 3.0)]
+    training = [[Step(one.features, slow * one.seconds) for one in designed] for slow in (1.0, 1.01, 3.0)]
     model = fit_rounds(designed, training)
-    assert model.seconds(designed[9].held) == pytest.approx(1.01 * designed[9].seconds, rel=0.01)
+    assert model.seconds(designed[9].features) == pytest.approx(1.01 * designed[9].seconds, rel=0.01)
     assert max(model.residuals) > 1.5
 
 

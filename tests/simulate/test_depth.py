@@ -21,7 +21,7 @@ from inflight.engine.null import Done, NullExecutor
 from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import StepRecord, of_kind, read_records
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import Pool, Requests, Setup, Simulation, in_force, simulate
+from inflight.simulate.simulation import Pool, Requests, Simulation, SimulationSetup, resolved_settings, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
@@ -32,16 +32,16 @@ STEP = 0.01
 class Even:
     name = "every step takes as long"
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         return STEP
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         return None
 
 
 def ran(depth: int, *entries: Entry) -> Simulation:
     made = pool(SchedulingSettings().ending_early(0), Even(), depth=depth)
-    return simulate(Workload(entries, "a few"), Setup(made))
+    return simulate(Workload(entries, "a few"), SimulationSetup(made))
 
 
 def test_who_comes_within_a_step_waits_for_the_one_that_is_planned_too() -> None:
@@ -130,7 +130,7 @@ def served(workload: Workload, of: Pool, path: Path) -> list[StepRecord]:
     client = Client(workload, Requests(workload, capacity.vocab_size, 0))
     executor = Beside(NullExecutor(capacity, lambda plan: model.seconds(features(plan))), client)
     scheduler = scheduler_for(capacity, of.settings, of.scheduling)
-    recorder = Recorder(open_record(path), in_force(of), capacity)
+    recorder = Recorder(open_record(path), resolved_settings(of), capacity)
     client.loop = EngineLoop(scheduler, executor, client.clock, depth=of.depth, observers=[recorder])
     client.serve()
     client.loop.close()
@@ -158,7 +158,7 @@ def test_an_engine_makes_the_plans_of_its_simulation(
     predictor = {"predictor": "oracle"} if policy == "sjf" else {}
     scheduling = SchedulingSettings.of(strategy=strategy, policy=policy, **predictor)
     of, workload = pool(scheduling, num_blocks=40, depth=depth), chat(60, rate, shared=48)
-    simulate(workload, Setup(of), tmp_path / "simulated.jsonl")
+    simulate(workload, SimulationSetup(of), tmp_path / "simulated.jsonl")
     simulated = of_kind(list(read_records(tmp_path / "simulated.jsonl")), "step")
     engine = served(workload, of, tmp_path / "engine.jsonl")
     assert [shown(one) for one in engine[: len(simulated)]] == [shown(one) for one in simulated]
@@ -170,7 +170,7 @@ def test_an_engine_makes_the_plans_of_its_simulation(
 @pytest.mark.parametrize("strategy", ["chunked", "adaptive", "static"])
 def test_its_record_replays(tmp_path: Path, strategy: str) -> None:
     scheduling = SchedulingSettings.of(strategy=strategy, policy="sjf", preemption="recompute")
-    setup = Setup(pool(scheduling, num_blocks=30, depth=2))
+    setup = SimulationSetup(pool(scheduling, num_blocks=30, depth=2))
     done = simulate(chat(40), setup, tmp_path / "record.jsonl")
     assert simulate(chat(40), setup).observations == done.observations
     again, outcome = replay(list(read_records(tmp_path / "record.jsonl")))

@@ -16,7 +16,7 @@ from inflight.simulate.compare import compare
 from inflight.simulate.drafting import SimulatedDrafter, SimulatedDrafts, parse_acceptance
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import Setup, Simulation, simulate
+from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import MODEL, chat, pool
@@ -30,10 +30,10 @@ class Free:
 
     name = "free"
 
-    def seconds(self, held: object) -> float:
+    def seconds(self, features: object) -> float:
         return 0.01
 
-    def extrapolates(self, held: object) -> str | None:
+    def extrapolates(self, features: object) -> str | None:
         return None
 
 
@@ -42,10 +42,10 @@ def run(
 ) -> Simulation:
     scheduling = SchedulingSettings(speculation=speculation, speculation_max_tokens=5)
     drafts = SimulatedDrafts(parse_acceptance(acceptance), seed, pass_seconds)
-    return simulate(workload, Setup(pool(scheduling, Free(), drafts=drafts)))
+    return simulate(workload, SimulationSetup(pool(scheduling, Free(), drafts=drafts)))
 
 
-PLAIN = simulate(ONE, Setup(pool(model=Free())))
+PLAIN = simulate(ONE, SimulationSetup(pool(model=Free())))
 
 
 @pytest.mark.parametrize("speculation", ["suffix", "draft:small", "heads"])
@@ -95,7 +95,7 @@ def test_replicas_draw_for_themselves() -> None:
     scheduling = SchedulingSettings(speculation="suffix")
     twice = Workload((ONE.entries[0], replace(ONE.entries[0])), "two")
     two = pool(scheduling, Free(), drafts=SimulatedDrafts(parse_acceptance("0.5")), replicas=2)
-    one, other = simulate(twice, Setup(two)).observations
+    one, other = simulate(twice, SimulationSetup(two)).observations
     assert list(one.token_times) != list(other.token_times)
 
 
@@ -105,7 +105,7 @@ def test_a_record_with_drafts_is_modelled_with_drafts(tmp_path: Path, speculatio
     path = tmp_path / "drafted.jsonl"
     scheduling = SchedulingSettings(speculation=speculation)
     drafts = SimulatedDrafts(parse_acceptance("0.8"), 5, 0.001 if speculation.startswith("draft") else 0.0)
-    simulate(chat(60, 6.0), Setup(pool(scheduling, drafts=drafts)), path)
+    simulate(chat(60, 6.0), SimulationSetup(pool(scheduling, drafts=drafts)), path)
     records = list(read_records(path))
     again, outcome = replay(records)
     assert outcome.difference is None

@@ -15,7 +15,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import SteadyDecodes
 from inflight.simulate.fitted import FittedModel, NoisyModel
-from inflight.simulate.simulation import Setup, simulate
+from inflight.simulate.simulation import SimulationSetup, simulate
 
 from .setups import MODEL, Affine, chat, pool
 
@@ -39,7 +39,7 @@ def test_drafts_of_what_every_token_is_are_right() -> None:
 
 
 def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = Setup(pool(SchedulingSettings.of(policy="sjf")))
+    setup = SimulationSetup(pool(SchedulingSettings.of(policy="sjf")))
     plain = simulate(chat(), setup).observations
     quick, asked = Quantiles.predict, []
 
@@ -56,7 +56,7 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
 
 def test_wall_time_that_reached_the_clock_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test before compares does tell: with a clock that real time leaks into, no two runs are alike."""
-    setup = Setup(pool(SchedulingSettings.of(policy="sjf")))
+    setup = SimulationSetup(pool(SchedulingSettings.of(policy="sjf")))
     begun, passed = time.perf_counter(), VirtualClock.passed
 
     def leaking(self: VirtualClock, seconds: float) -> None:
@@ -82,8 +82,8 @@ def test_foreseen_steps_take_what_their_steps_take() -> None:
 
 def test_each_step_has_features_of_its_own() -> None:
     class Keeping(Affine):
-        def seconds(self, held: Features) -> float:
-            kept.append(held)
+        def seconds(self, features: Features) -> float:
+            kept.append(features)
             return 0.01
 
     kept: list[Features] = []
@@ -105,8 +105,8 @@ def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
 
 def test_steps_beyond_the_model_are_counted() -> None:
     class Beyond(Affine):
-        def extrapolates(self, held: Features) -> str | None:
+        def extrapolates(self, features: Features) -> str | None:
             return "Nothing was measured."
 
-    run = simulate(chat(3), Setup(pool(model=Beyond())))
+    run = simulate(chat(3), SimulationSetup(pool(model=Beyond())))
     assert run.extrapolated == {"Nothing was measured.": run.steps}

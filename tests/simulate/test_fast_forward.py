@@ -18,15 +18,15 @@ from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.kv.state_slots import StateSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
-from inflight.simulate.disagg import Handover, Link
+from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.fast_forward import TOKEN, FastForward
-from inflight.simulate.simulation import Setup, Simulation, simulate
+from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
 
 
-def both(workload: Workload, setup: Setup) -> Iterator[tuple[Simulation, list[Any], int]]:
+def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulation, list[Any], int]]:
     """Stepped and skipped: what came of it, the schedulers' state at the end, and the tokens that no plan held."""
     for fast in (False, True):
         schedulers: list[Scheduler] = []
@@ -75,7 +75,7 @@ def spaced(least: int) -> Any:
     return mock.patch.object(manager, "SnapshotSpacing", lambda: SnapshotSpacing(2 * least, least))
 
 
-def assert_same(workload: Workload, setup: Setup) -> float:
+def assert_same(workload: Workload, setup: SimulationSetup) -> float:
     """Returns the share of output tokens that no plan held."""
     (stepped, stepped_state, none), (skipped, skipped_state, steady) = both(workload, setup)
     assert none == 0
@@ -141,9 +141,9 @@ def test_skipping_is_stepping(
     sizes["depth"] = depth
     one = pool(asked, prefix_caching=prefix_caching, **sizes, replicas=replicas, router=router)
     moves = moves and prefix_caching and not state_snapshots
-    handover = Handover(asks, first_token)  # type: ignore[arg-type]
+    disagg_mode = DisaggMode(asks, first_token)  # type: ignore[arg-type]
     with spaced(least):
-        assert_same(workload, Setup(one, one if moves else None, Link(5e5, 1.0), handover=handover))
+        assert_same(workload, SimulationSetup(one, one if moves else None, Link(5e5, 1.0), disagg_mode=disagg_mode))
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -156,7 +156,9 @@ def test_the_first_token_is_told_once_by_whichever_pool_has_it_first(turns: bool
         entries = (*entries, *next_turns)
     sizes = {"num_blocks": 16, "max_rows": 1, "budget": 8}
     one = pool(SchedulingSettings.of(strategy="chunked"), prefix_caching=True, **sizes)
-    run = simulate(Workload(entries, "chat"), Setup(one, one, Link(5e5, 1.0), handover=Handover("first", "prefill")))
+    run = simulate(
+        Workload(entries, "chat"), SimulationSetup(one, one, Link(5e5, 1.0), disagg_mode=DisaggMode("first", "prefill"))
+    )
     for each, entry in zip(run.observations, entries, strict=True):
         assert len(each.token_times) == entry.output_tokens and list(each.token_times) == sorted(each.token_times)
 
@@ -166,13 +168,13 @@ DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 @DEPTHS
 def test_most_tokens_of_a_quiet_engine_are_in_no_plan(depth: int) -> None:
-    assert assert_same(chat(20, 0.5), Setup(pool(depth=depth))) > 0.8
+    assert assert_same(chat(20, 0.5), SimulationSetup(pool(depth=depth))) > 0.8
 
 
 @DEPTHS
 def test_those_of_a_busy_engine_too(depth: int) -> None:
     """With prompts in most of its steps, and somebody waiting in many."""
-    setup = Setup(pool(max_rows=16, depth=depth))
+    setup = SimulationSetup(pool(max_rows=16, depth=depth))
     busy = simulate(chat(100, 60.0), setup)
     assert max(one.ttft or 0.0 for one in busy.observations) > 0.3
     assert assert_same(chat(100, 60.0), setup) > 0.8
@@ -182,7 +184,7 @@ def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:
     """With slots enough, and with so few that what one takes was another's."""
     workload = Workload(tuple(Entry(0.1 * index, 200, 300) for index in range(6)), "six")
     for state_snapshots in (40, 2):
-        setup = Setup(pool(state_snapshots=state_snapshots))
+        setup = SimulationSetup(pool(state_snapshots=state_snapshots))
         assert assert_same(workload, setup) > 0.8
         (_, (ended,), _), _ = both(workload, setup)
         decoded = [place for place in ended["found"] if place[1] in ended["snapshots"]["found"]]
@@ -192,13 +194,13 @@ def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:
 def test_a_slot_that_a_step_writes_is_nobody_elses_before_the_next() -> None:
     """All come to the end of a block in the same step, and there is one slot."""
     workload = Workload(tuple(Entry(0.0, 8, 300) for _ in range(4)), "four")
-    assert assert_same(workload, Setup(pool(state_snapshots=1))) > 0.8
+    assert assert_same(workload, SimulationSetup(pool(state_snapshots=1))) > 0.8
 
 
 @DEPTHS
 def test_nobody_is_steady_where_blocks_run_short(depth: int) -> None:
     """Where memory is short all step, and are steady again when there is enough of it."""
-    setup = Setup(
+    setup = SimulationSetup(
         pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30, depth=depth)
     )  # filled steps: want comes sooner
     assert simulate(chat(60, 20.0), setup).preemptions > 0
@@ -209,7 +211,7 @@ def test_nobody_is_steady_where_blocks_run_short(depth: int) -> None:
 def test_the_second_pool_goes_fast_too(depth: int) -> None:
     link = Link(bytes_per_token=1e5, gbps=8.0)
     two = pool(replicas=2, depth=depth)
-    assert assert_same(chat(40, 5.0), Setup(two, two, link)) > 0.5
+    assert assert_same(chat(40, 5.0), SimulationSetup(two, two, link)) > 0.5
 
 
 @DEPTHS
@@ -218,19 +220,19 @@ def test_blocks_go_by_rank_to_those_that_moved_in_another_order(depth: int) -> N
     link = Link(bytes_per_token=1e6, gbps=8.0)
     for length in range(5, 21):
         workload = Workload((Entry(0.0, 100, 60), Entry(0.001, length, 90)), "two")
-        assert assert_same(workload, Setup(pool(replicas=2, depth=depth), pool(depth=depth), link)) > 0.5
+        assert assert_same(workload, SimulationSetup(pool(replicas=2, depth=depth), pool(depth=depth), link)) > 0.5
 
 
 def test_blocks_that_are_alike_are_found_as_the_first_of_them_has_them() -> None:
     """With a step in flight they become full at the same commit; which of them are kept, their order says."""
     entries = [Entry(0.001 * index, 64, 100 + 7 * index, prefix=(1,), block_size=64) for index in range(6)]
     for prefix_caching in (True, False):
-        setup = Setup(pool(depth=2, prefix_caching=prefix_caching))
+        setup = SimulationSetup(pool(depth=2, prefix_caching=prefix_caching))
         assert assert_same(Workload(tuple(entries), "six alike"), setup) > 0.7
 
 
 def test_recurrent_state_with_a_step_in_flight_steps() -> None:
-    assert assert_same(chat(10, 0.5), Setup(pool(depth=2, state_snapshots=4))) == 0
+    assert assert_same(chat(10, 0.5), SimulationSetup(pool(depth=2, state_snapshots=4))) == 0
 
 
 def test_whoever_asks_what_steps_cost_steps() -> None:
@@ -241,5 +243,5 @@ def test_whoever_asks_what_steps_cost_steps() -> None:
         SchedulingSettings.of(preemption="auto", swap_space=1.0),
         SchedulingSettings.of(lanes={"batch": {"max_rows": 1}}),
     ):
-        assert assert_same(chat(10, 0.5), Setup(pool(asked))) == 0
-    assert assert_same(chat(10, 0.5, lane="batch"), Setup(pool())) == 0
+        assert assert_same(chat(10, 0.5), SimulationSetup(pool(asked))) == 0
+    assert assert_same(chat(10, 0.5, lane="batch"), SimulationSetup(pool())) == 0

@@ -19,7 +19,7 @@ from inflight.simulate.fitted import (
     held_out_errors,
     normalized,
 )
-from inflight.simulate.steps import Step, Timed, errors_of, kind_of, rounds
+from inflight.simulate.steps import Step, TimedStep, errors_of, kind_of, rounds
 
 TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)
 RIDGE = FittedModel(0.02, (0.0001, 0.002), knots=(32,))
@@ -47,13 +47,13 @@ def sizes(number: int = 200, seed: int = 0) -> list[Features]:
 
 def steps(model: FittedModel, noise: float = 0.0, number: int = 200) -> list[Step]:
     rng = random.Random(1)
-    return [Step(held, model.seconds(held) * (1 + rng.gauss(0, noise))) for held in sizes(number)]
+    return [Step(features, model.seconds(features) * (1 + rng.gauss(0, noise))) for features in sizes(number)]
 
 
 def test_coefficients_are_found_again() -> None:
     model = fit(steps(TRUE))
-    for held in sizes(50, seed=3):
-        assert model.seconds(held) == pytest.approx(TRUE.seconds(held), rel=1e-3)
+    for features in sizes(50, seed=3):
+        assert model.seconds(features) == pytest.approx(TRUE.seconds(features), rel=1e-3)
     assert not model.knots
 
 
@@ -64,8 +64,8 @@ def test_a_ridge_is_found() -> None:
 
 
 def test_the_segments_of_a_fit_are_those_of_its_knots() -> None:
-    held = [Features(tokens, 1, 1, 0, 0.0) for tokens in (10, 32, 40)]
-    assert [RIDGE.seconds(one) for one in held] == pytest.approx([0.021, 0.0232, 0.0392])
+    features = [Features(tokens, 1, 1, 0, 0.0) for tokens in (10, 32, 40)]
+    assert [RIDGE.seconds(one) for one in features] == pytest.approx([0.021, 0.0232, 0.0392])
 
 
 def test_outliers_do_not_bend_the_fit_but_its_mean_holds_them() -> None:
@@ -73,9 +73,9 @@ def test_outliers_do_not_bend_the_fit_but_its_mean_holds_them() -> None:
         replace(one, seconds=one.seconds * (4 if place % 25 == 0 else 1)) for place, one in enumerate(steps(TRUE))
     ]
     model = fit(measured)
-    ratio = sum(one.seconds / model.seconds(one.held) for one in measured) / len(measured)
+    ratio = sum(one.seconds / model.seconds(one.features) for one in measured) / len(measured)
     assert ratio == pytest.approx(1.0)
-    shape = [model.seconds(one.held) / TRUE.seconds(one.held) for one in measured]
+    shape = [model.seconds(one.features) / TRUE.seconds(one.features) for one in measured]
     assert max(shape) / min(shape) < 1.02
     assert max(model.residuals) > 3
 
@@ -158,13 +158,13 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 
 def test_noise_is_seeded_and_has_the_mean() -> None:
     model = normalized(TRUE, steps(TRUE, noise=0.2, number=2000))
-    held = Features(10, 10, 10, 500, 0.0)
-    drawn = [[NoisyModel(model, seed).seconds(held) for _ in range(1)] for seed in (1, 1, 2)]
+    features = Features(10, 10, 10, 500, 0.0)
+    drawn = [[NoisyModel(model, seed).seconds(features) for _ in range(1)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     noisy = NoisyModel(model, 0)
-    mean = sum(noisy.seconds(held) for _ in range(20_000)) / 20_000
-    assert mean == pytest.approx(model.seconds(held), rel=0.01)
-    assert noisy.extrapolates(held) is None
+    mean = sum(noisy.seconds(features) for _ in range(20_000)) / 20_000
+    assert mean == pytest.approx(model.seconds(features), rel=0.01)
+    assert noisy.extrapolates(features) is None
 
 
 def test_a_model_without_residuals_has_no_noise() -> None:
@@ -173,22 +173,24 @@ def test_a_model_without_residuals_has_no_noise() -> None:
 
 
 def test_a_round_is_from_plan_to_plan_while_the_engine_is_busy() -> None:
-    held = Features(1, 1, 1, 10, 0.0)
+    features = Features(1, 1, 1, 10, 0.0)
     timed = [
-        Timed(held, 0.1, 0.0, 0.11, frozenset({1})),
-        Timed(held, 0.1, 0.12, 0.23, frozenset({1})),  # it went on with sequence 1: the round before lasted 0.12
-        Timed(held, 0.1, 5.0, 5.11, frozenset({2})),  # it may have rested: the usual 0.01 after the commit
+        TimedStep(features, 0.1, 0.0, 0.11, frozenset({1})),
+        TimedStep(
+            features, 0.1, 0.12, 0.23, frozenset({1})
+        ),  # it went on with sequence 1: the round before lasted 0.12
+        TimedStep(features, 0.1, 5.0, 5.11, frozenset({2})),  # it may have rested: the usual 0.01 after the commit
     ]
     assert [one.seconds for one in rounds(timed)] == pytest.approx([0.12, 0.12, 0.12])
 
 
 def test_a_round_of_a_step_that_was_planned_ahead_is_from_commit_to_commit() -> None:
-    held = Features(1, 1, 1, 10, 0.0)
+    features = Features(1, 1, 1, 10, 0.0)
     timed = [
-        Timed(held, 0.1, 0.0, 0.11, frozenset({1})),
-        Timed(held, 0.1, 0.01, 0.21, frozenset({1})),  # while the one before was computed
-        Timed(held, 0.1, 0.12, 0.31, frozenset({1})),
-        Timed(held, 0.1, 0.33, 0.44, frozenset({1})),  # behind the one before, which lasted until then
-        Timed(held, 0.1, 5.0, 5.11, frozenset({2})),
+        TimedStep(features, 0.1, 0.0, 0.11, frozenset({1})),
+        TimedStep(features, 0.1, 0.01, 0.21, frozenset({1})),  # while the one before was computed
+        TimedStep(features, 0.1, 0.12, 0.31, frozenset({1})),
+        TimedStep(features, 0.1, 0.33, 0.44, frozenset({1})),  # behind the one before, which lasted until then
+        TimedStep(features, 0.1, 5.0, 5.11, frozenset({2})),
     ]
     assert [one.seconds for one in rounds(timed)] == pytest.approx([0.11, 0.1, 0.12, 0.13, 0.13])

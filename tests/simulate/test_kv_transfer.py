@@ -12,16 +12,16 @@ from core.builders import request
 from benchmarks.comparison import steady
 from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate import disagg
-from inflight.simulate.disagg import AFTER, Asks, FirstToken, Handover, Link, for_decode, for_prefill
+from inflight.simulate.disagg import AFTER, DecodeAsks, DisaggMode, FirstToken, Link, for_decode, for_prefill
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import Setup, best_split, simulate
+from inflight.simulate.simulation import SimulationSetup, best_split, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import Affine, chat, pool
 
 LINK = Link(bytes_per_token=1e6, gbps=8.0, setup_s=0.5)  # a token takes a millisecond
 QUICK = Link(1.0, 1000.0, 0.0)
-FIRST = Handover("first")
+FIRST = DisaggMode("first")
 
 
 def test_a_request_is_in_two_parts() -> None:
@@ -32,15 +32,15 @@ def test_a_request_is_in_two_parts() -> None:
     assert prompt.kv_transfer is not None and answer.kv_transfer is not None and answer.kv_transfer.take is not None
     assert prompt.kv_transfer.give == answer.kv_transfer.take.export_id
     assert not AFTER.ends_with_prompt(request("r", output=1))
-    assert Handover("after", "prefill").ends_with_prompt(request("r", output=1))
-    assert Handover("after", "prefill").ends_with_prompt(request("r", output=None, max_tokens=1))
+    assert DisaggMode("after", "prefill").ends_with_prompt(request("r", output=1))
+    assert DisaggMode("after", "prefill").ends_with_prompt(request("r", output=None, max_tokens=1))
 
 
-@pytest.mark.parametrize("asks", ["after", "first"])
-def test_times_of_one_request(asks: Asks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("decode_asks", ["after", "first"])
+def test_times_of_one_request(decode_asks: DecodeAsks, tmp_path: Path) -> None:
     """Prompt of 40 in a step of 0.05 s; two blocks in 0.532 s on the link; then the 8 tokens behind them, 0.018 s, and
     three decodes of 0.011 s. All is in one chunk, so that to ask first brings nothing."""
-    setup = Setup(pool(model=Affine()), pool(model=Affine()), LINK, handover=Handover(asks))
+    setup = SimulationSetup(pool(model=Affine()), pool(model=Affine()), LINK, disagg_mode=DisaggMode(decode_asks))
     (seen,) = simulate(Workload((Entry(0.0, 40, 4),), "one"), setup, tmp_path / "r.jsonl").observations
     assert list(seen.token_times) == pytest.approx([0.6, 0.611, 0.622, 0.633])
     assert (seen.prompt_tokens, seen.output_tokens, seen.outcome, seen.cached_tokens) == (40, 4, "completed", 0)
@@ -50,7 +50,7 @@ def test_times_of_one_request(asks: Asks, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asks", "layers", "begins"),
+    ("decode_asks", "layers", "begins"),
     [
         ("after", 1, 0.24 + 0.0202),
         ("after", 64, 0.24 + 0.0202),
@@ -58,18 +58,22 @@ def test_times_of_one_request(asks: Asks, tmp_path: Path) -> None:
         ("first", 64, 0.222 + 0.0001),
     ],
 )
-def test_who_is_asked_first_takes_blocks_while_the_prompt_is_computed(asks: Asks, layers: int, begins: float) -> None:
+def test_who_is_asked_first_takes_blocks_while_the_prompt_is_computed(
+    decode_asks: DecodeAsks, layers: int, begins: float
+) -> None:
     """Chunks of 64 in 0.074 s, three of them and one of 8 tokens in 0.018 s. Afterwards, 12 blocks take 0.0192 s and a
     millisecond; asked first, the last 4 that lie before the prompt's last token come behind their chunk, or, layer by
     layer, all but the last of 64 while it is computed."""
     link = Link(bytes_per_token=1e5, gbps=8.0, setup_s=0.001, layers=layers)
-    setup = Setup(pool(model=Affine()), pool(model=Affine()), link, handover=Handover(asks))
+    setup = SimulationSetup(pool(model=Affine()), pool(model=Affine()), link, disagg_mode=DisaggMode(decode_asks))
     (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), setup).observations
     assert seen.first_token == pytest.approx(begins + 0.018)
 
 
 def test_the_first_token_may_be_the_prefill_engines() -> None:
-    setup = Setup(pool(model=Affine()), pool(model=Affine()), LINK, handover=Handover("after", "prefill"))
+    setup = SimulationSetup(
+        pool(model=Affine()), pool(model=Affine()), LINK, disagg_mode=DisaggMode("after", "prefill")
+    )
     workload = Workload((Entry(0.0, 40, 4), Entry(9.0, 40, 1)), "two")
     run = simulate(workload, setup)
     assert list(run.observations[0].token_times) == pytest.approx([0.05, 0.611, 0.622, 0.633])
@@ -79,7 +83,7 @@ def test_the_first_token_may_be_the_prefill_engines() -> None:
 
 def test_the_link_carries_one_after_the_other() -> None:
     workload = Workload((Entry(0.0, 33, 2), Entry(0.0, 33, 2)), "two")
-    first, second = simulate(workload, Setup(pool(), pool(), LINK)).observations
+    first, second = simulate(workload, SimulationSetup(pool(), pool(), LINK)).observations
     assert second.last_token is not None and first.last_token is not None
     assert second.last_token - first.last_token == pytest.approx(0.532, abs=0.02)
 
@@ -87,15 +91,15 @@ def test_the_link_carries_one_after_the_other() -> None:
 def test_what_the_decode_engine_has_does_not_travel() -> None:
     """A second prompt with the same beginning of 64 tokens."""
     entries = [Entry(9.0 * index, 81, 2, prefix=(1,), block_size=64) for index in range(2)]
-    run = simulate(Workload(tuple(entries), "alike"), Setup(pool(), pool(), LINK))
+    run = simulate(Workload(tuple(entries), "alike"), SimulationSetup(pool(), pool(), LINK))
     tiers = run.replicas[1].last.tiers
     assert tiers is not None and tiers.brought == 5 + 1
 
 
-@pytest.mark.parametrize("handover", [AFTER, FIRST])
-def test_blocks_of_peers_are_found_by_others_and_survive_preemption(handover: Handover) -> None:
+@pytest.mark.parametrize("disagg_mode", [AFTER, FIRST])
+def test_blocks_of_peers_are_found_by_others_and_survive_preemption(disagg_mode: DisaggMode) -> None:
     decode = pool(num_blocks=24, max_rows=8)
-    run = simulate(chat(40, 100.0, shared=64), Setup(pool(), decode, QUICK, handover=handover))
+    run = simulate(chat(40, 100.0, shared=64), SimulationSetup(pool(), decode, QUICK, disagg_mode=disagg_mode))
     assert all(one.outcome == "completed" for one in run.observations)
     assert run.preemptions > 0
     tiers = run.replicas[1].last.tiers
@@ -109,7 +113,9 @@ def test_a_link_that_is_slower_than_the_steps_holds_layers_up_as_it_does_chunks(
     for layers in (1, 64):
         link = Link(bytes_per_token=1e6, gbps=0.8, setup_s=0.001, layers=layers)
         both = pool(model=Affine(), depth=depth)
-        (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), Setup(both, both, link, handover=FIRST)).observations
+        (seen,) = simulate(
+            Workload((Entry(0.0, 200, 4),), "one"), SimulationSetup(both, both, link, disagg_mode=FIRST)
+        ).observations
         firsts.append(seen.first_token)
     assert firsts[0] == pytest.approx(0.074 + 1.923 + 0.018, abs=0.02)
     assert firsts[1] == pytest.approx(firsts[0] - 0.074, abs=0.005)
@@ -117,40 +123,42 @@ def test_a_link_that_is_slower_than_the_steps_holds_layers_up_as_it_does_chunks(
 
 def test_a_link_that_is_too_slow_costs_the_computation_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disagg, "TIMEOUT_SECONDS", 0.2)
-    run = simulate(Workload((Entry(0.0, 40, 4),), "one"), Setup(pool(model=Affine()), pool(model=Affine()), LINK))
+    run = simulate(
+        Workload((Entry(0.0, 40, 4),), "one"), SimulationSetup(pool(model=Affine()), pool(model=Affine()), LINK)
+    )
     (seen,) = run.observations
     assert list(seen.token_times) == pytest.approx([0.05 + 0.2 + 0.05 + 0.011 * token for token in range(4)])
     tiers = run.replicas[1].last.tiers
     assert tiers is not None and (tiers.brought, tiers.failed) == (0, 2)
 
 
-@pytest.mark.parametrize("handover", [AFTER, FIRST])
-def test_no_more_than_half_of_a_senders_blocks_wait_for_others(handover: Handover) -> None:
+@pytest.mark.parametrize("disagg_mode", [AFTER, FIRST])
+def test_no_more_than_half_of_a_senders_blocks_wait_for_others(disagg_mode: DisaggMode) -> None:
     """Twelve prompts of two blocks, a sender of 16, and a receiver that has room for few: the oldest give way, and are
     computed where they are decoded; everybody is answered."""
     workload = Workload(tuple(Entry(0.0, 40, 30) for _ in range(12)), "many")
-    run = simulate(workload, Setup(pool(num_blocks=16), pool(num_blocks=8), QUICK, handover=handover))
+    run = simulate(workload, SimulationSetup(pool(num_blocks=16), pool(num_blocks=8), QUICK, disagg_mode=disagg_mode))
     assert all(one.outcome == "completed" for one in run.observations)
     tiers = run.replicas[1].last.tiers
     assert tiers is not None and tiers.failed > 0
 
 
 def test_records_of_pools_are_refused_by_replay(tmp_path: Path) -> None:
-    simulate(chat(5, 100.0), Setup(pool(), pool(), QUICK), tmp_path / "r.jsonl")
+    simulate(chat(5, 100.0), SimulationSetup(pool(), pool(), QUICK), tmp_path / "r.jsonl")
     for number in (0, 1):
         with pytest.raises(RecordError, match="what its peers had is not in it"):
             replay(list(read_records(tmp_path / f"r.{number}.jsonl")))
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    setup = Setup(pool(replicas=2), pool(replicas=2, router="least-loaded"), LINK, seed=3, handover=FIRST)
+    setup = SimulationSetup(pool(replicas=2), pool(replicas=2, router="least-loaded"), LINK, seed=3, disagg_mode=FIRST)
     assert simulate(chat(60, 20.0), setup).observations == simulate(chat(60, 20.0), setup).observations
 
 
 @pytest.mark.parametrize("first_token", ["decode", "prefill"])
 def test_turns_follow_answers(first_token: FirstToken) -> None:
     entries = (Entry(0.0, 40, 4), Entry(0.0, 90, 4, after=0, think_s=1.0))
-    setup = Setup(pool(), pool(), QUICK, handover=Handover("after", first_token))
+    setup = SimulationSetup(pool(), pool(), QUICK, disagg_mode=DisaggMode("after", first_token))
     first, second = simulate(Workload(entries, "turns"), setup).observations
     assert second.sent is not None and second.sent >= first.ended + 1.0
     assert second.cached_tokens == 32
@@ -162,7 +170,7 @@ def test_the_best_split_is_searched() -> None:
     def score(run: object) -> float:
         return -steady(run.observations).ttft.p99  # type: ignore[attr-defined]
 
-    found = best_split(heavy, Setup(pool(), pool(), QUICK), 4, score)
+    found = best_split(heavy, SimulationSetup(pool(), pool(), QUICK), 4, score)
     assert found[0][:2] == (3, 1)
     assert sorted((one[0], one[1]) for one in found) == [(1, 3), (2, 2), (3, 1)]
     assert json.dumps([one[3] for one in found])
@@ -175,7 +183,7 @@ def test_each_pool_scales_by_its_own_queue() -> None:
     def most(entries: tuple[Entry, ...]) -> list[int]:
         prefill = pool(scaling=Scaling(4, 1.0), max_rows=4)
         decode = replace(prefill, router="least-loaded")
-        run = simulate(Workload(entries, "load"), Setup(prefill, decode, QUICK))
+        run = simulate(Workload(entries, "load"), SimulationSetup(prefill, decode, QUICK))
         assert all(one.outcome == "completed" for one in run.observations)
         return [max(count for _, count in scaled.over_time()) for scaled in run.scaled if scaled is not None]
 

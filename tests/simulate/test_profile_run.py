@@ -17,7 +17,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.simulate.profile_run import Design, ProfileRun, Traffic
-from inflight.simulate.steps import Timed
+from inflight.simulate.steps import TimedStep
 from inflight.workload.lengths import Lognormal
 
 CAPACITY = Capacity(300, 16, 8, 512, 1000)
@@ -35,8 +35,8 @@ def profile_run(speed: random.Random, **scheduling: Any) -> tuple[ProfileRun, En
     return ProfileRun(loop), loop
 
 
-def held(steps: list[Timed]) -> list[object]:
-    return [one.held for one in steps]
+def sizes(steps: list[TimedStep]) -> list[object]:
+    return [one.features for one in steps]
 
 
 def test_runs_make_the_same_plans_on_machines_of_any_speed() -> None:
@@ -44,7 +44,7 @@ def test_runs_make_the_same_plans_on_machines_of_any_speed() -> None:
     first = one.run(TRAFFIC.arrivals(CAPACITY, 64, 100, run=0), 200)
     again = one.run(TRAFFIC.arrivals(CAPACITY, 64, 100, run=1), 200)
     other = profile_run(random.Random(2))[0].run(TRAFFIC.arrivals(CAPACITY, 64, 100, run=5), 200)
-    assert 150 < len(first) <= 200 and held(first) == held(again) == held(other)
+    assert 150 < len(first) <= 200 and sizes(first) == sizes(again) == sizes(other)
     assert [step.seconds for step in first] != [step.seconds for step in again]
     assert loop.idle
 
@@ -54,7 +54,7 @@ def test_a_load_is_about_what_it_says() -> None:
     for load, low, high in ((0.1, 0.5, 2.5), (1.0, 4.0, 8.0)):
         traffic = Traffic(TRAFFIC.prompts, TRAFFIC.outputs, (load,), seed=4)
         steps = profile_run(random.Random(1))[0].run(traffic.arrivals(CAPACITY, 1000, 400, run=0), 400)
-        assert low < sum(step.held.rows for step in steps) / len(steps) < high
+        assert low < sum(step.features.rows for step in steps) / len(steps) < high
 
 
 def test_a_strategy_that_waits_and_an_admission_that_refuses_are_profiled_too() -> None:
@@ -78,15 +78,15 @@ def test_a_strategy_that_waits_and_an_admission_that_refuses_are_profiled_too() 
 def test_designed_steps_are_plans_that_an_executor_takes(capacity: Capacity, budget: int, tokens: int) -> None:
     """The null executor notices every wrong block and skipped position. Rounds are alike."""
     executor, design = NullExecutor(capacity), Design(capacity, budget, tokens)
-    held: list[list[Features]] = []
+    seen: list[list[Features]] = []
     step = 0
     for freed in ((), tuple(range(capacity.max_rows))):
-        held.append([])
+        seen.append([])
         for plan in design.round(step, freed):
             assert plan.step == step and plan.tokens <= budget
             assert executor.submit(plan).result().error is None
-            held[-1].append(features(plan))
+            seen[-1].append(features(plan))
             step += 1
-    assert held[0] == held[1]
-    assert sum(one.tokens for one in held[0]) <= 2 * tokens + 3000
-    assert {one.tokens for one in held[0] if not one.prefill_context} >= set(design.widths()) - {0}
+    assert seen[0] == seen[1]
+    assert sum(one.tokens for one in seen[0]) <= 2 * tokens + 3000
+    assert {one.tokens for one in seen[0] if not one.prefill_context} >= set(design.widths()) - {0}

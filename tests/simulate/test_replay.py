@@ -14,7 +14,7 @@ from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate.compare import compare
 from inflight.simulate.recorded_run import recorded_settings
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import Setup, simulate
+from inflight.simulate.simulation import SimulationSetup, simulate
 from inflight.workload.workload import Workload
 
 from .setups import MODEL, chat, pool
@@ -35,7 +35,7 @@ def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[dict
         )
         for k, one in enumerate(plain)
     ]
-    run = simulate(Workload(tuple(entries), "mixed"), Setup(pool(settings, num_blocks=40, **more)), path)
+    run = simulate(Workload(tuple(entries), "mixed"), SimulationSetup(pool(settings, num_blocks=40, **more)), path)
     assert all(one.outcome in ("completed", "rejected") for one in run.observations)
     return list(read_records(path))
 
@@ -65,7 +65,7 @@ def test_blocks_that_are_swapped_beside_the_steps_replay_and_are_modelled(tmp_pa
     """In a simulation they end with the step that they began with; of a record, where it says."""
     of = pool(SchedulingSettings.of(preemption="swap", swap_space=0.1), num_blocks=40, host_blocks=30, depth=depth)
     of = replace(of, capacity=replace(of.capacity, asynchronous_transfers=True))
-    simulate(chat(50, 60.0), Setup(of), tmp_path / "r.jsonl")
+    simulate(chat(50, 60.0), SimulationSetup(of), tmp_path / "r.jsonl")
     records = list(read_records(tmp_path / "r.jsonl"))
     again, outcome = replay(records)
     assert outcome.difference is None and outcome.moved_blocks > 0

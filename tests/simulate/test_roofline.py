@@ -17,8 +17,8 @@ from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Attention, ModelSpec
 from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.roofline import KINDS, Case, Roofline, all_reduce_seconds, efficiencies
-from inflight.simulate.simulation import Pool, Setup, simulate
-from inflight.simulate.tensor_parallel import SplitError, fewest_kv_heads
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
+from inflight.simulate.tensor_parallel import TensorParallelError, min_kv_heads
 from inflight.workload.workload import Entry, Workload
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
@@ -197,7 +197,7 @@ def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
     ("shape", "degree", "number"), [("qwen2.5-7b", 8, "28"), ("llama-3-70b", 3, "64"), ("qwen2.5-7b", 0, "28")]
 )
 def test_heads_that_cannot_be_shared_are_told(shape: str, degree: int, number: str) -> None:
-    with pytest.raises(SplitError, match=number):
+    with pytest.raises(TensorParallelError, match=number):
         model(shape=shape, degree=degree)
 
 
@@ -207,18 +207,18 @@ def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
     assert isinstance(layer.mixer, Attention)
     mixer = structs.replace(layer.mixer, heads=36, kv_heads=6)
     odd = structs.replace(llama, layers=(structs.replace(layer, mixer=mixer),))
-    with pytest.raises(SplitError, match="6 KV heads, which 4 GPUs"):
+    with pytest.raises(TensorParallelError, match="6 KV heads, which 4 GPUs"):
         Roofline(odd, find_gpu("a100-80"), 4)
 
 
 def test_heads_of_linear_attention_are_dealt_out_too() -> None:
-    with pytest.raises(SplitError, match="16 heads of linear attention, which 3 GPUs"):
+    with pytest.raises(TensorParallelError, match="16 heads of linear attention, which 3 GPUs"):
         Roofline(published("qwen3.5-27b"), find_gpu("h200"), 3)
 
 
 def test_latent_attention_counts_as_one_kv_head() -> None:
     names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
-    assert [fewest_kv_heads(published(name)) for name in names] == [1, 8, 2]
+    assert [min_kv_heads(published(name)) for name in names] == [1, 8, 2]
 
 
 # vLLM on an H100, Qwen3-8B in bf16, 128 tokens in and 1,024 out: streams → tokens per second.
@@ -238,5 +238,5 @@ def served(shape: str, gpu: str, streams: int, case: Case) -> float:
     settings = EngineSettings(device="cuda", max_num_seqs=streams, max_model_len=2048)
     model = Roofline(known_model(shape), find_gpu(gpu), case=case)
     pool = Pool(capacity, settings, SchedulingSettings().ending_early(0), lambda number: model)
-    run = simulate(Workload((Entry(0.0, 128, 1024),) * streams, "at once"), Setup(pool))
+    run = simulate(Workload((Entry(0.0, 128, 1024),) * streams, "at once"), SimulationSetup(pool))
     return streams * 1024 / max(one.ended for one in run.observations)

@@ -10,8 +10,8 @@ import pytest
 
 from inflight.routing.autoscaling import DOWN_SECONDS, UP_SECONDS
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.replicas import Scaled, Scaling
-from inflight.simulate.simulation import Setup, Simulation, simulate
+from inflight.simulate.replicas import Scaling, ScalingResult
+from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
@@ -31,10 +31,10 @@ def wave() -> Workload:
 
 def scaled(workload: Workload, most: int = 4, router: str = "least-work", *, fast_forward: bool = True) -> Simulation:
     growing = replace(pool(model=SLOW, router=router), scaling=Scaling(most, START))
-    return simulate(workload, Setup(growing, fast_forward=fast_forward))
+    return simulate(workload, SimulationSetup(growing, fast_forward=fast_forward))
 
 
-def told(run: Simulation) -> Scaled:
+def told(run: Simulation) -> ScalingResult:
     (found,) = run.scaled
     assert found is not None
     return found
@@ -46,7 +46,7 @@ def ttft(run: Simulation) -> float:
 
 def test_long_queues_make_replicas_and_short_ones_drain_them() -> None:
     workload = wave()
-    run, alone = scaled(workload), simulate(workload, Setup(pool(model=SLOW)))
+    run, alone = scaled(workload), simulate(workload, SimulationSetup(pool(model=SLOW)))
     counts = [count for _, count in told(run).over_time()]
     assert counts[0] == 1 and max(counts) == 4 and counts[-1] < 4
     assert all(one.outcome == "completed" for one in run.observations)
@@ -77,7 +77,7 @@ def test_a_replica_that_was_not_wanted_any_more_before_it_served_took_nothing() 
     """Ten seconds of load, and a replica that would take a minute."""
     entries = [Entry(0.1 * index, 200, 30) for index in range(100)] + [Entry(150.0, 20, 5)]
     growing = replace(pool(model=SLOW), scaling=Scaling(2, 200.0))
-    run = simulate(Workload(tuple(entries), "burst"), Setup(growing))
+    run = simulate(Workload(tuple(entries), "burst"), SimulationSetup(growing))
     first, second = told(run).lifetimes
     assert first.serving == 0.0 and second.serving > told(run).end and second.wanted < second.gone < 150.0
     assert [one.steps > 0 for one in run.replicas] == [True, False]
@@ -85,7 +85,7 @@ def test_a_replica_that_was_not_wanted_any_more_before_it_served_took_nothing() 
 
 def test_where_nobody_waits_one_stays_alone() -> None:
     workload = chat(20, rate=2.0)
-    run = simulate(workload, Setup(replace(pool(), scaling=Scaling(8))))
+    run = simulate(workload, SimulationSetup(replace(pool(), scaling=Scaling(8))))
     assert len(told(run).lifetimes) == 1 and told(run).over_time() == [(0.0, 1)]
-    assert run.observations == simulate(workload, Setup(pool())).observations
+    assert run.observations == simulate(workload, SimulationSetup(pool())).observations
     assert told(run).replica_seconds == max(one.ended for one in run.observations)

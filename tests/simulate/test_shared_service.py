@@ -23,7 +23,7 @@ from inflight.routing.router import Router
 from inflight.simulate.cluster import Cluster
 from inflight.simulate.replay import replay
 from inflight.simulate.replicas import Replica, RoutedPool
-from inflight.simulate.simulation import Requests, Setup, _replica, simulate
+from inflight.simulate.simulation import Requests, SimulationSetup, _replica, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
@@ -196,7 +196,7 @@ def test_records_of_replicas_that_tell_each_other_replay(tmp_path: Path) -> None
         Entry(one.arrival, one.prompt_tokens, one.output_tokens, tenant="xyy"[at % 3])
         for at, one in enumerate(chat(80, 40.0).entries)
     ]
-    simulate(Workload(tuple(turns), "x"), Setup(pool(FAIR, replicas=2, num_blocks=40)), tmp_path / "r.jsonl")
+    simulate(Workload(tuple(turns), "x"), SimulationSetup(pool(FAIR, replicas=2, num_blocks=40)), tmp_path / "r.jsonl")
     told = 0
     for path in tmp_path.iterdir():
         records = list(read_records(path))

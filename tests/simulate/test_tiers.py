@@ -10,7 +10,7 @@ import pytest
 from inflight.records.schema import RecordError, read_records
 from inflight.simulate import transfers
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.simulate.transfers import Folder, TransferRate
 from inflight.workload.workload import Entry, Workload
 
@@ -36,7 +36,7 @@ def on_host(of: Pool, seconds: float | None, beside: bool) -> Pool:
 
 
 def first_tokens(workload: Workload, of: Pool) -> list[float]:
-    return [one.ttft or 0.0 for one in simulate(workload, Setup(of)).observations]
+    return [one.ttft or 0.0 for one in simulate(workload, SimulationSetup(of)).observations]
 
 
 def test_what_was_evicted_comes_back_from_the_folder_in_its_time() -> None:
@@ -51,14 +51,16 @@ def test_what_was_evicted_comes_back_from_the_folder_in_its_time() -> None:
 
 def test_a_folder_forgets_what_was_used_longest_ago() -> None:
     small = pool(model=Affine(), num_blocks=20)
-    run = simulate(prompts(1, 2, 3, 1), Setup(kept(small, blocks=24)))
+    run = simulate(prompts(1, 2, 3, 1), SimulationSetup(kept(small, blocks=24)))
     assert [one.cached_tokens for one in run.observations] == [0, 0, 0, 0]
-    assert simulate(prompts(1, 2, 1), Setup(kept(small, blocks=24))).observations[2].cached_tokens == 192
+    assert simulate(prompts(1, 2, 1), SimulationSetup(kept(small, blocks=24))).observations[2].cached_tokens == 192
 
 
 def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
     """9 blocks in 9 s, which takes 0.2 s to compute: once steps are known, too, most are computed."""
-    run = simulate(prompts(*(1, 2) * 24, gap=30.0), Setup(kept(pool(model=Affine(), num_blocks=20), block_s=1.0)))
+    run = simulate(
+        prompts(*(1, 2) * 24, gap=30.0), SimulationSetup(kept(pool(model=Affine(), num_blocks=20), block_s=1.0))
+    )
     tiers = run.replicas[0].last.tiers
     assert tiers is not None
     assert tiers.declined > 3 * tiers.brought > 0
@@ -66,8 +68,8 @@ def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
 
 def test_replicas_see_what_others_have_written_after_a_while() -> None:
     two = kept(pool(model=Affine(), num_blocks=20, replicas=2))
-    soon = simulate(prompts(1, 1, gap=9.0), Setup(two)).observations
-    late = simulate(prompts(1, 1, gap=transfers.LOOK_SECONDS + 2), Setup(two)).observations
+    soon = simulate(prompts(1, 1, gap=9.0), SimulationSetup(two)).observations
+    late = simulate(prompts(1, 1, gap=transfers.LOOK_SECONDS + 2), SimulationSetup(two)).observations
     assert (soon[1].cached_tokens, late[1].cached_tokens) == (0, 192)
 
 
@@ -87,15 +89,15 @@ def beginnings(different: int) -> Workload:
 def test_what_was_evicted_comes_back_from_the_host(beside: bool, seconds: float) -> None:
     """Within the step that computes the last token, which stores two of others as well; or before it, beside steps."""
     of = on_host(pool(model=Affine(), num_blocks=32), 0.001, beside)
-    found = simulate(beginnings(17), Setup(of)).observations[-1]
+    found = simulate(beginnings(17), SimulationSetup(of)).observations[-1]
     assert found.cached_tokens == 32
     assert found.ttft == pytest.approx(seconds)
 
 
 def test_copies_within_steps_take_what_the_model_says_where_nothing_else_is_said() -> None:
     class Copying(Affine):
-        def seconds(self, held):  # type: ignore[no-untyped-def]
-            return super().seconds(held) + 0.5 * held.moved_blocks
+        def seconds(self, features):  # type: ignore[no-untyped-def]
+            return super().seconds(features) + 0.5 * features.moved_blocks
 
     slow = first_tokens(prompts(1, 2, 3, 4, 1), on_host(pool(model=Copying(), num_blocks=32), None, beside=False))
     assert slow[-1] > 12 * 0.5
@@ -108,9 +110,9 @@ def test_a_busy_engine_with_every_tier_answers_everybody() -> None:
     for depth in (1, 2):
         for beside in (False, True):
             every = kept(on_host(pool(num_blocks=40, replicas=2, depth=depth), 0.0005, beside))
-            run = simulate(workload, Setup(every))
+            run = simulate(workload, SimulationSetup(every))
             assert all(one.outcome == "completed" for one in run.observations)
-            assert run.observations == simulate(workload, Setup(every)).observations
+            assert run.observations == simulate(workload, SimulationSetup(every)).observations
             assert all(one.last.held_blocks == 0 for one in run.replicas)
 
 
@@ -126,7 +128,7 @@ def test_sessions_are_told_and_decide_what_is_evicted() -> None:
     for eviction in ("lru", "sessions"):
         small = pool(num_blocks=50)
         of = replace(small, settings=replace(small.settings, kv_eviction=eviction))
-        seen = simulate(Workload(tuple(entries), "sessions"), Setup(of)).observations
+        seen = simulate(Workload(tuple(entries), "sessions"), SimulationSetup(of)).observations
         hits[eviction] = sum(one.cached_tokens for one in seen)
     assert hits["sessions"] > hits["lru"]
 
@@ -134,12 +136,12 @@ def test_sessions_are_told_and_decide_what_is_evicted() -> None:
 def test_replay_of_records_with_tiers(tmp_path: Path) -> None:
     """With a host they make the same plans; of a folder a record does not tell what was there."""
     workload = chat(30, 30.0, shared=64)
-    simulate(workload, Setup(on_host(pool(num_blocks=30), 0.001, beside=False)), tmp_path / "host.jsonl")
+    simulate(workload, SimulationSetup(on_host(pool(num_blocks=30), 0.001, beside=False)), tmp_path / "host.jsonl")
     _, outcome = replay(list(read_records(tmp_path / "host.jsonl")))
     assert outcome.difference is None and outcome.moved_blocks
-    simulate(workload, Setup(on_host(pool(num_blocks=30), 0.001, beside=True)), tmp_path / "beside.jsonl")
+    simulate(workload, SimulationSetup(on_host(pool(num_blocks=30), 0.001, beside=True)), tmp_path / "beside.jsonl")
     _, outcome = replay(list(read_records(tmp_path / "beside.jsonl")))
     assert outcome.difference is None and outcome.moved_blocks
-    simulate(workload, Setup(kept(pool(num_blocks=30))), tmp_path / "folder.jsonl")
+    simulate(workload, SimulationSetup(kept(pool(num_blocks=30))), tmp_path / "folder.jsonl")
     with pytest.raises(RecordError, match="what lay in that folder is not in it"):
         replay(list(read_records(tmp_path / "folder.jsonl")))

@@ -10,7 +10,7 @@ import pytest
 
 from inflight.core.types.features import Features
 from inflight.simulate.fitted import StepModelError
-from inflight.simulate.simulation import Setup, simulate
+from inflight.simulate.simulation import SimulationSetup, simulate
 from inflight.simulate.sources import fitted_on_result
 from inflight.workload.workload import Workload
 
@@ -19,7 +19,7 @@ from .setups import Affine, chat, pool
 
 def result(path: Path, workload: Workload) -> Path:
     """What the client would have written of a simulated server."""
-    seen = simulate(workload, Setup(pool(model=Affine(), budget=512))).observations
+    seen = simulate(workload, SimulationSetup(pool(model=Affine(), budget=512))).observations
     rows: dict[str, Any] = {
         "start_times": [one.intended for one in seen],
         "ttfts": [one.ttft for one in seen],

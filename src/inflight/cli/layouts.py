@@ -17,7 +17,7 @@ from inflight.config.setting import SettingsError, option
 from inflight.planning.machine import Machine
 from inflight.planning.simulation import Tiers
 from inflight.planning.sizing import LayoutsAsked
-from inflight.simulate.disagg import Handover, Link
+from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.roofline import network_gbps
 from inflight.simulate.transfers import Folder, TransferRate
 
@@ -79,7 +79,7 @@ def layouts_of(values: dict[str, Any]) -> LayoutsAsked | None:
             found.append(Tiers(folder=Folder(int(size), *rates)))
         return tuple(found)
 
-    return LayoutsAsked(lambda machine: _link(machine, gbps), (Handover(values["decode_asks"] or "after"),), tiers)
+    return LayoutsAsked(lambda machine: _link(machine, gbps), (DisaggMode(values["decode_asks"] or "after"),), tiers)
 
 
 def _known(machine: Machine, gib: float, name: str) -> float:

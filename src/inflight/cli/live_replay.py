@@ -17,7 +17,7 @@ from inflight.live.frames import Frame
 from inflight.live.page_files import whole_page
 from inflight.live.replays import Replay, read_replay
 from inflight.records.schema import RecordError
-from inflight.simulate.simulation import Setup, Simulation, record_paths, simulate
+from inflight.simulate.simulation import Simulation, SimulationSetup, record_paths, simulate
 from inflight.workload.workload import Workload
 
 MOST_BESIDE = 8  # runs on one page
@@ -77,7 +77,7 @@ def serve_replays(replays: Sequence[Replay], port: int) -> int:
     return 0
 
 
-def simulate_played(workload: Workload, setup: Setup, record: Path | None, html: Path) -> Simulation:
+def simulate_played(workload: Workload, setup: SimulationSetup, record: Path | None, html: Path) -> Simulation:
     """The run, of which a page is written, replicas side by side."""
     with tempfile.TemporaryDirectory() as folder:
         path = record or Path(folder) / "simulation.jsonl"

@@ -37,7 +37,7 @@ from inflight.cli.verb import Verb
 from inflight.config.setting import SettingsError
 from inflight.metrics.slo import stated_share
 from inflight.records.json_text import json_text
-from inflight.simulate.simulation import Setup, best_split, simulate
+from inflight.simulate.simulation import SimulationSetup, best_split, simulate
 from inflight.workload.workload import Workload
 
 
@@ -111,7 +111,7 @@ def command(**values: Any) -> int:
     return 0 if summary.requests else 1
 
 
-def _ends(setup: Setup, device: Device, second: Device) -> list[Setup]:
+def _ends(setup: SimulationSetup, device: Device, second: Device) -> list[SimulationSetup]:
     """The same with every efficiency at its slow end, and at its fast end, where steps were not measured."""
     found = []
     for model, other in zip(device.cases, second.cases, strict=True):
@@ -121,7 +121,7 @@ def _ends(setup: Setup, device: Device, second: Device) -> list[Setup]:
     return found
 
 
-def _search(workload: Workload, setup: Setup, total: int, as_json: bool, warmup: Warmup) -> int:
+def _search(workload: Workload, setup: SimulationSetup, total: int, as_json: bool, warmup: Warmup) -> int:
     if not any(entry.targets for entry in workload.entries):
         raise SettingsError("The best split is the one with the highest goodput, which needs targets; give --slo.")
     found = best_split(workload, setup, total, lambda run: summary_of(run, warmup)[0].goodput)

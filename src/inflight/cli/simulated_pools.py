@@ -16,9 +16,9 @@ from inflight.cli.options import declared
 from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
 from inflight.routing.registry import OPTIONS, ROUTERS
-from inflight.simulate.disagg import Handover, Link
+from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.replicas import START_SECONDS, Scaling
-from inflight.simulate.simulation import Pool, Setup
+from inflight.simulate.simulation import Pool, SimulationSetup
 
 SETUP_MS = 1.0  # of a transfer between pools
 _TWO_POOLS = ("max_prefill_replicas", "max_decode_replicas", "decode_asks", "first_token")
@@ -60,7 +60,9 @@ pool_options = grouped(
 )
 
 
-def setup_of(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Device, Device], seed: int) -> Setup:
+def setup_of(
+    values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Device, Device], seed: int
+) -> SimulationSetup:
     content_seed = seed if values["prompt_seed"] is None else values["prompt_seed"]
     prefill, decode, split = (values[f"{name}_replicas"] for name in ("prefill", "decode", "split"))
     if values["replicas"] is not None and values["replicas"] < 1:
@@ -68,7 +70,7 @@ def setup_of(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[D
     if prefill is None and decode is None and split is None:
         _check_one_pool(values, bool(first.capacity.host_blocks or first.folder))
         scaling = _scaling(values, "max_replicas", first.replicas)
-        return Setup(replace(first, scaling=scaling), seed=seed, content_seed=content_seed)
+        return SimulationSetup(replace(first, scaling=scaling), seed=seed, content_seed=content_seed)
     if values["max_replicas"] is not None:
         raise click.UsageError(
             "--max-replicas is of engines that do both prompts and decodes, and has no effect where there are two "
@@ -98,8 +100,8 @@ def setup_of(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[D
         pools.append(replace(pool, replicas=replicas, scaling=_scaling(values, name, replicas)))
     if values["replica_start_seconds"] is not None and not any(pool.scaling for pool in pools):
         raise click.UsageError(_NO_SCALING.format("--max-prefill-replicas or --max-decode-replicas"))
-    handover = Handover(values["decode_asks"] or "after", values["first_token"] or "decode")
-    return Setup(pools[0], pools[1], link, seed, content_seed, handover=handover)
+    disagg_mode = DisaggMode(values["decode_asks"] or "after", values["first_token"] or "decode")
+    return SimulationSetup(pools[0], pools[1], link, seed, content_seed, disagg_mode=disagg_mode)
 
 
 _NO_SCALING = (

@@ -17,8 +17,8 @@ from inflight.config.engine import describe_engine
 from inflight.core.types.kv_transfer import TierStats
 from inflight.counted import counted
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.simulate.replicas import Scaled
-from inflight.simulate.simulation import Setup, Simulation
+from inflight.simulate.replicas import ScalingResult
+from inflight.simulate.simulation import Simulation, SimulationSetup
 from inflight.workload.workload import Workload
 
 
@@ -34,7 +34,7 @@ def summary_of(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
     return replace(summary, ttft_trend=sending.ttft_trend, offered_per_s=sending.offered_per_s), why
 
 
-def notes_of(setup: Setup, device: Device, second: Device) -> list[str]:
+def notes_of(setup: SimulationSetup, device: Device, second: Device) -> list[str]:
     """On what the answer rests."""
     notes = [f"Step model: {device.model.name}; {describe_engine(device.name, device.depth)}."]
     if setup.decode is not None and second is not device:
@@ -56,15 +56,15 @@ def notes_of(setup: Setup, device: Device, second: Device) -> list[str]:
     return notes
 
 
-def _asked(setup: Setup) -> str:
-    if setup.handover.asks == "after":
+def _asked(setup: SimulationSetup) -> str:
+    if setup.disagg_mode.decode_asks == "after":
         return "when the prompt is computed"
     by_layers = setup.link is not None and setup.link.layers > 1
     grain = "layer by layer" if by_layers else "chunk by chunk (the step model does not tell layers)"
     return f"at once, and blocks travel {grain} while it is computed"
 
 
-def _tier_notes(setup: Setup) -> list[str]:
+def _tier_notes(setup: SimulationSetup) -> list[str]:
     pool, notes = setup.pool, []
     block_size = pool.capacity.block_size
     if pool.settings.kv_cache_host is not None:
@@ -107,7 +107,7 @@ _MOST_TOLD = 12  # changes of the number of replicas
 _POOLS = {1: ("replicas",), 2: ("prefill", "decode")}  # by how many pools there are
 
 
-def _report_scaling(scaled: Scaled, name: str) -> None:
+def _report_scaling(scaled: ScalingResult, name: str) -> None:
     """How many there were, and what that took."""
     counts = scaled.over_time()
     most = max(count for _, count in counts)
@@ -178,7 +178,7 @@ def report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
 
 
 def result_of(
-    run: Simulation, summary: Summary, workload: Workload, setup: Setup, device: Device, second: Device
+    run: Simulation, summary: Summary, workload: Workload, setup: SimulationSetup, device: Device, second: Device
 ) -> dict[str, Any]:
     decode = {} if setup.decode is None else {"decode_step_model": second.model.name}
     return {
@@ -199,7 +199,7 @@ def result_of(
     }
 
 
-def _scaling_result(pools: tuple[Scaled | None, ...]) -> dict[str, Any]:
+def _scaling_result(pools: tuple[ScalingResult | None, ...]) -> dict[str, Any]:
     """over_time: [seconds, replicas that take requests from then on]. Of two pools by their names."""
     found = {
         name: {"replica_seconds": scaled.replica_seconds, "over_time": scaled.over_time()}

@@ -104,7 +104,7 @@ def _line(need: LayoutNeed, demand: Demand) -> str:
 def name_of(need: LayoutNeed) -> str:
     layout = need.layout
     if layout.pools is not None:
-        return f"{layout.name}, asked {layout.pools.handover.asks}"
+        return f"{layout.name}, asked {layout.pools.disagg_mode.decode_asks}"
     return layout.name if layout.tiers is None else f"{layout.name}, {tier_name(layout.tiers)}"
 
 
@@ -238,7 +238,7 @@ def _data(need: LayoutNeed, demand: Demand) -> dict[str, Any]:
         if tiers is None
         else {"host_gib": tiers.host_gib, "folder_blocks": None if tiers.folder is None else tiers.folder.blocks},
         "split": None if pools is None else [pools.prefill, pools.decode],
-        "decode_asks": None if pools is None else pools.handover.asks,
+        "decode_asks": None if pools is None else pools.disagg_mode.decode_asks,
         "rate_per_engine": need.rate or None,
         "engines": None if engines is None else list(engines),
         "gpus": need.gpus(demand),

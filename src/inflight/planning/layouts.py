@@ -23,7 +23,7 @@ from inflight.planning.simulation import Pools, Tiers, Trial
 from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for, whole_engines
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
-from inflight.simulate.disagg import AFTER, Handover, Link
+from inflight.simulate.disagg import AFTER, DisaggMode, Link
 
 WHOLE, CHUNKED, APART = "whole prompts", "chunked", "prefill and decode apart"
 MOST_ENGINES = 4  # of a split that is simulated; larger pools are multiples of it
@@ -81,7 +81,7 @@ def layout_needs(
     runner: TrialRunner,
     best: Candidate,
     link: Link | None,
-    handovers: Sequence[Handover] = (AFTER,),
+    disagg_modes: Sequence[DisaggMode] = (AFTER,),
     tiers: Sequence[Tiers] = (),
     progress: Progress = lambda sentence: None,
 ) -> list[LayoutNeed]:
@@ -93,8 +93,8 @@ def layout_needs(
         guess = usual.rate or usual.layout.guess
         found += [layout_need(runner, replace(usual.layout, tiers=one, guess=guess), progress) for one in tiers]
     if link is not None:
-        for handover in handovers:
-            found.append(best_need(runner, apart(runner, best, link, handover), progress))
+        for disagg_mode in disagg_modes:
+            found.append(best_need(runner, apart(runner, best, link, disagg_mode), progress))
     return found
 
 
@@ -115,7 +115,7 @@ def apart(
     runner: TrialRunner,
     best: Candidate,
     link: Link,
-    handover: Handover = AFTER,
+    disagg_mode: DisaggMode = AFTER,
     engines: int | None = None,
 ) -> list[Layout]:
     """The splits that look best. engines: in all; None: up to MOST_ENGINES."""
@@ -128,7 +128,7 @@ def apart(
             if engines is None and math.gcd(first, total) > 1:
                 continue
             guess = EXPECTED * min(first * prefill, (total - first) * decode) / total
-            pools = Pools(first, total - first, answers, link, handover)
+            pools = Pools(first, total - first, answers, link, disagg_mode)
             splits.append(Layout(APART, best, prompts, guess, total, pools))
     return sorted(splits, key=lambda one: -one.guess)[:SPLITS]
 

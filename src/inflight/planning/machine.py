@@ -20,7 +20,7 @@ from inflight.simulate.hardware import Gpu, Precision
 from inflight.simulate.roofline import Case, Roofline
 from inflight.simulate.sources import known_of
 from inflight.simulate.steps import StepModel
-from inflight.simulate.tensor_parallel import SplitError, check_split
+from inflight.simulate.tensor_parallel import TensorParallelError, check_tensor_parallel
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
@@ -130,7 +130,7 @@ class Hardware:
     def machine(
         self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS
     ) -> Machine:
-        """rows: that memory is reckoned with. Raises SplitError where the model cannot be split so."""
+        """rows: that memory is reckoned with. Raises TensorParallelError where the model cannot be split so."""
         memory = self.memory(tensor_parallel, mean_context, block_size, rows)
         name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
         return Machine(
@@ -155,8 +155,8 @@ class Hardware:
         found = []
         for degree in DEGREES:
             try:
-                check_split(self.model, degree)
-            except SplitError:
+                check_tensor_parallel(self.model, degree)
+            except TensorParallelError:
                 continue
             if degree <= self.gpu.node_gpus:
                 found.append(degree)
@@ -169,7 +169,7 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScalingResult:
     """A step model whose steps all take longer, or less, by a factor."""
 
     model: StepModel
@@ -179,11 +179,11 @@ class Scaled:
     def name(self) -> str:
         return f"{self.model.name}, × {self.factor:.3g}"
 
-    def seconds(self, held: Features) -> float:
-        return self.factor * self.model.seconds(held)
+    def seconds(self, features: Features) -> float:
+        return self.factor * self.model.seconds(features)
 
-    def extrapolates(self, held: Features) -> str | None:
-        return self.model.extrapolates(held)
+    def extrapolates(self, features: Features) -> str | None:
+        return self.model.extrapolates(features)
 
 
 def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) -> Machine:
@@ -210,7 +210,7 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         device=model.device,
         depth=model.depth,
         block_size=block_size,
-        cases=(Scaled(model, 1 + error), Scaled(model, 1 - error)),
+        cases=(ScalingResult(model, 1 + error), ScalingResult(model, 1 - error)),
         host_blocks=known["num_blocks"] if known.get("bytes_per_token") else 0,
         block_bytes=known.get("bytes_per_token", 0.0) * block_size / len(windows),
         copy_seconds=known.get("copy_seconds", 0.0),

@@ -16,7 +16,7 @@ from inflight.models.layer_weights import adapter_parameters, kinds_of_layers, m
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
-from inflight.simulate.tensor_parallel import caches, check_split
+from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
 
 GIB = 2**30
 # Of the memory on the data sheet that an engine takes; the rest is left to the driver and to fragmentation.
@@ -60,17 +60,17 @@ def estimate_kv_cache(
     keep a state of fixed size (`sequence_memory.state_bytes` / TP): both are in `bytes`, not in `bytes_per_token`.
     Latent attention keeps rank + rotated elements a token and layer, on every GPU.
 
-    model: a ModelSpec, or what `read_model` takes. Raises ModelError for an unknown model, SplitError where heads
-    cannot be split, ValueError for counts below 1.
+    model: a ModelSpec, or what `read_model` takes. Raises ModelError for an unknown model, TensorParallelError where
+    heads cannot be split, ValueError for counts below 1.
     """
     spec = read_model(model) if isinstance(model, str) else model
-    check_split(spec, tensor_parallel)
+    check_tensor_parallel(spec, tensor_parallel)
     if min(tokens, sequences, block_size) < 1:
         raise ValueError(
             f"{sequences} sequences of {tokens} tokens in blocks of {block_size}: each must be at least 1."
         )
     item, each = ITEM_BYTES[precision], math.ceil(tokens / block_size)
-    parts = caches(spec, tensor_parallel)
+    parts = cache_shards(spec, tensor_parallel)
     growing = round(item * sum(one.elements for one in parts if not one.window))
     kept = item * sum(one.elements * one.seen(each * block_size, 1) for one in parts)
     on_one = round(sequences * (kept + state_bytes(spec) / tensor_parallel))
@@ -136,7 +136,7 @@ def max_concurrent_sequences(
     gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if tokens_per_sequence < 1:
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
-    check_split(spec, tensor_parallel)
+    check_tensor_parallel(spec, tensor_parallel)
     of_weights = weight_bytes(spec, packing(weights)) / tensor_parallel
     widest = max(_projected(layer, spec.hidden_size) for layer, _ in kinds_of_layers(spec)) / tensor_parallel
     activations = ITEM_BYTES["bf16"] * max_num_batched_tokens * (4 * spec.hidden_size + widest)
@@ -151,7 +151,7 @@ def max_concurrent_sequences(
         states += snapshots * state
         left -= snapshots * state
     each = math.ceil(tokens_per_sequence / block_size)
-    parts = caches(spec, tensor_parallel)
+    parts = cache_shards(spec, tensor_parallel)
     per_block = ITEM_BYTES[kv] * sum(one.elements * one.seen(each * block_size, 1) for one in parts) / each
     blocks = max(0, int(left // per_block))
     return MemoryBudget(

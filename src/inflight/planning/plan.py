@@ -213,7 +213,7 @@ def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> Layout
         link, tiers = None, ()
     elif tiers and runner.traffic.shared < WORTH_ASKING:
         tiers, no_tiers = (), "tiers were not tried: prompts share no beginnings, which is all that they keep"
-    needs = layout_needs(runner, best, link, asked.handovers, tiers, progress)
+    needs = layout_needs(runner, best, link, asked.disagg_modes, tiers, progress)
     return LayoutOutlook(needs, demand, runner.traffic, link, no_tiers, moves)
 
 

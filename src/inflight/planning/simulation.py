@@ -18,10 +18,10 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.simulate.disagg import AFTER, Handover, Link
+from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.roofline import Cost
-from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
+from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import Folder, TransferRate
 from inflight.workload.contents import Contents
@@ -35,13 +35,13 @@ SHARES = (0.5, 0.95, 0.99)
 @dataclass(frozen=True, slots=True)
 class Pools:
     """Engines for prompts and engines for answers, in place of replicas that do both. prefill, decode: how many.
-    config: of those for answers. link, handover: between the two."""
+    config: of those for answers. link, disagg_mode: between the two."""
 
     prefill: int
     decode: int
     config: EngineConfig
     link: Link
-    handover: Handover = AFTER
+    disagg_mode: DisaggMode = AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ def simulate_run(
         return made if tiers is None else _with_tiers(made, machine, tiers)
 
     if pools is None:
-        return simulate(workload, Setup(pool(config, replicas)))
+        return simulate(workload, SimulationSetup(pool(config, replicas)))
     two = pool(config, pools.prefill), pool(pools.config, pools.decode)
-    return simulate(workload, Setup(*two, pools.link, handover=pools.handover))
+    return simulate(workload, SimulationSetup(*two, pools.link, disagg_mode=pools.disagg_mode))
 
 
 def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
@@ -123,15 +123,15 @@ class Meter:
     def name(self) -> str:
         return self.model.name
 
-    def seconds(self, held: Features) -> float:
-        costs = () if self._costs is None else self._costs(held)
-        seconds = sum(cost.seconds for cost in costs) if costs else self.model.seconds(held)
-        self._prompts += held.tokens - held.samples
-        self._steps.append((self._prompts, held.rows, seconds, costs))
+    def seconds(self, features: Features) -> float:
+        costs = () if self._costs is None else self._costs(features)
+        seconds = sum(cost.seconds for cost in costs) if costs else self.model.seconds(features)
+        self._prompts += features.tokens - features.samples
+        self._steps.append((self._prompts, features.rows, seconds, costs))
         return seconds
 
-    def extrapolates(self, held: Features) -> str | None:
-        return self.model.extrapolates(held)
+    def extrapolates(self, features: Features) -> str | None:
+        return self.model.extrapolates(features)
 
     def spent(self, begin: float, end: float) -> Spent:
         """In the steps between two shares of the run's prompt tokens; the steps after its last prompt, in which the

@@ -25,7 +25,7 @@ from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Pools, Tiers, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
-from inflight.simulate.disagg import AFTER, Handover, Link
+from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
 
@@ -71,11 +71,11 @@ def whole_engines(wanted: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LayoutsAsked:
-    """link(machine): between two of its engines; None: nothing is known of it. handovers: ways to ask for prompts.
+    """link(machine): between two of its engines; None: nothing is known of it. disagg_modes: ways to ask for prompts.
     tiers(machine): that its engines may have."""
 
     link: Callable[[Machine], Link | None]
-    handovers: tuple[Handover, ...] = (AFTER,)
+    disagg_modes: tuple[DisaggMode, ...] = (AFTER,)
     tiers: Callable[[Machine], tuple[Tiers, ...]] = lambda machine: ()
 
 

@@ -19,7 +19,7 @@ from inflight.planning.sizing import Candidate, Question, prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.planning.wording import how_broken
 from inflight.simulate.roofline import Roofline
-from inflight.simulate.tensor_parallel import fewest_kv_heads
+from inflight.simulate.tensor_parallel import min_kv_heads
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
@@ -162,7 +162,7 @@ def _of_slos(question: Question, traffic: Traffic, candidate: Candidate, trial: 
         )
     yield from _of_spares(question, candidate, trial, replicas)
     degree, model = candidate.machine.gpus, candidate.machine.model
-    heads = fewest_kv_heads(model.spec) if isinstance(model, Roofline) else None
+    heads = min_kv_heads(model.spec) if isinstance(model, Roofline) else None
     if heads is not None and degree > heads:
         yield (
             f"{degree} GPUs share {heads} KV heads: each head is held {degree // heads} "

@@ -162,11 +162,11 @@ def _as_served(alone: Sequence[Step], serving: Sequence[Step]) -> list[Step]:
     host does for every step and every row of it. None of it is negative."""
     own = fit(alone)
     seconds = np.array([one.seconds for one in serving])
-    modelled = np.array([own.seconds(one.held) for one in serving])
-    rows = np.array([float(one.held.rows) for one in serving])
+    modelled = np.array([own.seconds(one.features) for one in serving])
+    rows = np.array([float(one.features.rows) for one in serving])
     columns = np.stack([modelled, np.ones(len(seconds)), rows], axis=1)
     share, step, row = nnls(columns / seconds[:, None], 1.0 - modelled / seconds)
-    return [Step(one.held, (1 + share) * one.seconds + step + row * one.held.rows) for one in alone]
+    return [Step(one.features, (1 + share) * one.seconds + step + row * one.features.rows) for one in alone]
 
 
 def _with_copies(model: FittedModel, capacity: Capacity) -> FittedModel:
@@ -211,7 +211,7 @@ def warnings(model: FittedModel) -> list[str]:
 def trimmed_means(steps: Iterable[Step]) -> list[Step]:
     """Return one of equal steps, with the mean of the middle half of their seconds: a stall does not move it, and where
     the machine has two speeds by turns it does not jump from one to the other, as a median would."""
-    return [Step(held, _trimmed_mean(seconds)) for held, seconds in equal_steps(steps).items()]
+    return [Step(features, _trimmed_mean(seconds)) for features, seconds in equal_steps(steps).items()]
 
 
 def _trimmed_mean(ordered: list[float]) -> float:

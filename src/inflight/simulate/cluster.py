@@ -21,13 +21,13 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
 from inflight.routing.routed_request import RoutedRequest
-from inflight.simulate.disagg import AFTER, Exchange, ExchangeSide, Handover, for_decode, for_prefill
+from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, for_decode, for_prefill
 from inflight.simulate.replicas import Replica, RoutedPool, ScaledPool
 from inflight.workload.driving import EngineFault, ObservationCollector
 from inflight.workload.workload import Pacer, Workload
 
 
-class ReadyLine:
+class EventQueue:
     """A heap whose entries are replaced, not changed: of each replica the last one counts."""
 
     def __init__(self, replicas: Sequence[Replica]):
@@ -77,7 +77,7 @@ class DecodePool:
 
     pool: RoutedPool
     exchange: Exchange
-    handover: Handover = AFTER
+    disagg_mode: DisaggMode = AFTER
 
 
 class Cluster:
@@ -99,7 +99,7 @@ class Cluster:
         pools = [first] if decode is None else [first, decode.pool]
         self._scaled = [one for one in pools if isinstance(one, ScaledPool)]
         self._replicas: tuple[Replica, ...] = ()
-        self._line = ReadyLine(())
+        self._line = EventQueue(())
         self._by_side: dict[ExchangeSide, Replica] = {}
         for pool in pools:
             for replica in pool.replicas:
@@ -198,7 +198,11 @@ class Cluster:
             self._collector.refused(index, error.refusal, intended, error.at)
             return
         self._collector.sent(index, request, intended, sent.replica.now)
-        if decode is not None and decode.handover.asks == "first" and not decode.handover.ends_with_prompt(request):
+        if (
+            decode is not None
+            and decode.disagg_mode.decode_asks == "first"
+            and not decode.disagg_mode.ends_with_prompt(request)
+        ):
             self._go_on(index, request, decode, now)
 
     def _hand(
@@ -254,7 +258,7 @@ class Cluster:
 
     def _told(self, sent: _Sent, event: Event, decode: DecodePool, now: float) -> Event | None:
         """What the client hears of it."""
-        from_prefill = decode.handover.first_token == "prefill"
+        from_prefill = decode.disagg_mode.first_token == "prefill"
         if sent.whole is None:
             if isinstance(event, FinishedEvent):
                 self._first_told.discard(event.request_id)
@@ -268,11 +272,11 @@ class Cluster:
             return None
         if fault := next((one.detail for one in event.finishes if one.reason == "error"), None):
             raise EngineFault(f"A step of the engine failed: {fault}")
-        if decode.handover.ends_with_prompt(sent.whole):
+        if decode.disagg_mode.ends_with_prompt(sent.whole):
             self._first_told.discard(request_id)
             return replace(event, request_id=request_id)
         self._cached[request_id] = event.timings.cached_tokens
-        if decode.handover.asks == "after":
+        if decode.disagg_mode.decode_asks == "after":
             self._go_on(sent.index, sent.whole, decode, now)
         return None
 

@@ -20,7 +20,7 @@ from inflight.records.drafts import DraftCounts
 from inflight.records.schema import Records, RequestRecord, header_of, of_kind
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of, pass_seconds_of, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.recorded_run import Recall, RecordedSettings, rebuilt, recorded_settings
+from inflight.simulate.recorded_run import RecordedSettings, RecordedStops, rebuild_request, recorded_settings
 from inflight.simulate.replay import Replay
 from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver, ObservationCollector
@@ -54,9 +54,9 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     )
     drafts = _drafts(settings, replay)
     executor = SimulatedExecutor(settings.capacity, model, drafts)
-    scheduler = _scheduler(settings, Recall(requests, reasons=("stop", "abort", "error")), drafts)
+    scheduler = _scheduler(settings, RecordedStops(requests, reasons=("stop", "abort", "error")), drafts)
     loop = EngineLoop(scheduler, executor, VirtualClock(start), depth=settings.depth)
-    driver = Driver(loop, workload, lambda index, arrival: rebuilt(requests[index]))
+    driver = Driver(loop, workload, lambda index, arrival: rebuild_request(requests[index]))
     modelled = driver.run()
     preempted = replay.snapshot().preemptions, loop.snapshot().preemptions
     return Comparison(
@@ -75,7 +75,7 @@ def _drafts(settings: RecordedSettings, replay: Replay) -> SimulatedDrafts | Non
     return SimulatedDrafts(acceptance_of(replay.steps, "the record"), pass_seconds=pass_seconds_of(replay.steps))
 
 
-def _scheduler(settings: RecordedSettings, recall: Recall, drafts: SimulatedDrafts | None) -> Scheduler:
+def _scheduler(settings: RecordedSettings, recall: RecordedStops, drafts: SimulatedDrafts | None) -> Scheduler:
     """As it was in the recorded run, but that drafts are simulated ones."""
     capacity, scheduling = settings.capacity, settings.scheduling
     rules = make_rules(scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
@@ -96,7 +96,7 @@ def _recorded(replay: Replay, workload: Workload, requests: list[RequestRecord])
     """What clients saw in the recorded run. A failed step ends its requests, and nothing else."""
     collector = ObservationCollector(workload)
     for index, one in enumerate(requests):
-        collector.sent(index, rebuilt(one), one["arrival"], one["added"])
+        collector.sent(index, rebuild_request(one), one["arrival"], one["added"])
     last = 0.0
     for time, events in replay.events:
         collector.take(events, time)

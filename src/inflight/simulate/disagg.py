@@ -13,7 +13,7 @@ from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.simulate.transfers import TransferRate
 
-Asks = Literal["after", "first"]
+DecodeAsks = Literal["after", "first"]
 FirstToken = Literal["decode", "prefill"]
 
 _PROMPT = "prompt of "
@@ -21,12 +21,12 @@ _SOMEWHERE = ("prefill", 1)  # an address, which nobody calls
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class DisaggMode:
     """asks: when the decode engine is asked: after the prompt is computed, as behind a router, or first, so that blocks
     travel while it is. first_token: whose the client sees: the decode engine's, as with this engine's servers, or that
     of the prefill engine, as DistServe's (arXiv 2401.09670) and Splitwise's (arXiv 2311.18677)."""
 
-    asks: Asks = "after"
+    decode_asks: DecodeAsks = "after"
     first_token: FirstToken = "decode"
 
     def ends_with_prompt(self, request: Request) -> bool:
@@ -35,7 +35,7 @@ class Handover:
         return self.first_token == "prefill" and (length == 1 or most == 1)
 
 
-AFTER = Handover()
+AFTER = DisaggMode()
 
 
 def for_prefill(request: Request) -> Request:

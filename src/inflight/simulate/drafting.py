@@ -15,7 +15,7 @@ from inflight.records.schema import RecordError, StepRecord
 from inflight.simulate.fast_forward import TOKEN
 
 _MASK = (1 << 64) - 1
-FEWEST = 20  # drafts that a position must have had to tell its chance
+MIN_DRAFTS = 20  # drafts that a position must have had to tell its chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ def parse_acceptance(text: str) -> Acceptance:
 def acceptance_of(steps: Sequence[StepRecord], source: str) -> Acceptance:
     """As it was in the steps of a record. source: its name. Raises RecordError."""
     counts = DraftCounts.of(steps)
-    enough = takewhile(lambda one: one.reached >= FEWEST, counts.positions())
+    enough = takewhile(lambda one: one.reached >= MIN_DRAFTS, counts.positions())
     chances = tuple(one.accepted / one.reached for one in enough)
     if not chances:
         raise RecordError(
             f"{source} tells of {counts.tokens:,} drafts, too few to say how often they are right; give a record of a "
-            f"run with speculation, with at least {FEWEST} of them."
+            f"run with speculation, with at least {MIN_DRAFTS} of them."
         )
     return Acceptance(chances, f"{counts.tokens:,} drafts of {source}")
 

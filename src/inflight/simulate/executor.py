@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from inflight.core.types.features import Features, features
+from inflight.core.types.features import Features
+from inflight.core.types.features import features as features_of
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.sampling import TokenLogprob
 from inflight.engine.null import Done
@@ -45,7 +46,7 @@ class _Transferring(Done):
         return super().result()
 
 
-class _TimedStep(Done):
+class _StepWithTransfers(Done):
     """A step beside which transfers go on."""
 
     def __init__(self, result: StepResult, timed: TimedTransfers):
@@ -85,12 +86,12 @@ class SimulatedExecutor:
     def capacity(self) -> Capacity:
         return self._capacity
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         """Of one more step."""
-        seconds = self._model.seconds(held)
+        seconds = self._model.seconds(features)
         self.busy += seconds
         self.steps += 1
-        if (sentence := self._model.extrapolates(held)) is not None:
+        if (sentence := self._model.extrapolates(features)) is not None:
             self._extrapolates(sentence)
         return seconds
 
@@ -126,11 +127,11 @@ class SimulatedExecutor:
             self._model.draw_again(len(foreseen.seconds) - steps)
 
     def submit(self, plan: BatchPlan) -> Done:
-        held = features(plan)
+        features = features_of(plan)
         if isinstance(plan, CondensedPlan):
-            held = plan.all_features(held)
+            features = plan.all_features(features)
         plain = self.timed is None and self._copy_seconds is None
-        seconds = self.seconds(held) if plain else self._seconds_with_copies(held)
+        seconds = self.seconds(features) if plain else self._seconds_with_copies(features)
         draft_seconds = self._draft_seconds(plan)
         self.busy += draft_seconds
         sampled = tuple(
@@ -150,21 +151,22 @@ class SimulatedExecutor:
         if self.timed is not None:
             self.awaits_transfer = False
             self.timed.begin(plan, result.seconds)
-            return _TimedStep(result, self.timed)
+            return _StepWithTransfers(result, self.timed)
         if plan.transfers and self._capacity.asynchronous_transfers:
             return _Transferring(result, plan, self._transfers)
         return Done(result)
 
-    def _seconds_with_copies(self, held: Features) -> float:
+    def _seconds_with_copies(self, features: Features) -> float:
         """A plan of transfers alone computes nothing. Copies that go on beside the steps take nothing of them."""
         copies = 0.0
         if self._capacity.asynchronous_transfers:
-            held = replace(held, moved_blocks=0)
+            features = replace(features, moved_blocks=0)
         elif self._copy_seconds is not None:
-            copies, held = self._copy_seconds * held.moved_blocks, replace(held, moved_blocks=0)
+            copies = self._copy_seconds * features.moved_blocks
+            features = replace(features, moved_blocks=0)
         self.busy += copies
-        if held.rows or held.moved_blocks:
-            return copies + self.seconds(held)
+        if features.rows or features.moved_blocks:
+            return copies + self.seconds(features)
         self.steps += 1
         return copies
 

@@ -126,28 +126,28 @@ class FittedModel:
         said = None if self.provenance is None else self.provenance.settings.get("depth")
         return default_depth(self.device) if said is None else int(said)
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         total = (
             self.step
-            + self.row * held.rows
-            + self.sample * held.samples
-            + self.decode_context * held.decode_context
-            + self.prefill_context * held.prefill_context
-            + self.moved_block * held.moved_blocks
+            + self.row * features.rows
+            + self.sample * features.samples
+            + self.decode_context * features.decode_context
+            + self.prefill_context * features.prefill_context
+            + self.moved_block * features.moved_blocks
         )
         if not self.knots:
-            return total + self.token[0] * held.tokens
+            return total + self.token[0] * features.tokens
         begin = 0
         for each, end in zip(self.token, (*self.knots, math.inf), strict=True):
-            if held.tokens <= begin:
+            if features.tokens <= begin:
                 break
-            total += each * (min(held.tokens, end) - begin)
+            total += each * (min(features.tokens, end) - begin)
             begin = int(end) if end < math.inf else begin
         return total
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         for name, (_, most) in self.ranges.items():
-            value = getattr(held, name)
+            value = getattr(features, name)
             if value > BEYOND * most:
                 return (
                     f"A step has {value:,.0f} {name.replace('_', ' ')}, but the model was fitted on at most "
@@ -162,14 +162,15 @@ class FittedModel:
     def load(cls, path: Path) -> FittedModel:
         """Raises StepModelError."""
         try:
-            held = decoded(_ANY, path.read_bytes())
-            kind, version = (held.get("kind"), held.get("version")) if isinstance(held, dict) else (None, None)
+            content = decoded(_ANY, path.read_bytes())
+            is_object = isinstance(content, dict)
+            kind, version = (content.get("kind"), content.get("version")) if is_object else (None, None)
             if kind != "step model" or version != VERSION:
                 raise Malformed(f"it is a {kind!r} of version {version!r}, not {VERSION}")
             for item in fields(cls):
-                if item.name not in held:
+                if item.name not in content:
                     raise Malformed(f"it lacks {item.name!r}")
-            model = converted(held, cls)
+            model = converted(content, cls)
             model.check()
         except Malformed as fault:
             at = "" if fault.line is None else f", line {fault.line}"
@@ -218,21 +219,21 @@ class NoisyModel:
     def name(self) -> str:
         return f"{self._model.name}, with its noise"
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         residuals = self._model.residuals
         drawn = self._coming.pop() if self._coming else self._random.random()
         self._last.append(drawn)
         place = drawn * (len(residuals) - 1)
         low = int(place)
         factor = residuals[low] + (residuals[low + 1] - residuals[low]) * (place - low)
-        return self._model.seconds(held) * factor
+        return self._model.seconds(features) * factor
 
     def draw_again(self, steps: int) -> None:
         """The last so many steps, 1,024 at most, were asked for and never taken: the next ones draw what they drew."""
         self._coming += [self._last.pop() for _ in range(steps)]
 
-    def extrapolates(self, held: Features) -> str | None:
-        return self._model.extrapolates(held)
+    def extrapolates(self, features: Features) -> str | None:
+        return self._model.extrapolates(features)
 
 
 MIN_STEPS = 12  # steps that a fit needs at least
@@ -287,7 +288,7 @@ def normalized(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
     """Return the least and the greatest value of every feature."""
-    values = {item.name: [float(getattr(one.held, item.name)) for one in steps] for item in fields(Features)}
+    values = {item.name: [float(getattr(one.features, item.name)) for one in steps] for item in fields(Features)}
     return {name: (min(every), max(every)) for name, every in values.items()}
 
 
@@ -308,12 +309,14 @@ def scaled(model: FittedModel, factor: float) -> FittedModel:
 
 def _ratios(model: FittedModel, steps: Sequence[Step]) -> Array:
     """Measured over modelled seconds."""
-    return np.array([one.seconds / max(model.seconds(one.held), 1e-12) for one in steps])
+    return np.array([one.seconds / max(model.seconds(one.features), 1e-12) for one in steps])
 
 
 def _table(steps: Sequence[Step]) -> Array:
     """float64[steps, 7]: seconds, tokens, and the other features in the order of _HELD."""
-    return np.array([[one.seconds, one.held.tokens, *(getattr(one.held, name) for name in _HELD)] for one in steps])
+    return np.array(
+        [[one.seconds, one.features.tokens, *(getattr(one.features, name) for name in _HELD)] for one in steps]
+    )
 
 
 def _cross_validated(table: Array, knots: tuple[int, ...]) -> float:
@@ -358,8 +361,8 @@ def _columns(table: Array, knots: tuple[int, ...]) -> Array:
 
 def _model(beta: Array, knots: tuple[int, ...]) -> FittedModel:
     step, *rest = (float(one) for one in beta)
-    tokens, held = rest[: len(knots) + 1], rest[len(knots) + 1 :]
-    row, sample, decode_context, prefill_context, moved_block = held
+    tokens, terms = rest[: len(knots) + 1], rest[len(knots) + 1 :]
+    row, sample, decode_context, prefill_context, moved_block = terms
     return FittedModel(step, tuple(tokens), row, sample, decode_context, prefill_context, moved_block, knots)
 
 

@@ -29,7 +29,7 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.fitted import StepModelError
-from inflight.simulate.steps import Timed
+from inflight.simulate.steps import TimedStep
 from inflight.workload.lengths import Lognormal
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=None)
@@ -194,7 +194,7 @@ class _StepCollector:
     """An engine's observer: keeps the steps, and the first error of one."""
 
     def __init__(self) -> None:
-        self.steps: list[Timed] = []
+        self.steps: list[TimedStep] = []
         self.error: str | None = None
 
     def added(self, request: Request, now: float) -> None:
@@ -209,7 +209,9 @@ class _StepCollector:
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self.error = self.error or result.error
         sequences = frozenset(chunk.sequence_id for chunk in plan.chunks)
-        self.steps.append(Timed(features(plan), result.seconds, planned, committed, sequences, result.draft_seconds))
+        self.steps.append(
+            TimedStep(features(plan), result.seconds, planned, committed, sequences, result.draft_seconds)
+        )
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """Ignored: only steps are kept."""
@@ -232,7 +234,7 @@ class ProfileRun:
         self._collector = _StepCollector()
         loop.watch(self._collector)
 
-    def run(self, arrivals: Arrivals, max_steps: int) -> list[Timed]:
+    def run(self, arrivals: Arrivals, max_steps: int) -> list[TimedStep]:
         """Return the first steps of the arrivals. Requests that are in flight then are aborted. Raises StepModelError
         where a step fails."""
         steps = self._collector.steps = []

@@ -108,7 +108,7 @@ def recorded_scheduler(
     )
 
 
-class Recall:
+class RecordedStops:
     """Stop texts that end each sample after as many tokens as it had in the record."""
 
     def __init__(self, requests: Sequence[RequestRecord], reasons: tuple[str, ...] = ("stop",)):
@@ -123,11 +123,11 @@ class Recall:
             for record in requests
         }
 
-    def __call__(self, of: Request) -> RecalledEnd:
-        return RecalledEnd(next(self._lengths[of.request_id]))  # samples are made in their order
+    def __call__(self, of: Request) -> RecordedStop:
+        return RecordedStop(next(self._lengths[of.request_id]))  # samples are made in their order
 
 
-class RecalledEnd:
+class RecordedStop:
     def __init__(self, after: int | None):
         self._after = after
         self._tokens = 0
@@ -137,7 +137,7 @@ class RecalledEnd:
         return "recorded" if self._tokens == self._after else None
 
 
-def rebuilt(record: RequestRecord) -> Request:
+def rebuild_request(record: RequestRecord) -> Request:
     """The request of a record. Its own stop rules make room for the record's word on where it stopped. Raises
     RecordError."""
     params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}

@@ -41,7 +41,13 @@ from inflight.records.schema import (
     of_kind,
     values_of,
 )
-from inflight.simulate.recorded_run import Recall, RecordedDrafts, rebuilt, recorded_scheduler, recorded_settings
+from inflight.simulate.recorded_run import (
+    RecordedDrafts,
+    RecordedStops,
+    rebuild_request,
+    recorded_scheduler,
+    recorded_settings,
+)
 
 Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves", "adapter_loads"]
 
@@ -65,7 +71,7 @@ class Replay:
         self._commands = self._in_order(of_kind(records, "transfers"), of_kind(records, "service"))
         drafts = RecordedDrafts(self.steps)
         speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
-        self._scheduler = make(Recall(self.requests), drafts if speculated else None)
+        self._scheduler = make(RecordedStops(self.requests), drafts if speculated else None)
 
     def plans(self) -> Iterator[BatchPlan]:
         """As they are made; ends early where the record's next plan cannot be made."""
@@ -126,7 +132,7 @@ class Replay:
 
     def _add(self, one: RequestRecord) -> None:
         try:
-            self._scheduler.add(rebuilt(one), one["added"])
+            self._scheduler.add(rebuild_request(one), one["added"])
         except RequestRefused as refusal:
             raise RecordError(f"The recorded request {one['request_id']!r} is refused: {refusal}") from None
 

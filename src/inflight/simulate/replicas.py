@@ -190,7 +190,7 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScalingResult:
     """What scaling did until the end of a run. lifetimes: of every replica that there ever was, by number."""
 
     lifetimes: Sequence[Lifetime]

@@ -50,7 +50,7 @@ from inflight.models.layer_weights import expert_weights, kinds_of_layers
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec, MoE
 from inflight.simulate.hardware import ITEM_BYTES, WEIGHT_BYTES, Gpu, Precision
-from inflight.simulate.tensor_parallel import caches, check_split
+from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
 
 Case = Literal["low", "typical", "high"]
 _PLACE = {"low": 0, "typical": 1, "high": 2}
@@ -107,8 +107,8 @@ _TOKENS = ((32, 0.50), (64, 0.60), (128, 0.70), (256, 0.92), (512, 0.98), (1024,
 _TILE, _SLOWER = 64, 0.17
 # share of the large-shard rate, by bytes in bf16 of one layer's weights on one GPU (70B and 7B under 1 to 8 GPUs)
 _SHARDS = ((50e6, 0.65), (200e6, 0.86), (430e6, 0.95), (850e6, 0.96), (1700e6, 1.0))
-MOST_TOKENS = 4096  # of the steps that were measured
-LEAST_SHARD = 50e6  # bytes in bf16
+MAX_MEASURED_TOKENS = 4096  # of the steps that were measured
+MIN_SHARD_BYTES = 50e6  # bytes in bf16
 
 
 def measured_family(gpu: str) -> str | None:
@@ -237,7 +237,7 @@ class Roofline:
     ):
         """weights, kv: precision they are held in. case: which end of the efficiencies' ranges. block_size: tokens of
         the KV blocks that are copied when sequences are swapped."""
-        check_split(spec, tensor_parallel)
+        check_tensor_parallel(spec, tensor_parallel)
         self.spec, self.gpu, self.tensor_parallel = spec, gpu, tensor_parallel
         self.weights, self.kv, self.case = weights, kv, case
         self._shares = efficiencies(gpu.name, case)
@@ -245,7 +245,7 @@ class Roofline:
         self._layers = len(spec.layers)
         self._weights = _linear_layers(spec, tensor_parallel)
         self._shard = 2 * matrix_parameters(spec) / self._layers / tensor_parallel
-        self._caches = caches(spec, tensor_parallel)
+        self._caches = cache_shards(spec, tensor_parallel)
         self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
         self._state_bytes = 2 * state_bytes(spec) / tensor_parallel  # of one row: read and written
         self._head = table_parameters(spec) / tensor_parallel
@@ -258,34 +258,34 @@ class Roofline:
         source = "judged efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
         return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         """How long the step takes."""
-        return sum(cost.seconds for cost in self.costs(held))
+        return sum(cost.seconds for cost in self.costs(features))
 
-    def costs(self, held: Features) -> tuple[Cost, ...]:
+    def costs(self, features: Features) -> tuple[Cost, ...]:
         """The step's time by class of work, in the order of KINDS."""
         return (
-            self._linear(held),
-            self._prefill_attention(held),
-            self._decode_attention(held),
-            self._logits(held),
-            self._exchange(held),
-            self._launch(held),
+            self._linear(features),
+            self._prefill_attention(features),
+            self._decode_attention(features),
+            self._logits(features),
+            self._exchange(features),
+            self._launch(features),
         )
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         """What a step asks beyond the measured efficiencies."""
-        if held.tokens > MOST_TOKENS:
-            return f"A step has {held.tokens:,} tokens; kernels were measured up to {MOST_TOKENS:,}."
-        if self._shard < LEAST_SHARD:
+        if features.tokens > MAX_MEASURED_TOKENS:
+            return f"A step has {features.tokens:,} tokens; kernels were measured up to {MAX_MEASURED_TOKENS:,}."
+        if self._shard < MIN_SHARD_BYTES:
             return (
                 f"A layer's weights on one GPU are {self._shard / 1e6:.0f} MB; shards were measured from "
-                f"{LEAST_SHARD / 1e6:.0f} MB on, and smaller ones are slower than said."
+                f"{MIN_SHARD_BYTES / 1e6:.0f} MB on, and smaller ones are slower than said."
             )
         return None
 
-    def _linear(self, held: Features) -> Cost:
-        tokens = held.tokens
+    def _linear(self, features: Features) -> Cost:
+        tokens = features.tokens
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
         flops, read = tokens * self._weights.flops, self._weights.matrices + self._weights.touched(tokens)
@@ -293,39 +293,39 @@ class Roofline:
         bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(tokens)
         return _slower("linear", flops / rate, read * WEIGHT_BYTES[self.weights] / bandwidth)
 
-    def _prefill_attention(self, held: Features) -> Cost:
+    def _prefill_attention(self, features: Features) -> Cost:
         # Attention computes in bf16, whatever the weights and the cache are held in.
-        pairs = [(one, one.seen(held.prefill_context, held.tokens)) for one in self._caches]
+        pairs = [(one, one.seen(features.prefill_context, features.tokens)) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
         read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
         rate = self.gpu.flops_per_s("bf16") * self._shares.prefill_compute
         return _slower("prefill attention", flops / rate, read / (self.gpu.bytes_per_s * self._shares.decode_memory))
 
-    def _decode_attention(self, held: Features) -> Cost:
-        pairs = [(one, one.seen(held.decode_context, held.rows)) for one in self._caches]
+    def _decode_attention(self, features: Features) -> Cost:
+        pairs = [(one, one.seen(features.decode_context, features.rows)) for one in self._caches]
         flops = sum(one.decode_flops * seen for one, seen in pairs)
         moved = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
-        moved += self._token_bytes * held.tokens + self._state_bytes * held.rows
+        moved += self._token_bytes * features.tokens + self._state_bytes * features.rows
         rate = self.gpu.flops_per_s("bf16") * self._shares.decode_compute
         return _slower("decode attention", flops / rate, moved / (self.gpu.bytes_per_s * self._shares.decode_memory))
 
-    def _logits(self, held: Features) -> Cost:
-        if not held.samples:
+    def _logits(self, features: Features) -> Cost:
+        if not features.samples:
             return Cost("logits head", 0.0, "bandwidth")
-        rate = self.gpu.flops_per_s("bf16") * self._shares.linear_compute * token_share(held.samples)
-        bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(held.samples)
+        rate = self.gpu.flops_per_s("bf16") * self._shares.linear_compute * token_share(features.samples)
+        bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(features.samples)
         read = self._head * ITEM_BYTES["bf16"] / bandwidth
-        return _slower("logits head", 2 * held.samples * self._head / rate, read)
+        return _slower("logits head", 2 * features.samples * self._head / rate, read)
 
-    def _exchange(self, held: Features) -> Cost:
-        message = held.tokens * self.spec.hidden_size * ITEM_BYTES["bf16"]
+    def _exchange(self, features: Features) -> Cost:
+        message = features.tokens * self.spec.hidden_size * ITEM_BYTES["bf16"]
         each = all_reduce_seconds(self.gpu, self.tensor_parallel, message)
         return Cost("all-reduce", 2 * self._layers * each * self._shares.all_reduce, "link")
 
-    def _launch(self, held: Features) -> Cost:
+    def _launch(self, features: Features) -> Cost:
         shares = self._shares
-        fixed = shares.step_launch + shares.layer_launch * self._layers + shares.row_launch * held.rows
-        copied = held.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
+        fixed = shares.step_launch + shares.layer_launch * self._layers + shares.row_launch * features.rows
+        copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return Cost("launch", fixed + copied, "launch")
 
 

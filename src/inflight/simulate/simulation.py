@@ -32,19 +32,19 @@ from inflight.routing.registry import make_router
 from inflight.routing.replica_view import ServingCosts
 from inflight.routing.router import Router
 from inflight.simulate.cluster import Cluster, DecodePool
-from inflight.simulate.disagg import AFTER, Exchange, ExchangeSide, Handover, Link
+from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, Link
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.fast_forward_ahead import FastForwardAhead
-from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, Scaled, ScaledPool, Scaling
+from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import (
     Folder,
     FolderContents,
     HostCopies,
     SimulatedFolder,
-    SimulatedPlace,
+    SimulatedTier,
     TimedTransfers,
     TransferRate,
 )
@@ -105,7 +105,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SimulationSetup:
     """What is simulated. decode and link: a second pool, for answers to prompts that the first computes, and what keys
     and values go over; handover: how. seed: of routers;
     content_seed: of prompts. fast_forward: whether foreseen decodes are left out of plans, where that gives the same
@@ -117,7 +117,7 @@ class Setup:
     seed: int = 0
     content_seed: int = 0
     fast_forward: bool = True
-    handover: Handover = AFTER
+    disagg_mode: DisaggMode = AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Simulation:
     observations: list[Observation]
     replicas: list[ReplicaFigures]
     extrapolated: dict[str, int] = field(default_factory=dict)
-    scaled: tuple[Scaled | None, ...] = (None,)
+    scaled: tuple[ScalingResult | None, ...] = (None,)
     first: int = 1
 
     @property
@@ -140,7 +140,7 @@ class Simulation:
         return sum(one.steps for one in self.replicas)
 
 
-def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Simulation:
+def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = None) -> Simulation:
     """record: of a single replica this file; of several, and of those that scale, one each, with their numbers before
     the suffix."""
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
@@ -165,7 +165,7 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
         before += pool.replicas if pool.scaling is None else pool.scaling.most
     decode = None
     if exchange is not None:
-        decode = DecodePool(made[1], exchange, setup.handover)
+        decode = DecodePool(made[1], exchange, setup.disagg_mode)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
     cluster = Cluster(workload, requests, made[0], decode, shares_service=shares)
@@ -177,7 +177,7 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     for one in replicas:
         extrapolated.update(one.extrapolated)
     end = max((one.ended for one in observations), default=0.0)
-    scaled = tuple(Scaled(pool.lifetimes, end) if isinstance(pool, ScaledPool) else None for pool in made)
+    scaled = tuple(ScalingResult(pool.lifetimes, end) if isinstance(pool, ScaledPool) else None for pool in made)
     return Simulation(
         observations, [one.figures() for one in replicas], extrapolated, scaled, first=len(made[0].replicas)
     )
@@ -191,7 +191,7 @@ def _routed(pool: Pool, seed: int, replica: Callable[[int], Replica]) -> RoutedP
 
 
 def best_split(
-    workload: Workload, setup: Setup, total: int, score: Callable[[Simulation], float]
+    workload: Workload, setup: SimulationSetup, total: int, score: Callable[[Simulation], float]
 ) -> list[tuple[int, int, Simulation, float]]:
     """Every way to split `total` replicas into prefill and decode ones, (prefill, decode, what came of it, its score),
     best first. `setup` says all but the numbers."""
@@ -257,7 +257,7 @@ def _replica(
         folder = SimulatedFolder(pool.folder, kept, number, capacity.block_size, clock)
     if exchange is not None:
         peers = ExchangeSide(exchange, capacity.num_blocks, capacity.block_size)
-    places: list[SimulatedPlace] = [one for one in (folder, peers) if one is not None]
+    places: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
     if pool.host is not None and capacity.asynchronous_transfers:
         places.append(HostCopies(pool.host))
     timed = TimedTransfers(places, clock, peers) if places else None
@@ -280,7 +280,7 @@ def _replica(
     observers = []
     if record is not None:
         file = open_record(record)
-        observers.append(Recorder(file, in_force(pool, peers is not None), capacity, created=CREATED))
+        observers.append(Recorder(file, resolved_settings(pool, peers is not None), capacity, created=CREATED))
     loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers)
     return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None, peers)
 
@@ -290,7 +290,7 @@ def _identity(adapter: Adapter | None) -> bytes:
     return b"simulated"
 
 
-def in_force(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
+def resolved_settings(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
     """The settings of a record's header: those that decide plans, with their reasons; and of what a record does not
     hold, that it was there."""
     settings = pool.settings

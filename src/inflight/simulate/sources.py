@@ -169,8 +169,8 @@ def prompt_steps(requests: Sequence[_Request]) -> list[Step]:
             continue
         width, context = _decoding(requests, (one.sent + one.first) / 2)
         tokens = one.prompt_tokens
-        held = Features(tokens + width, 1 + width, 1 + width, context, tokens * tokens / 2)
-        found.append(Step(held, one.first - one.sent))
+        features = Features(tokens + width, 1 + width, 1 + width, context, tokens * tokens / 2)
+        found.append(Step(features, one.first - one.sent))
     return found
 
 

@@ -29,26 +29,26 @@ KINDS: tuple[Kind, ...] = ("decode", "prefill", "mixed")
 class Step:
     """seconds: of the round."""
 
-    held: Features
+    features: Features
     seconds: float
 
     @property
     def kind(self) -> Kind:
-        return kind_of(self.held)
+        return kind_of(self.features)
 
 
-def kind_of(held: Features) -> Kind:
-    if not held.prefill_context:
+def kind_of(features: Features) -> Kind:
+    if not features.prefill_context:
         return "decode"
-    return "mixed" if held.decode_context else "prefill"
+    return "mixed" if features.decode_context else "prefill"
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedStep:
     """A step as the engine saw it: seconds of the step itself, times of its plan and its commit on the engine's clock,
     and the sequences that it advanced. draft_seconds: of its seconds, those in which the executor made drafts."""
 
-    held: Features
+    features: Features
     seconds: float
     planned: float
     committed: float
@@ -56,10 +56,10 @@ class Timed:
     draft_seconds: float = 0.0
 
 
-def timed_steps(records: Iterable[StepRecord]) -> list[Timed]:
+def timed_steps(records: Iterable[StepRecord]) -> list[TimedStep]:
     """The steps of a record file that were computed, in order."""
     return [
-        Timed(
+        TimedStep(
             Features(**record["features"]),
             record["seconds"],
             record["planned"],
@@ -72,7 +72,7 @@ def timed_steps(records: Iterable[StepRecord]) -> list[Timed]:
     ]
 
 
-def rounds(timed: Sequence[Timed]) -> list[Step]:
+def rounds(timed: Sequence[TimedStep]) -> list[Step]:
     """Steps with the seconds of their rounds, without what making drafts took: that hangs on another model.
 
     Where a step goes on with a sequence of the one before it, the engine did not rest between the two, and the round is
@@ -93,7 +93,7 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
         for index, one in enumerate(timed)
     ]
     found = [
-        Step(one.held, max(end - begin, one.seconds) - one.draft_seconds)
+        Step(one.features, max(end - begin, one.seconds) - one.draft_seconds)
         for one, begin, end in zip(timed, begins, ends, strict=True)
     ]
     return [one for one in found if one.seconds > 0]
@@ -105,11 +105,11 @@ class StepModel(Protocol):
         """What the model is and what it rests on, for a reader of results: "fitted on 812 steps of …", "H100, data
         sheet"."""
 
-    def seconds(self, held: Features) -> float:
+    def seconds(self, features: Features) -> float:
         """How long the step takes, above zero. `held` is the caller's, who may use it again: take numbers out of it, do
         not keep it."""
 
-    def extrapolates(self, held: Features) -> str | None:
+    def extrapolates(self, features: Features) -> str | None:
         """A sentence with the number that lies outside of what the model rests on; None where it lies inside."""
 
 
@@ -118,15 +118,15 @@ Errors = Mapping[str, tuple[float, int]]  # kind, or "all" → mean absolute rel
 
 def errors_of(model: StepModel, steps: Iterable[Step]) -> Errors:
     """Of steps that the model was not fitted on, if it is to mean anything."""
-    return by_kind((one.kind, abs(model.seconds(one.held) / one.seconds - 1)) for one in steps)
+    return by_kind((one.kind, abs(model.seconds(one.features) / one.seconds - 1)) for one in steps)
 
 
 def noise_of(steps: Iterable[Step]) -> Errors:
     """Of those steps that have equals; empty where none has. Each of n equal ones is told by the median of the others,
     which is itself off its truth: √(1 - 1/n) takes off what that adds (exactly so for means of normal errors)."""
     return by_kind(
-        (Step(held, each).kind, abs(_median_without(seconds, place) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
-        for held, seconds in equal_steps(steps).items()
+        (Step(features, each).kind, abs(_median_without(seconds, place) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
+        for features, seconds in equal_steps(steps).items()
         if len(seconds) > 1
         for place, each in enumerate(seconds)
     )
@@ -136,8 +136,8 @@ def equal_steps(steps: Iterable[Step]) -> dict[Features, list[float]]:
     """What steps held → the seconds of all that held it, rising."""
     groups: dict[Features, list[float]] = {}
     for one in steps:
-        groups.setdefault(one.held, []).append(one.seconds)
-    return {held: sorted(seconds) for held, seconds in groups.items()}
+        groups.setdefault(one.features, []).append(one.seconds)
+    return {features: sorted(seconds) for features, seconds in groups.items()}
 
 
 def _median_without(ordered: Sequence[float], place: int) -> float:

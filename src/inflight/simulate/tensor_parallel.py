@@ -9,12 +9,12 @@ from inflight.models.sequence_memory import cached_elements, mixers
 from inflight.models.spec import Attention, LatentAttention, LinearAttention, ModelSpec
 
 
-class SplitError(ValueError):
+class TensorParallelError(ValueError):
     """A model cannot be split over so many GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class CacheShard:
     """Of one GPU, over all layers with the same window (0: none): elements that are cached of a token, and that are
     read of it, also by layers that read another one's; operations of a query that sees a position, among many queries
     of a prompt and alone."""
@@ -30,10 +30,10 @@ class Caches:
         return min(pairs, queries * self.window) if self.window else pairs
 
 
-def caches(spec: ModelSpec, tensor_parallel: int) -> tuple[Caches, ...]:
+def cache_shards(spec: ModelSpec, tensor_parallel: int) -> tuple[CacheShard, ...]:
     """Where there are more GPUs than KV heads, each GPU holds a copy of one; latent attention's vectors are of all
     heads at once, so that each GPU holds them all."""
-    by_window: dict[int, Caches] = {}
+    by_window: dict[int, CacheShard] = {}
     for mixer, count in mixers(spec):
         if not isinstance(mixer, Attention | LatentAttention):
             continue
@@ -41,8 +41,8 @@ def caches(spec: ModelSpec, tensor_parallel: int) -> tuple[Caches, ...]:
         if isinstance(mixer, Attention):
             window, elements = mixer.window, 2 * max(1, mixer.kv_heads // tensor_parallel) * mixer.head_dim
             is_kept = mixer.kv_layer is None
-        before = by_window.get(window, Caches(window, 0, 0, 0.0, 0.0))
-        by_window[window] = Caches(
+        before = by_window.get(window, CacheShard(window, 0, 0, 0.0, 0.0))
+        by_window[window] = CacheShard(
             window,
             before.elements + count * elements * is_kept,
             before.read + count * elements,
@@ -52,7 +52,7 @@ def caches(spec: ModelSpec, tensor_parallel: int) -> tuple[Caches, ...]:
     return tuple(by_window.values())
 
 
-def fewest_kv_heads(spec: ModelSpec) -> int | None:
+def min_kv_heads(spec: ModelSpec) -> int | None:
     """Of any layer; latent attention counts as one. None where no layer caches keys and values."""
     found = [
         mixer.kv_heads if isinstance(mixer, Attention) else 1
@@ -62,15 +62,15 @@ def fewest_kv_heads(spec: ModelSpec) -> int | None:
     return min(found, default=None)
 
 
-def check_split(spec: ModelSpec, tensor_parallel: int) -> None:
-    """Raises SplitError where heads cannot be dealt out evenly."""
+def check_tensor_parallel(spec: ModelSpec, tensor_parallel: int) -> None:
+    """Raises TensorParallelError where heads cannot be dealt out evenly."""
     for mixer, _ in mixers(spec):
         if isinstance(mixer, Attention | LatentAttention):
             _check(spec, "query heads", mixer.heads, tensor_parallel)
         elif isinstance(mixer, LinearAttention):
             _check(spec, "heads of linear attention", mixer.key_heads, tensor_parallel)
         if isinstance(mixer, Attention) and mixer.kv_heads % tensor_parallel and tensor_parallel % mixer.kv_heads:
-            raise SplitError(
+            raise TensorParallelError(
                 f"{spec.name} has {mixer.kv_heads} KV heads, which {tensor_parallel} GPUs can neither share nor copy "
                 "evenly; give a degree that divides them or is a multiple of them."
             )
@@ -78,7 +78,7 @@ def check_split(spec: ModelSpec, tensor_parallel: int) -> None:
 
 def _check(spec: ModelSpec, kind: str, heads: int, tensor_parallel: int) -> None:
     if tensor_parallel < 1 or heads % tensor_parallel:
-        raise SplitError(
+        raise TensorParallelError(
             f"{spec.name} has {heads} {kind}, which {tensor_parallel} GPUs cannot share evenly; give a "
             "tensor-parallel degree that divides them."
         )

@@ -14,7 +14,7 @@ from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 
 
-class SimulatedPlace(Protocol):
+class SimulatedTier(Protocol):
     @property
     def next_end(self) -> float:
         """When the next one ends, as far as is known now; infinite where none is known to."""
@@ -31,13 +31,13 @@ class SimulatedPlace(Protocol):
         """Those that have ended by then; each is told once."""
 
 
-class EarlyPlace(Protocol):
+class EarlySender(Protocol):
     def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:
         """A step that takes so long from then on computes these blocks."""
 
 
 class TimedTransfers:
-    def __init__(self, places: Sequence[SimulatedPlace], clock: VirtualClock, peers: EarlyPlace | None = None):
+    def __init__(self, places: Sequence[SimulatedTier], clock: VirtualClock, peers: EarlySender | None = None):
         """peers: of the places the one to which blocks may travel while they are computed."""
         self._places, self._clock, self._peers = places, clock, peers
         self._computed = 0.0  # end of the last step whose result was asked for

@@ -48,7 +48,7 @@ def test_it_draws_what_an_engine_does_here(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(gpu_step, name, few)
     found = measured_steps()
     assert len(found) > SHOWN and all(one.plan > 0 and one.prepare > 0 and one.commit > 0 for one in found)
-    assert max(one.held.rows for one in found) == 4
+    assert max(one.features.rows for one in found) == 4
     drawn = picture(*timeline(found, MODEL), first=2)
     texts = {one.text for one in ElementTree.fromstring(drawn.standalone()).iter() if one.text}
     assert {f"step {number}" for number in range(1, SHOWN + 1)} | set(CLASSES) <= texts
