@@ -68,7 +68,8 @@ def replayed(turns: Sequence[Turn], blocks: int, by_worth: bool) -> float:
     def evicted(block: int) -> None:
         del block_of[id_of.pop(block)]
 
-    pool, hits = BlockPool(blocks, evicted, SessionEviction(sessions) if by_worth else None), 0
+    order = SessionEviction(sessions) if by_worth else None
+    pool, hits = BlockPool(blocks, evicted, id_of.__contains__, order), 0
     for turn in turns:
         if len(turn.ids) > blocks:
             continue  # refused
@@ -83,7 +84,7 @@ def replayed(turns: Sequence[Turn], blocks: int, by_worth: bool) -> float:
         for one, block in zip(turn.ids[len(found) :], new, strict=True):
             block_of[one], id_of[block] = block, one
         sessions.end_turn(session, len(turn.ids))
-        pool.release(reversed([*found, *new]), id_of.__contains__, session)
+        pool.release(reversed([*found, *new]), session)
     return hits / sum(len(turn.ids) for turn in turns)
 
 

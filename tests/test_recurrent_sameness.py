@@ -10,7 +10,7 @@ from models import write_model
 from test_sameness import SCHEDULES, SHAPES, Case, alone, answer, check, mix, opened, run
 
 from inflight.core.kv import manager
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.sampling import SamplingParams
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -49,14 +49,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(params=[(32, 16), pytest.param((1024, 64), marks=pytest.mark.wide)], ids=["dense", "usual"])
-def spacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SnapshotSpacing:
-    found = SnapshotSpacing(*request.param)
-    monkeypatch.setattr(manager, "SnapshotSpacing", lambda: found)
+def spacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CheckpointSpacing:
+    found = CheckpointSpacing(*request.param)
+    monkeypatch.setattr(manager, "CheckpointSpacing", lambda: found)
     return found
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_any_engine_says_what_each_said_alone(family: str, folders: dict[str, Path], spacing: SnapshotSpacing) -> None:
+def test_any_engine_says_what_each_said_alone(
+    family: str, folders: dict[str, Path], spacing: CheckpointSpacing
+) -> None:
     folder, cases = folders[family], mix(seed=1, count=20)
     expected = alone(folder, cases)
     assert len({str(one) for one in expected}) > 16, "the answers differ from each other"
@@ -70,7 +72,9 @@ def test_any_engine_says_what_each_said_alone(family: str, folders: dict[str, Pa
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_a_second_round_begins_from_snapshots(family: str, folders: dict[str, Path], spacing: SnapshotSpacing) -> None:
+def test_a_second_round_begins_from_snapshots(
+    family: str, folders: dict[str, Path], spacing: CheckpointSpacing
+) -> None:
     cases = mix(seed=11, count=10)
     expected = alone(folders[family], cases)
     with opened(folders[family]) as engine:
@@ -81,7 +85,7 @@ def test_a_second_round_begins_from_snapshots(family: str, folders: dict[str, Pa
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_one_slot_and_many_samples(family: str, folders: dict[str, Path], spacing: SnapshotSpacing) -> None:
+def test_one_slot_and_many_samples(family: str, folders: dict[str, Path], spacing: CheckpointSpacing) -> None:
     folder, prompt = folders[family], tuple(range(30, 130))
     cases = [Case(prompt, SamplingParams(n=4, seed=5, temperature=1.0, logprobs=2, max_tokens=40), 0), *mix(3, 6)]
     expected = alone(folder, cases)

@@ -14,7 +14,7 @@ from text_models import write_embedder
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.prefix_cache import KVEventQueue
 
 
 def test_a_start_is_logged_by_its_parts(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,5 +73,5 @@ def test_a_cache_that_stays_empty_is_mirrored_nowhere(tmp_path: Path) -> None:
     seen: list[int] = []
     settings = EngineSettings(model=str(write_embedder(tmp_path / "model")), threads=1)
     with pytest.raises(SettingsError, match="an encoder-only model caches nothing"):
-        build_engine(settings, progress=lambda done, total: seen.append(done), cache_journal=CacheJournal())
+        build_engine(settings, progress=lambda done, total: seen.append(done), kv_event_queue=KVEventQueue())
     assert not seen, "weights were loaded first"

@@ -19,10 +19,10 @@ import pytest
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
-from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.kv.peer_source import PeerSource
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
-from inflight.core.kv.table_layout import Allocation
+from inflight.core.kv.block_tables import Allocation
+from inflight.core.kv.kv_export import PeerSource
+from inflight.core.kv.prefix_cache import KVEventQueue
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.plugin import guard_drafter, guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
@@ -95,7 +95,7 @@ class LaneSetup:
 
 
 INTERACTIVE = LaneSetup()
-SPACING = SnapshotSpacing(interval=4, least=1, tail=1)
+SPACING = CheckpointSpacing(interval=4, min_gap=1, tail=1)
 BATCH = LaneSetup("batch", settings=(("background", True),))
 
 
@@ -152,11 +152,11 @@ class Setup:
     lost_transfers: int = 0  # of so many one fails; 0: none
     windows: tuple[int, ...] = (0,)
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
-    spacing: SnapshotSpacing = SPACING
+    spacing: CheckpointSpacing = SPACING
     adapter_slots: int = 0
     tier: RememberingTier | None = field(default=None, compare=False)  # shared by those that begin anew
     peers: bool = False  # prompts are given to other engines, and taken from them
-    journal: CacheJournal | None = field(default=None, compare=False)  # of one scheduler
+    journal: KVEventQueue | None = field(default=None, compare=False)  # of one scheduler
 
     @property
     def longest_chunk(self) -> int:
@@ -220,7 +220,7 @@ class Setup:
             speculation=speculation,
             longest_chunk=self.longest_chunk,
             spacing=self.spacing,
-            cache_journal=self.journal,
+            kv_event_queue=self.journal,
             host_is_tier=self.host_is_tier,
             session_eviction=self.session_eviction,
             sources=self._sources(),
@@ -605,8 +605,8 @@ class Harness:
         snapshot = self.scheduler.snapshot()
         assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
-        assert inside.host_blocks_in_use(self.scheduler) == inside.kept_on_host(self.scheduler)
-        assert self.setup.host_is_tier or not inside.kept_on_host(self.scheduler)
+        assert inside.host_blocks_in_use(self.scheduler) == inside.evictable_host_blocks(self.scheduler)
+        assert self.setup.host_is_tier or not inside.evictable_host_blocks(self.scheduler)
         assert self.setup.prefix_caching or not snapshot.used_state_snapshots, "a snapshot is kept that nobody finds"
         if not self.setup.prefix_caching:
             assert snapshot.idle_blocks == 0, "what only its own request could find is kept"
@@ -785,7 +785,7 @@ class Harness:
             return
         chunks = plan.chunks if isinstance(plan, BatchPlan) else ()
         gained = {chunk.sequence_id for chunk in chunks if chunk.new_blocks or chunk.window_blocks}
-        gained |= inside.with_untold_blocks(self.scheduler)
+        gained |= inside.with_unsent_blocks(self.scheduler)
         assert (gained | joined) - numbers, "preempted in vain"
 
     def _check_protected(self, before: set[int]) -> None:

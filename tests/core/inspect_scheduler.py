@@ -58,13 +58,13 @@ def findable(scheduler: Scheduler) -> list[tuple[SharedRoot, tuple[int, ...], bo
     """What a request to come could find in the prefix cache: its root, all tokens up to a block's end, and whether that
     block is on the host."""
     prefix, found = scheduler._memory._prefix, []
-    for place in prefix._nodes.values():
-        tokens, at = (), place
+    for cached in prefix._by_node.values():
+        tokens, at = (), cached
         while at is not None and min(at.token_ids) >= 0:
             tokens, before = at.token_ids + tokens, at.key[0]
             if isinstance(before, SharedRoot):
-                found.append((before, tokens, place.block is None))
-            at = prefix._nodes.get(before) if isinstance(before, int) else None
+                found.append((before, tokens, cached.block is None))
+            at = prefix._by_node.get(before) if isinstance(before, int) else None
     return found
 
 
@@ -93,23 +93,27 @@ def held(scheduler: Scheduler, sequence: Sequence) -> list[int]:
     return scheduler._memory.blocks_of(sequence)
 
 
-def with_untold_blocks(scheduler: Scheduler) -> set[int]:
+def with_unsent_blocks(scheduler: Scheduler) -> set[int]:
     """Numbers of those that run and have blocks, of some KV group, for which they had no chunk yet."""
     return {
         one.number
         for one in running(scheduler)
-        if scheduler._memory.has_windows and one.told != [len(table) for table in one.block_tables]
+        if scheduler._memory.has_windows and one.num_sent_blocks != [len(table) for table in one.block_tables]
     }
 
 
 def host_blocks_in_use(scheduler: Scheduler) -> int:
-    swap = scheduler._memory._swap
-    return swap.host_blocks - swap.free
+    return scheduler._memory._host.num_used
 
 
-def kept_on_host(scheduler: Scheduler) -> int:
-    """Blocks there that nobody wants yet."""
-    return scheduler._memory._swap.kept
+def evictable_host_blocks(scheduler: Scheduler) -> int:
+    """Host blocks with content for which no preempted sequence waits."""
+    return scheduler._memory._host.num_evictable
+
+
+def num_kept_blocks(scheduler: Scheduler, sequence: Sequence) -> int:
+    """Blocks with content for which a preempted sequence waits."""
+    return len(scheduler._memory._host._waiting.get(sequence.number, ()))
 
 
 def is_storing(scheduler: Scheduler) -> bool:
@@ -154,9 +158,9 @@ def _check_blocks(scheduler: Scheduler) -> None:
     assert not free & idle, "a block is free and idle"
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
-    transfer_ids = [transfer.blocks for transfer in scheduler._memory._transfers.out.values()]
-    handed = [] if scheduler._memory._exporter is None else scheduler._memory._exporter.held
-    holders = Counter(block for held in (*tables, *transfer_ids, handed) for block in held)
+    moving = [transfer.blocks for transfer in scheduler._memory._transfers.in_flight.values()]
+    exported = [] if scheduler._memory._exporter is None else scheduler._memory._exporter.blocks_held
+    holders = Counter(block for held in (*tables, *moving, exported) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (
             f"block {block}: count {pool.ref_count(block)}, {holders[block]}"
@@ -173,7 +177,7 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
     for sequence in alive(scheduler):
         tables = [(group, *entry) for group, table in enumerate(sequence.block_tables) for entry in enumerate(table)]
         for group, index, block in tables:
-            if index < sequence.passed[group] or scheduler._memory._pool.ref_count(block) < 2:
+            if index < sequence.num_freed_blocks[group] or scheduler._memory._pool.ref_count(block) < 2:
                 continue
             end = (index + 1) * size
             assert end <= min(sequence.num_computed, sequence.num_tokens), f"block {block} is shared, but not full"
@@ -186,85 +190,86 @@ def _check_windows(scheduler: Scheduler, capacity: Capacity) -> None:
     for sequence in running(scheduler):
         computed = sequence.num_computed - sequence.num_drafts
         for group, (window, table) in enumerate(zip(capacity.windows, sequence.block_tables, strict=True)):
-            passed = sequence.passed[group]
+            passed = sequence.num_freed_blocks[group]
             assert passed * capacity.block_size <= first_seen(computed, window)
             assert table[:passed] == [capacity.num_blocks] * passed and capacity.num_blocks not in table[passed:]
 
 
 def _check_cache(scheduler: Scheduler) -> None:
     prefix, pool = scheduler._memory._prefix, scheduler._memory._pool
-    places = prefix._found.values()
-    assert all(place.key == key and prefix._nodes[place.node] is place for key, place in prefix._found.items())
-    assert len(prefix._nodes) == len(prefix._found)
-    assert all((place.block is None) != (place.host_block is None) for place in places), "content is nowhere, or twice"
-    assert {place.block: place for place in places if place.block is not None} == prefix._on_device
-    assert all(block in prefix for block in pool._evictable), "an idle block has no content"
+    blocks = prefix._by_key.values()
+    assert all(one.key == key and prefix._by_node[one.node] is one for key, one in prefix._by_key.items())
+    assert len(prefix._by_node) == len(prefix._by_key)
+    assert all((one.block is None) != (one.host_block is None) for one in blocks), "content is nowhere, or twice"
+    assert {one.block: one for one in blocks if one.block is not None} == prefix._by_block
+    assert all(block in prefix for block in pool._evictable), "an evictable block has no content"
     assert not any(block in prefix for block in pool._free), "a free block has content"
 
 
 def _check_lookups(scheduler: Scheduler) -> None:
-    """What is kept of looking sequences up in the cache: only of those that wait, and the answer "no room" is right."""
+    """Lookups are of waiting sequences only, and their answer "no room" is right."""
     memory = scheduler._memory
+    sharing, pool = memory._sharing, memory._pool
     by_number = {one.number: one for one in alive(scheduler) if one.row is None and one.finish is None}
-    assert set(memory._sharing._lookups) <= set(by_number)
-    for number, lookup in list(memory._sharing._lookups.items()):
+    assert set(sharing._lookups) <= set(by_number)
+    for number, lookup in list(sharing._lookups.items()):
         old = replace(lookup)
         fresh = Lookup()
         one = by_number[number]
-        root, most = memory._sharing.root(one), one.max_cached_tokens // memory.block_size
-        memory._prefix.match(fresh.chain, root, one.token_slice, most)
-        kept = Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
-        memory._prefix.match(kept.chain, root, one.token_slice, most)
-        assert kept.chain.places == fresh.chain.places
-        memory._has_room(one, fresh, 0)
+        root, limit = sharing.root(one), one.max_cached_tokens // memory.block_size
+        memory._prefix.match(fresh.chain, root, one.token_slice, limit)
+        kept = CachedChain(list(lookup.chain.blocks), lookup.chain.losses)
+        memory._prefix.match(kept, root, one.token_slice, limit)
+        assert kept.blocks == fresh.chain.blocks
+        sharing.has_room(one, fresh, 0)
         if fresh.length == old.length:
-            assert fresh.room <= old.room + memory._pool.given_up - old.given_up
+            assert fresh.room <= old.room + pool.num_released - old.num_released
 
 
 def _check_host(scheduler: Scheduler) -> None:
-    """Invariant 2 for the host: free, in use, or of a transfer that is out; wanted by somebody if in use."""
-    swap, nodes = scheduler._memory._swap, scheduler._memory._prefix._nodes.values()
-    used = [place.host_block for place in nodes if place.host_block is not None]
-    transfers = scheduler._memory._transfers
-    assert not transfers._asked, "transfers that no plan tells"
-    assert set(transfers.out) == set(transfers._ended)
-    of_host = [transfer for transfer in transfers.out.values() if transfer.tier == HOST]
-    stores = [transfer for transfer in of_host if transfer.kind == "store"]
-    ahead = [transfer for transfer in stores if swap._stored_ahead == len(transfer.blocks)][:1]
-    assert swap.storing == len(stores) - bool(swap._stored_ahead) and bool(ahead) >= bool(swap._stored_ahead)
-    moving = [block for transfer in of_host for block in transfer.remote_blocks]
-    assert sorted([*swap._free, *used, *moving]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
-    wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
-    assert all(len(numbers) == wanted[node] for node, numbers in swap._wanted.items()), "wanted by nobody"
-    on_host = {place.node for place in nodes if place.host_block is not None}
-    kept = {place.node for place in swap._kept.values()}
-    assert on_host == {node for node in on_host if node in swap._wanted} | kept, "kept for nobody"
-    assert not kept & set(swap._wanted), "what is wanted may give way"
-    assert all(place.host_block == at for at, place in swap._kept.items())
-    assert sorted(swap._order) == sorted(swap._kept) and len(swap._order) == swap.kept, "what is kept gives way"
-    assert all(not sequence.offloaded or sequence.row is None for sequence in alive(scheduler))
+    """Invariant 2 for the host: a block is free, has content, or is of a transfer in flight; content without waiters
+    is evictable."""
+    host, transfers = scheduler._memory._host, scheduler._memory._transfers
+    cached = scheduler._memory._prefix._by_node.values()
+    used = [one.host_block for one in cached if one.host_block is not None]
+    assert not transfers._planned, "transfers that are in no plan"
+    assert set(transfers.in_flight) == set(transfers._on_end)
+    stores = [one for one in transfers.in_flight.values() if one.tier == HOST and one.kind == "store"]
+    assert host.num_stores == len(stores) - host._is_storing_ahead
+    moving = list(transfers.host_blocks_in_flight())
+    assert sorted([*host._free, *used, *moving]) == list(range(host.num_blocks)), "a host block is lost or used twice"
+    waiting = {one.number for one in alive(scheduler) if one.row is None and one.finish is None}
+    assert set(host._waiting) <= waiting, "content is kept for a sequence that does not wait"
+    waiters: dict[int, list[int]] = {}
+    for number, blocks in host._waiting.items():
+        for one in blocks:
+            waiters.setdefault(one.node, []).append(number)
+    assert all(sorted(one.waiters) == sorted(waiters.get(one.node, [])) for one in cached)
+    evictable = {one.host_block: one for one in cached if one.host_block is not None and not one.waiters}
+    assert host._evictable == evictable
+    assert sorted(host._order) == sorted(evictable) and len(host._order) == host.num_evictable
     snapshot = scheduler.snapshot()
     assert snapshot.held_host_blocks == len(used) + len(moving)
-    assert snapshot.swapped_sequences == sum(bool(sequence.offloaded) for sequence in alive(scheduler))
+    assert snapshot.swapped_sequences == len(host._waiting)
 
 
 def _check_states(scheduler: Scheduler) -> None:
-    """Of the slots for recurrent state each is free, kept beside a node that there is, held by whoever will begin from
-    it, or taken by a sequence whose tokens are not all known."""
+    """A slot for recurrent state is free, cached at a node that exists, held by a row that will begin from it, or taken
+    by a sequence whose tokens are not all known."""
     memory = scheduler._memory
     slots, states = memory._states.slots, [one.state for one in alive(scheduler) if one.state is not None]
     assert len(states) == len(running(scheduler)) * memory.has_state
-    assert not slots._in_plan and not memory._states._beginning, "a plan is not settled"
+    assert not slots._planned and not memory._states._beginning, "a plan is not complete"
     holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
     unnamed = [slot for state in states for _, slot in state.unnamed]
     alone = [slot for slot in holders if slot not in slots._nodes]
     assert sorted([*slots._free, *slots._nodes, *unnamed, *alone]) == list(range(slots.count)), "a slot is lost"
-    assert slots._at == {node: slot for slot, node in slots._nodes.items()}
-    assert all(node in memory._prefix._nodes for node in slots._at), "a snapshot is beside no node"
-    assert sorted(slot for shelf in slots._kept for slot in shelf) == sorted(slots._nodes)
-    assert all(slots._kinds[slot] == kind for kind, shelf in enumerate(slots._kept) for slot in shelf)
-    assert len(slots._kept[2]) <= max(1, slots.count // 2), "what was used keeps too much"
+    assert slots._by_node == {node: slot for slot, node in slots._nodes.items()}
+    assert all(node in memory._prefix._by_node for node in slots._by_node), "a checkpoint has no node"
+    assert sorted(slot for cached in slots._cached for slot in cached) == sorted(slots._nodes)
+    assert all(slots._kinds[slot] == kind for kind, cached in enumerate(slots._cached) for slot in cached)
+    assert len(slots._cached[2]) <= max(1, slots.count // 2), "shared checkpoints have too many slots"
     assert all(state.newest <= one.num_computed for one in running(scheduler) if (state := one.state) is not None)
     assert scheduler.snapshot().used_state_snapshots == slots.count - len(slots._free)
 

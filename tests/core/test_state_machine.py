@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, Adapter, PoolingParams, SamplingParams
 
@@ -92,9 +92,9 @@ def setups(draw: st.DrawFn) -> Setup:
         lost_transfers=draw(st.sampled_from([0, 1, 2, 3])),
         windows=windows,
         snapshots=snapshots,
-        spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+        spacing=CheckpointSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 4)))
         if snapshots
-        else SnapshotSpacing(),
+        else CheckpointSpacing(),
         adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
         tier=draw(tiers(block_size)) if beyond else None,
         peers=draw(st.booleans()) if beyond else False,

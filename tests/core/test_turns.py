@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.request import Request
 
 from .builders import request
@@ -26,7 +26,7 @@ HYBRID = Setup(
     token_budget=16,
     max_model_len=150,
     snapshots=9,
-    spacing=SnapshotSpacing(interval=16, least=8, tail=1),
+    spacing=CheckpointSpacing(interval=16, min_gap=8, tail=1),
 )
 WINDOWED = replace(HYBRID, snapshots=0, windows=(0, 12, 12))
 MODELS = pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_first_message_is_edited_and_what_is_before_it_found_from_a_mark_on(
     talk = Talk("a", Harness(setup))
     talk.turn([2, 1, 0, 1, 2, 2, 1, 1])
     del talk.history[-4:]
-    assert talk.turn([3, 3]) <= (setup.spacing.least if setup.snapshots else SIZE)
+    assert talk.turn([3, 3]) <= (setup.spacing.min_gap if setup.snapshots else SIZE)
 
 
 @MODELS
@@ -170,4 +170,4 @@ def test_the_turn_after_a_preemption_finds_what_was_computed_again(setup: Setup)
         talk.before = talk.history + answer
     assert harness.scheduler.snapshot().preemptions > 0
     talks[1].answered()
-    assert talks[1].turn([3, 1]) <= SIZE + (setup.spacing.least if setup.snapshots else 0)
+    assert talks[1].turn([3, 1]) <= SIZE + (setup.spacing.min_gap if setup.snapshots else 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from core.builders import request
 from core.harness import Setup
-from core.kv.test_swap_space import SCARCE
+from core.kv.test_host_tier import SCARCE
 from core.kv.test_transfers import drawn
 
 from inflight.core.types.plan import WaitUntil

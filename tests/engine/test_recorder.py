@@ -22,7 +22,7 @@ from msgspec import structs
 from simulate.setups import chat, pool
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
@@ -254,7 +254,7 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
 def rebuilt_setup(header: dict[str, Any]) -> Setup:
     setup = header["settings"]["setup"]["value"]
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
-    spacing = SnapshotSpacing(**setup["spacing"])
+    spacing = CheckpointSpacing(**setup["spacing"])
     return Setup(
         **{**setup, "lanes": tuple(lanes), "spacing": spacing, "right_drafts": None, "windows": tuple(setup["windows"])}
     )  # drafts are the record's

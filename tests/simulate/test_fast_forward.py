@@ -14,8 +14,7 @@ from hypothesis import given, settings
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv import manager
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
-from inflight.core.kv.state_slots import StateSlots
+from inflight.core.kv.state_checkpoints import CheckpointSlots, CheckpointSpacing
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
 from inflight.simulate.disagg import DisaggMode, Link
@@ -56,7 +55,7 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
         "snapshot": scheduler.snapshot(),
         "free": list(memory._pool._free),
         "idle": list(memory._pool._evictable),
-        "found": [(key, place.node, place.block) for key, place in memory._prefix._found.items()],
+        "found": [(key, one.node, one.block) for key, one in memory._prefix._by_key.items()],
         "rows": (list(running._rows._free), list(running._rows._freed)),
         "served": [lane.service for lane in lanes.all()],
         "round": scheduler._round_began,
@@ -64,15 +63,15 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
-def slots(of: StateSlots) -> dict[str, Any]:
+def slots(of: CheckpointSlots) -> dict[str, Any]:
     """Of recurrent state: where each copy is found, for whom it was taken, and which is given away next."""
-    kept = [list(shelf) for shelf in of._kept]
-    return {"free": of._free, "found": of._at, "kept": kept, "takers": of._takers, "held": of._holders}
+    kept = [list(shelf) for shelf in of._cached]
+    return {"free": of._free, "found": of._by_node, "kept": kept, "takers": of._takers, "held": of._holders}
 
 
 def spaced(least: int) -> Any:
     """Snapshots no closer than that; marks twice as far apart."""
-    return mock.patch.object(manager, "SnapshotSpacing", lambda: SnapshotSpacing(2 * least, least))
+    return mock.patch.object(manager, "CheckpointSpacing", lambda: CheckpointSpacing(2 * least, least))
 
 
 def assert_same(workload: Workload, setup: SimulationSetup) -> float:

@@ -30,7 +30,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import thread_cpus
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Capacity, Executor
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import seconds_of_parts
@@ -102,7 +102,7 @@ class _Arguments(Struct, frozen=True):
     record: Path | None
     progress: Progress | None
     wrap: Wrap | None
-    cache_journal: CacheJournal | None
+    kv_event_queue: KVEventQueue | None
     peers: KVPeerSettings | None
 
 
@@ -136,7 +136,7 @@ def build_engine(
     record: Path | None = None,
     progress: Progress | None = None,
     wrap: Wrap | None = None,
-    cache_journal: CacheJournal | None = None,
+    kv_event_queue: KVEventQueue | None = None,
     peers: KVPeerSettings | None = None,
 ) -> Engine:
     """Load a model and build an engine for it.
@@ -147,7 +147,7 @@ def build_engine(
         record: file for the step record.
         progress: called with (done, total) while weights are packed.
         wrap: called with the model's executor and the device; returns what the engine drives (`engine.scripted`).
-        cache_journal: receives the changes of the prefix cache.
+        kv_event_queue: receives the changes of the prefix cache.
         peers: with which keys and values of prompts are exchanged.
 
     Raises:
@@ -157,7 +157,7 @@ def build_engine(
     scheduling = scheduling or SchedulingSettings()
     try:
         with _without_collections():
-            return _build(_Arguments(settings, scheduling, record, progress, wrap, cache_journal, peers))
+            return _build(_Arguments(settings, scheduling, record, progress, wrap, kv_event_queue, peers))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -234,7 +234,7 @@ def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved,
     scheduling = arguments.scheduling.ending_early(0) if limits.on_gpu else arguments.scheduling
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)
-    if arguments.cache_journal is not None and limits.is_bidirectional:
+    if arguments.kv_event_queue is not None and limits.is_bidirectional:
         raise SettingsError(
             "--kv-events-config reports what the prefix cache holds, and an encoder-only model caches nothing; leave "
             "it out."
@@ -297,7 +297,7 @@ def _assemble(
         end_token_ids=ends.ids,
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         speculation=prepared.drafting.speculation(prepared.rules, capacity.vocab_size),
-        cache_journal=arguments.cache_journal,
+        kv_event_queue=arguments.kv_event_queue,
         sources=connectors.sources,
         identity=connectors.export_identity,
         sink=connectors.sink,

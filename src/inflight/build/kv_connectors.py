@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
-from inflight.core.kv.peer_source import Identity, PeerSource
+from inflight.core.kv.connector import Fingerprint
+from inflight.core.kv.kv_export import PeerSource
 from inflight.core.types.kv_blocks import KVSource
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.execution.block_transfers import PlaceTransfers
@@ -129,7 +130,7 @@ class KVConnectors:
         return self._tier
 
     @property
-    def export_identity(self) -> Identity | None:
+    def export_identity(self) -> Fingerprint | None:
         """By which blocks of prompts are exported to peers; None: they are not."""
         peers = self._settings.peers
         gives = peers is not None and peers.options.gives

@@ -18,7 +18,7 @@ from inflight.cli.progress import load_numpy
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.observers import EngineObserver
@@ -66,8 +66,8 @@ def load_engine(
 
     doing("loading the model")
     found(model_folder(engine_settings))
-    journal = None if kv_events is None else CacheJournal()
-    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, cache_journal=journal, peers=peers)
+    journal = None if kv_events is None else KVEventQueue()
+    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, kv_event_queue=journal, peers=peers)
     engine.prompts.check_chat()
     _tell_settings(engine_settings.device, engine.settings, verbose)
     lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.census(blocks=False).lanes]

@@ -14,8 +14,9 @@ from inflight.config.plugins import make_lanes, make_predictor, make_strategy, r
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
-from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.kv.peer_source import Identity, PeerSource
+from inflight.core.kv.connector import Fingerprint
+from inflight.core.kv.kv_export import PeerSource
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.plugin import guard_drafter
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
@@ -76,16 +77,16 @@ def make_scheduler(
     stop_text: StopTextFactory | None = None,
     make: type[Scheduler] = Scheduler,
     speculation: Speculation | None = None,
-    cache_journal: CacheJournal | None = None,
+    kv_event_queue: KVEventQueue | None = None,
     sources: Sequence[KVSource] = (),
-    identity: Identity | None = None,
+    identity: Fingerprint | None = None,
     sink: KVStore | None = None,
 ) -> Scheduler:
     """Make a scheduler for this capacity.
 
     Args:
         make: class of the scheduler.
-        cache_journal, sources, identity, sink: as of the scheduler.
+        kv_event_queue, sources, identity, sink: as of the scheduler.
     """
     return make(
         capacity,
@@ -104,7 +105,7 @@ def make_scheduler(
         lane_floor=scheduling.lane_floor,
         speculation=speculation,
         longest_chunk=UNBOUNDED if capacity.encoder_only else longest_chunk(scheduling, rules.token_budget),
-        cache_journal=cache_journal,
+        kv_event_queue=kv_event_queue,
         sources=sources,
         identity=identity,
         sink=sink,
@@ -135,7 +136,7 @@ def scheduler_for(
     make: type[Scheduler] = Scheduler,
     drafter: Drafter | ExecutorDrafter | None = None,
     sources: Sequence[KVSource] = (),
-    identity: Identity | None = None,
+    identity: Fingerprint | None = None,
     sink: KVStore | None = None,
 ) -> Scheduler:
     """Make a scheduler where the capacity is known beforehand. sources, identity, sink: as of the scheduler; blocks

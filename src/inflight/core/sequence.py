@@ -53,18 +53,18 @@ class Sequence:
         "node",
         "num_computed",
         "num_drafts",
+        "num_freed_blocks",
         "num_pending",
+        "num_published_blocks",
+        "num_sent_blocks",
         "num_tokens",
         "number",
-        "offloaded",
         "output",
-        "passed",
         "predicted",
         "predicted_first",
         "preempt_pending",
         "prompt",
         "protected",
-        "published",
         "recompute_until",
         "recomputes",
         "request",
@@ -78,7 +78,6 @@ class Sequence:
         "state",
         "table_size",
         "timings",
-        "told",
         "waiting_for_kv",
     )
 
@@ -107,12 +106,11 @@ class Sequence:
         self.scored = 0 if request.params.prompt_logprobs is not None and sample_index == 0 else len(self.prompt) - 1
         self.blocks: list[int] = []  # of the first KV group; those of all groups:
         self.block_tables: list[list[int]] = []
-        self.passed: list[int] = []  # leading blocks of each table that are behind the group's window, and not held
-        self.told: list[int] = []  # leading blocks of each table that the executor knows
+        self.num_freed_blocks: list[int] = []  # leading blocks of each table that were freed behind the window
+        self.num_sent_blocks: list[int] = []  # leading blocks of each table that were sent to the executor
         self.table_size = 0  # blocks that a table without a window had at admission
-        self.published = 0  # leading blocks that the prefix cache knows
+        self.num_published_blocks = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
-        self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.waiting_for_kv: set[int] = set()  # transfer_ids of the transfers that bring content of its blocks
         self.session: object = None  # whose turn it is, where sessions decide what is kept
         self.state: StateProgress | None = None  # while it has a row, of a model with recurrent state

@@ -163,13 +163,13 @@ def test_only_full_blocks_of_known_tokens_are_published() -> None:
     """At depth 2 a block may be computed up to a token whose value nobody knows yet."""
     memory = memory_of(4, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * 7))
-    assert len(computed(memory, one, 7).blocks) == 2 and one.published == 1
+    assert len(computed(memory, one, 7).blocks) == 2 and one.num_published_blocks == 1
     computed(memory, one, 8)
-    assert one.published == 1
+    assert one.num_published_blocks == 1
     one.num_pending = 1
     one.append(3)
     memory.publish(one)
-    assert (one.published, one.num_pending) == (2, 0)
+    assert (one.num_published_blocks, one.num_pending) == (2, 0)
 
 
 def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
@@ -188,17 +188,17 @@ def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
     one = computed(memory, admitted(memory, sequence(0, prompt=[0] * (2 * SIZE))), 2 * SIZE)
     other = admitted(memory, sequence(1, prompt=[0] * (2 * SIZE + 1)))
     assert one.blocks == other.blocks[:2]
-    assert [len(memory._tables.alone(some)) for some in ([one], [other], [one, other])] == [0, 1, 3]
+    assert [len(memory._tables.exclusive_blocks(some)) for some in ([one], [other], [one, other])] == [0, 1, 3]
 
 
 def fewest_by_trying(tables: BlockTables, sequences: list[Sequence], blocks: int) -> list[Sequence]:
     """One more until they are enough; then without each that it does not take."""
     for count in range(1, len(sequences) + 1):
         victims = sequences[:count]
-        if len(tables.alone(victims)) >= blocks:
+        if len(tables.exclusive_blocks(victims)) >= blocks:
             for victim in victims[:-1]:
                 rest = [other for other in victims if other is not victim]
-                victims = rest if len(tables.alone(rest)) >= blocks else victims
+                victims = rest if len(tables.exclusive_blocks(rest)) >= blocks else victims
             return victims
     return []
 

@@ -14,19 +14,19 @@ def cache_of(*chain: tuple[int, ...], root: str = "") -> PrefixCache:
     return cache
 
 
-def match(cache: PrefixCache, root: str, tokens: tuple[int, ...], most: int) -> list[CachedBlock]:
+def match(cache: PrefixCache, root: str, tokens: tuple[int, ...], limit: int) -> list[CachedBlock]:
     chain = CachedChain()
-    cache.match(chain, root, lambda start, end: tokens[start:end], most)
-    return chain.places
+    cache.match(chain, root, lambda start, end: tokens[start:end], limit)
+    return chain.blocks
 
 
 def found(cache: PrefixCache, tokens: tuple[int, ...], root: str = "") -> list[int]:
     return blocks(match(cache, root, tokens, len(tokens) // 2))
 
 
-def blocks(places: list[CachedBlock]) -> list[int]:
-    assert all(place.block is not None and place.host_block is None for place in places)
-    return [place.block for place in places if place.block is not None]
+def blocks(cached: list[CachedBlock]) -> list[int]:
+    assert all(one.block is not None and one.host_block is None for one in cached)
+    return [one.block for one in cached if one.block is not None]
 
 
 def test_the_longest_chain_is_found() -> None:
@@ -38,7 +38,7 @@ def test_the_longest_chain_is_found() -> None:
     assert found(cache, ()) == []
 
 
-def test_the_same_tokens_in_another_place_are_another_content() -> None:
+def test_the_same_tokens_behind_others_are_other_content() -> None:
     cache = cache_of((1, 2), (1, 2))
     assert found(cache, (1, 2, 1, 2)) == [0, 1]
     assert found(cache, (3, 4, 1, 2)) == []
@@ -54,18 +54,18 @@ def test_content_that_is_there_already_stays_where_it_is() -> None:
     cache = cache_of((1, 2))
     node = cache.publish("", (1, 2), 7)
     assert 7 not in cache and len(cache) == 1
-    (place,) = match(cache, "", (1, 2), 1)
-    assert (place.block, place.node) == (0, node)
+    (one,) = match(cache, "", (1, 2), 1)
+    assert (one.block, one.node) == (0, node)
 
 
 def test_a_chain_whose_middle_was_dropped_cannot_be_entered_again() -> None:
     cache = cache_of((1, 2), (3, 4), (5, 6))
-    cache.drop(cache.at(1))
+    cache.drop(cache.at_block(1))
     assert found(cache, (1, 2, 3, 4, 5, 6)) == [0]
     (root,) = match(cache, "", (1, 2), 1)
     cache.publish(root.node, (3, 4), 8)
     assert found(cache, (1, 2, 3, 4, 5, 6)) == [0, 8]  # block 2 followed another node
-    cache.drop(cache.at(2))
+    cache.drop(cache.at_block(2))
     assert len(cache) == 2
 
 
@@ -79,14 +79,14 @@ def test_cleared_nodes_are_not_numbered_again() -> None:
 
 def test_content_that_moved_to_the_host_is_found_there_and_its_chain_stays_whole() -> None:
     cache = cache_of((1, 2), (3, 4), (5, 6))
-    middle = cache.at(1)
+    middle = cache.at_block(1)
     cache.move(middle, None, 9)
     assert 1 not in cache and len(cache) == 3
-    places = match(cache, "", (1, 2, 3, 4, 5, 6), 3)
-    assert [(place.block, place.host_block) for place in places] == [(0, None), (None, 9), (2, None)]
+    cached = match(cache, "", (1, 2, 3, 4, 5, 6), 3)
+    assert [(one.block, one.host_block) for one in cached] == [(0, None), (None, 9), (2, None)]
     cache.move(middle, 7, None)
     assert found(cache, (1, 2, 3, 4, 5, 6)) == [0, 7, 2]
-    assert cache.block_of(middle.node) is middle
+    assert cache.at_node(middle.node) is middle
     cache.move(middle, None, 3)
     cache.drop(middle)
-    assert cache.block_of(middle.node) is None and found(cache, (1, 2, 3, 4, 5, 6)) == [0]
+    assert cache.at_node(middle.node) is None and found(cache, (1, 2, 3, 4, 5, 6)) == [0]

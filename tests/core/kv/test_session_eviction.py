@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.kv.reuse_gaps import ReuseGaps, bucket
-from inflight.core.kv.session_eviction import REFRESHED, SessionEviction
-from inflight.core.kv.sessions import Awaits, Session, SessionMatcher, SessionTable
+from inflight.core.kv.session_eviction import RERANK_BATCH, SessionEviction
+from inflight.core.kv.sessions import Awaits, ReuseGaps, Session, SessionMatcher, SessionTable, bucket
 from inflight.core.types.events import Finish
 
 from .. import inspect_scheduler as inside
@@ -20,10 +19,6 @@ from ..harness import Harness, Setup
 A = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 
 
-def keeps(block: int) -> bool:
-    return True
-
-
 class Kept:
     """A pool whose blocks sessions have left."""
 
@@ -31,7 +26,7 @@ class Kept:
         self.table = SessionTable(block_seconds)
         self.order = SessionEviction(self.table)
         self.evicted: list[int] = []
-        self.pool = BlockPool(blocks, self.evicted.append, self.order)
+        self.pool = BlockPool(blocks, self.evicted.append, lambda block: True, self.order)
 
     def turn(self, name: str, count: int, at: float, tenant: str = "", awaits: Awaits = "") -> tuple[int, ...]:
         """Of a session, which takes so many new blocks and leaves them."""
@@ -40,7 +35,7 @@ class Kept:
         self.table.begin_turn(session)
         blocks = self.pool.allocate(count)
         self.table.end_turn(session, count * 16, awaits)
-        self.pool.release(reversed(blocks), keeps, session)
+        self.pool.release(reversed(blocks), session)
         return blocks
 
 
@@ -79,22 +74,22 @@ def test_of_sessions_in_turn_some_stay_whole_where_the_oldest_first_would_lose_a
         table = SessionTable()
         order = SessionEviction(table) if by_worth else None
         content: dict[int, tuple[str, int]] = {}
-        pool = BlockPool(20, lambda block: content.pop(block, None) and None, order)
+        pool = BlockPool(20, lambda block: content.pop(block, None) and None, content.__contains__, order)
         found = 0
         for turn in range(40):
             for at in range(10):
                 name, table.now = f"s{at}", turn * 10.0 + at
                 session = table.named(name, "")
                 table.begin_turn(session)
-                mine = {place: block for block, (owner, place) in content.items() if owner == name}
-                whole = [mine[place] for place in range(4) if all(one in mine for one in range(place + 1))]
+                mine = {index: block for block, (owner, index) in content.items() if owner == name}
+                whole = [mine[index] for index in range(4) if all(one in mine for one in range(index + 1))]
                 found += len(whole)
                 for block in whole:
                     pool.acquire(block)
                 new = pool.allocate(4 - len(whole))
-                content.update({block: (name, len(whole) + place) for place, block in enumerate(new)})
+                content.update({block: (name, len(whole) + index) for index, block in enumerate(new)})
                 table.end_turn(session, 64)
-                pool.release(reversed([*whole, *new]), content.__contains__, session)
+                pool.release(reversed([*whole, *new]), session)
         return found
 
     assert hits(by_worth=False) == 0
@@ -116,7 +111,7 @@ def test_what_comes_next_is_what_goes_and_few_sessions_are_valued_at_each_look_u
         kept.pool.allocate(kept.pool.free + 3)
         assert kept.evicted[-3:] == coming
         kept.table.now += 0.001
-    assert len(asked) <= REFRESHED, "they were looked at within 0.05 s"
+    assert len(asked) <= RERANK_BATCH, "they were looked at within 0.05 s"
 
 
 def test_a_turn_that_leaves_no_blocks_ends_the_high_value_of_those_from_before() -> None:
@@ -138,7 +133,7 @@ def test_what_two_sessions_have_had_goes_last() -> None:
     (shared, mine) = kept.turn("a", 2, at=0.0)
     kept.pool.acquire(shared)
     other = kept.table.named("b", "")
-    kept.pool.release([shared], keeps, other)
+    kept.pool.release([shared], other)
     kept.turn("c", 2, at=1.0)
     assert list(kept.order)[-1] == shared and mine in list(kept.order)[:-1]
 
@@ -256,13 +251,13 @@ def test_what_nobody_has_had_is_claimed_by_the_first_who_has_it_and_released_by_
     kept = Kept(3)
     (mine, brought) = kept.pool.allocate(2)
     session = kept.table.named("a", "")
-    kept.pool.release([mine], keeps, session)
-    kept.pool.release([brought], keeps)
+    kept.pool.release([mine], session)
+    kept.pool.release([brought])
     assert (kept.order.owner(mine), kept.order.owner(brought)) == (session, None)
     for owner in (None, session):  # as a transfer's end gives it up, and then a sequence
         for block in (mine, brought):
             kept.pool.acquire(block)
-        kept.pool.release([brought, mine], keeps, owner)
+        kept.pool.release([brought, mine], owner)
     assert kept.order.owner(mine) is kept.order.owner(brought) is session
     assert list(kept.order) == [brought, mine] and set(kept.order.idle_blocks(session)) == {brought, mine}
 
@@ -301,7 +296,7 @@ def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None
     first = order.owner(next(iter(order)))
     turn(harness, "", OTHER)
     turn(harness, "", (0,) * 9)
-    assert inside.kept_on_host(harness.scheduler) > 0 and first.turns == 1
+    assert inside.evictable_host_blocks(harness.scheduler) > 0 and first.turns == 1
     assert turn(harness, "", (*text, 0, 1)) == 10 and first.turns == 2
 
 

@@ -20,7 +20,7 @@ from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import BATCH, POLICIES, STRATEGIES, Harness, LaneSetup, Setup
 from ..test_state_machine import check_against_alone, check_ledgers, repeat
-from .test_swap_space import SCARCE
+from .test_host_tier import SCARCE
 
 SLOW = replace(SCARCE, transfer_polls=(4,))
 
@@ -50,24 +50,24 @@ def check(harness: Harness) -> None:
 
 
 def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
-    pool = BlockPool(2, on_evict=lambda block: None)
-    transfers, told = Transfers(pool, lambda block: False, asynchronous=True), []
+    pool = BlockPool(2, lambda block: None, lambda block: False)
+    transfers, ended = Transfers(pool, asynchronous=True), []
     (block,) = pool.allocate(1)
-    transfer_id = transfers.begin("store", HOST, (block,), (7,), told.append)
-    (transfer,) = transfers.drain()
+    transfer_id = transfers.begin("store", HOST, (block,), (7,), ended.append)
+    (transfer,) = transfers.take_planned()
     assert (transfer.transfer_id, transfer.blocks, transfer.remote_blocks) == (transfer_id, (block,), (7,))
-    pool.release([block], lambda block: False)
-    assert pool.held == 1 and told == []
+    pool.release([block])
+    assert pool.held == 1 and ended == []
     transfers.end_transfer(transfer_id, True)
-    assert pool.held == 0 and told == [True] and not transfers.out
+    assert pool.held == 0 and ended == [True] and not transfers.in_flight
 
 
 def test_of_an_executor_that_does_them_in_their_step_they_have_ended_when_the_plan_is_made() -> None:
-    transfers, told = Transfers(BlockPool(2, on_evict=lambda block: None), lambda block: False, False), []
-    transfers.begin("load", HOST, (0,), (7,), told.append)
-    transfers.begin("store", HOST, (1,), (3,), told.append)
-    assert [one.kind for one in transfers.drain()] == ["store", "load"]
-    assert told == [True, True] and not transfers.out and transfers.drain() == ()
+    transfers, ended = Transfers(BlockPool(2, lambda block: None, lambda block: False), False), []
+    transfers.begin("load", HOST, (0,), (7,), ended.append)
+    transfers.begin("store", HOST, (1,), (3,), ended.append)
+    assert [one.kind for one in transfers.take_planned()] == ["store", "load"]
+    assert ended == [True, True] and not transfers.in_flight and transfers.take_planned() == ()
 
 
 def test_a_block_is_given_away_when_its_content_is_stored_and_nobody_is_preempted_meanwhile() -> None:

@@ -268,8 +268,8 @@ class CountingDict(dict):  # type: ignore[type-arg]
 def counted(harness: Harness) -> CountingDict:
     """The table of the prefix cache, which counts how often a block is looked up."""
     prefix = harness.scheduler._memory._prefix
-    prefix._found = CountingDict(prefix._found)
-    return prefix._found
+    prefix._by_key = CountingDict(prefix._by_key)
+    return prefix._by_key
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "prefix"])

@@ -11,7 +11,7 @@ from drawn import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.kv_blocks import BlockPublished, CacheChange, SharedRoot
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
@@ -28,7 +28,7 @@ class MirroredHarness(Harness):
     """Its cache's changes go over the wire after every verb."""
 
     def __init__(self, setup: Setup):
-        self.journal = CacheJournal()
+        self.journal = KVEventQueue()
         super().__init__(replace(setup, journal=self.journal))
         self.told, self.mirror = ToldBlocks(), Mirror()
         self.newest: dict[str, int] = {}  # numbers of adapters that have published anything, by name

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.kv_blocks import BlockDropped, BlockPublished, CacheChange, CacheCleared, SharedRoot
 from inflight.engine.kv_events import replay as replaying
 from inflight.engine.kv_events.observer import KVEventObserver
@@ -222,10 +222,10 @@ def test_it_calls_where_the_router_listens() -> None:
 def test_the_end_sends_what_is_left_and_frees_the_addresses(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/events"  # a port might be anybody's in the next moment
     publisher = KVEventPublisher(KVEventOptions(endpoint=address, replay_endpoint="tcp://*:*"))
-    journal = CacheJournal()
+    journal = KVEventQueue()
     observer = KVEventObserver(journal, publisher)
     for change in block(1):
-        journal.note(change)
+        journal.append(change)
     observer.close()
     publisher.close()
     publisher.publish(block(2))  # too late

@@ -8,7 +8,7 @@ import pytest
 from core.builders import request
 from core.harness import Setup
 
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.plan import WaitUntil
 from inflight.server.metrics import Names
 
@@ -95,7 +95,7 @@ def test_prefix_cache_in_tokens() -> None:
 
 
 def test_snapshots_of_recurrent_state() -> None:
-    spacing = SnapshotSpacing(interval=4, least=2, tail=1)
+    spacing = CheckpointSpacing(interval=4, min_gap=2, tail=1)
     driven = Driven(Setup(num_blocks=40, token_budget=12, snapshots=5, spacing=spacing))
     for name, last in (("first", 0), ("again", 0), ("other", 1)):
         driven.add(request(name, [0, 1] * 4 + [last] * 3, output=1))

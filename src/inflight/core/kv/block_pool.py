@@ -1,28 +1,108 @@
-"""The block pool: who holds which KV block, and which one is given away next.
+"""The block pool: reference counts of KV blocks, and the order in which cached blocks are evicted.
 
-Knows block ids, reference counts, and which unheld blocks still carry cached content. Not what the content is
-(`prefix_cache`), nor for whom it is held (`manager`). Every block is in exactly one of three states: free (no content),
-held (one reference or more), evictable (none, but its content may be found again). New blocks come from the free ones,
-then from the evictable ones, in the order that `eviction` says: least recently released first, unless another is given.
+Every block is free (no content), held (one reference or more) or evictable (no reference, but cached content). New
+blocks are taken from the free ones, then from the evictable ones, least recently released first unless another
+`EvictionOrder` is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Protocol
 
-from inflight.core.kv.eviction import EvictionOrder, LeastRecentlyReleased
+
+class EvictionOrder(Protocol):
+    """Order of cached blocks without references; iterating yields them in the order of eviction as of now."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, block: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def add(self, block: int, owner: object) -> None:
+        """Add a block that lost its last reference. owner: the session that held it; None: unknown, or unchanged."""
+
+    def owner(self, block: int) -> object:
+        """Return the session that owns a block's content; None: several, or the order ignores owners."""
+
+    def discard(self, block: int) -> None:
+        """Remove a block that is held again or has lost its content; ignored if absent."""
+
+    def forget(self, block: int) -> None:
+        """Forget the owner of a block whose content is replaced."""
+
+    def coming(self) -> Iterator[int]:
+        """Yield the blocks that successive calls of `pop` would return."""
+
+    def pop(self) -> int:
+        """Remove and return the next block to evict; its owner is known until `forget`."""
+
+    def clear(self) -> None: ...
+
+
+class LeastRecentlyReleased:
+    """The default `EvictionOrder`."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __contains__(self, block: object) -> bool:
+        return block in self._blocks
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+    def add(self, block: int, owner: object) -> None:
+        self._blocks[block] = None
+
+    def owner(self, block: int) -> object:
+        return None
+
+    def discard(self, block: int) -> None:
+        self._blocks.pop(block, None)
+
+    def forget(self, block: int) -> None:
+        pass
+
+    def coming(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+    def pop(self) -> int:
+        return self._blocks.popitem(last=False)[0]
+
+    def clear(self) -> None:
+        self._blocks.clear()
 
 
 class BlockPool:
-    def __init__(self, num_blocks: int, on_evict: Callable[[int], None], order: EvictionOrder | None = None):
-        """on_evict(block) is called when an evictable block loses its content."""
+    def __init__(
+        self,
+        num_blocks: int,
+        on_evict: Callable[[int], None],
+        is_cached: Callable[[int], bool],
+        order: EvictionOrder | None = None,
+    ):
+        """Create a pool of free blocks.
+
+        Args:
+            num_blocks: Number of blocks.
+            on_evict: Called with each evictable block that is about to be reused.
+            is_cached: Whether a block's content can be found; then it becomes evictable instead of free.
+            order: Order of eviction.
+        """
         self.num_blocks = num_blocks
-        self.given_up = 0  # blocks whose last holder released them, so far
+        self.num_released = 0  # last references given back since the start
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         self._evictable: EvictionOrder = LeastRecentlyReleased() if order is None else order
         self._on_evict = on_evict
+        self._is_cached = is_cached
 
     @property
     def free(self) -> int:
@@ -38,15 +118,14 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `allocate` can give now."""
+        """Blocks that `allocate` can return now."""
         return len(self._free) + len(self._evictable)
 
     def ref_counts(self) -> tuple[int, ...]:
-        """Of all blocks, as they are now."""
         return tuple(self._ref_counts)
 
     def evictable_blocks(self) -> tuple[int, ...]:
-        """In the order in which they are taken."""
+        """Return the evictable blocks in the order of eviction."""
         return tuple(self._evictable)
 
     def ref_count(self, block: int) -> int:
@@ -56,22 +135,22 @@ class BlockPool:
         return block in self._evictable
 
     def owner(self, block: int) -> object:
-        """Whose its content is, as far as the order of eviction knows."""
+        """Return the owner of a block's content, as far as the order of eviction knows it."""
         return self._evictable.owner(block)
 
-    def next_evicted(self, count: int, spared: Iterable[int | None]) -> list[int]:
-        """Those of the evictable blocks that `allocate` would take for so many, if these were held."""
+    def next_evicted(self, count: int, spared: Iterable[int | None] = ()) -> list[int]:
+        """Return the evictable blocks that `allocate(count)` would evict if the blocks `spared` were held."""
+        if count <= len(self._free):
+            return []
         held = set(spared)
-        return list(
-            islice((block for block in self._evictable.coming() if block not in held), max(0, count - self.free))
-        )
+        return list(islice((block for block in self._evictable.coming() if block not in held), count - self.free))
 
     def count_evictable(self, blocks: Iterable[int | None]) -> int:
-        """How many of these are; None counts as none."""
+        """Return how many of these blocks are evictable; None counts as none."""
         return sum(map(self._evictable.__contains__, blocks))
 
     def allocate(self, count: int) -> tuple[int, ...]:
-        """Blocks without content, held once each. The caller has made sure that `count` are available."""
+        """Return `count` available blocks, now without content and with one reference each."""
         if count > self.available:
             raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
         free, ref_counts = self._free, self._ref_counts
@@ -88,13 +167,12 @@ class BlockPool:
         return tuple(taken)
 
     def acquire(self, block: int) -> None:
-        """One more reference to a block that is held or evictable."""
+        """Add a reference to a block that is held or evictable."""
         self._evictable.discard(block)
         self._ref_counts[block] += 1
 
-    def release(self, blocks: Iterable[int], keeps_content: Callable[[int], bool], owner: object = None) -> None:
-        """One reference less to each; a block with none becomes evictable if it keeps findable content, else free.
-        owner: for whom they were held, where that matters to the order of eviction."""
+    def release(self, blocks: Iterable[int], owner: object = None) -> None:
+        """Remove a reference from each block. owner: the session that held them, for the order of eviction."""
         ref_counts = self._ref_counts
         for block in blocks:
             left = ref_counts[block] - 1
@@ -102,18 +180,18 @@ class BlockPool:
                 raise RuntimeError(f"block {block} was released more often than it was held")
             ref_counts[block] = left
             if not left:
-                self.given_up += 1
-                if keeps_content(block):
+                self.num_released += 1
+                if self._is_cached(block):
                     self._evictable.add(block, owner)
                 else:
                     self._free.append(block)
 
-    def evict(self, block: int) -> None:
-        """An evictable block whose content cannot be found any more becomes free."""
+    def discard(self, block: int) -> None:
+        """Free an evictable block whose content was dropped from the cache."""
         self._evictable.discard(block)
         self._free.append(block)
 
-    def evict_all(self) -> None:
-        """Every evictable block becomes free. Nobody is told: whoever knows of any content forgets all of it."""
+    def discard_all(self) -> None:
+        """Free all evictable blocks; the caller drops their content from the cache."""
         self._free.extend(self._evictable)
         self._evictable.clear()

@@ -1,9 +1,11 @@
-"""Block tables: which blocks a sequence holds, of each KV group, from its admission to its end.
+"""Block tables: the blocks that a running sequence holds, one table for each KV group.
 
-Knows tables and how they grow, slide and are given up; takes blocks from the pool, and gives them back to it. How long
-a table is to be, `table_layout` knows; what content of its blocks others find, `prefix_sharing`. A table without a
-window only grows; one with a window slides on as the sequence is computed: what is behind the windows of all queries to
-come is given up, and as many blocks are taken for the prompt that is left.
+A table without a window holds blocks for all tokens and only grows. A table with a window holds the blocks that the
+window and the next chunk need; it slides on as the sequence is computed.
+
+Allocation is `paged` (vLLM, arXiv 2309.06180): blocks for the known tokens at admission, and one more whenever a decode
+crosses a block's end. For comparison with older systems there are `reserve-request` (for the longest output that the
+request allows) and `reserve-max` (for the longest sequence that the model allows).
 """
 
 from __future__ import annotations
@@ -11,78 +13,162 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Sequences
 from itertools import zip_longest
+from typing import Literal
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
-from inflight.core.kv.swap_space import SwapSpace
-from inflight.core.kv.table_layout import TableLayout
+from inflight.core.kv.host_tier import HostTier
+from inflight.core.kv.prefix_cache import CachedBlock
 from inflight.core.sequence import Sequence
+from inflight.core.types.kv_blocks import first_seen, max_blocks, max_sequence_tokens, window_blocks
+from inflight.core.types.plan import Capacity
+from inflight.counted import counted, there_are
+
+Allocation = Literal["paged", "reserve-request", "reserve-max"]
 
 NO_BLOCKS: tuple[int, ...] = ()
 
 
+class TableLayout:
+    """Lengths of block tables."""
+
+    def __init__(self, capacity: Capacity, allocation: Allocation, max_chunk_tokens: int):
+        """Compute lengths for chunks of at most `max_chunk_tokens` tokens of one sequence."""
+        self.block_size = capacity.block_size
+        self.windows = capacity.windows
+        self.has_windows = capacity.windows != (0,)
+        self.null_block = capacity.num_blocks  # stands in a table for a block behind the window
+        limit = capacity.max_model_len
+        self.max_sequence_tokens = max_sequence_tokens(
+            capacity.num_blocks, self.block_size, self.windows, max_chunk_tokens, limit
+        )
+        self._max_model_len = limit
+        self._allocation = allocation
+        self._max_chunk_tokens = max_chunk_tokens
+
+    def max_blocks(self, tokens: int) -> int:
+        """Return the blocks that a sequence of so many tokens holds at most, of all groups."""
+        return max_blocks(tokens, self.block_size, self.windows, self._max_chunk_tokens)
+
+    def shortage(self, tokens: int) -> str | None:
+        """Return the end of a sentence about a sequence that needs more blocks than there are; None where it fits."""
+        if self.max_blocks(tokens) <= self.null_block:
+            return None
+        count, each = len(self.windows), self._blocks_for(tokens)
+        groups = f" (at most {each:,} for each of {count} groups of layers)" if count > 1 else ""
+        return (
+            f"needs {counted(self.max_blocks(tokens), 'KV block')} of {self.block_size} tokens{groups}, but "
+            f"{there_are(self.null_block)} in all: it has {counted(tokens, 'token')}, and there is room for "
+            f"{self.max_sequence_tokens:,}"
+        )
+
+    def size(self, sequence: Sequence, to_the_end: bool) -> int:
+        """Return the blocks of a table without a window at admission. to_the_end: for all tokens to come, too."""
+        known = self._blocks_for(sequence.num_tokens)
+        blocks = known
+        if self._allocation == "reserve-max":
+            blocks = self._blocks_for(self._max_model_len)
+        elif to_the_end or self._allocation == "reserve-request":
+            blocks = self._blocks_for(len(sequence.prompt) + sequence.max_output_tokens)
+        # If the pool is smaller, the sequence runs alone, and ends when it has filled the pool.
+        return min(max(blocks, known), self._blocks_for(self.max_sequence_tokens))
+
+    def external_tokens(self, sequence: Sequence) -> int:
+        """Return the tokens of whole blocks that came with the request; they are lost with the first preemption."""
+        if sequence.recompute_until:
+            return 0
+        external = min(sequence.request.num_external_tokens, sequence.max_cached_tokens)
+        return external // self.block_size * self.block_size
+
+    def first_block(self, group: int, computed: int) -> int:
+        """Return the index of the first block in a group's table that the query at position `computed` sees."""
+        return first_seen(computed, self.windows[group]) // self.block_size
+
+    def length(self, group: int, first: int, size: int) -> int:
+        """Return the length of a group's table whose first visible block is `first`, of a sequence with `size`."""
+        window = self.windows[group]
+        if not window:
+            return size
+        return min(size, first + window_blocks(window, self._max_chunk_tokens, self.block_size))
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+
 class BlockTables:
-    def __init__(self, layout: TableLayout, pool: BlockPool, prefix: PrefixCache, swap: SwapSpace):
+    def __init__(self, layout: TableLayout, pool: BlockPool, host: HostTier):
         self._layout, self._has_windows, self._size = layout, layout.has_windows, layout.block_size
-        self._pool, self._prefix, self._swap = pool, prefix, swap
+        self._pool, self._host = pool, host
 
     def begin(
         self, sequence: Sequence, found: Sequences[list[CachedBlock | None]], fresh: Sequences[int], size: int
     ) -> None:
-        """Give it its tables. found: of each group, what the table begins with: cached blocks, which it holds already,
-        and None for those behind the window; fresh: blocks beyond these. size: that one without a window would have."""
+        """Give a sequence its tables.
+
+        Args:
+            sequence: A sequence without blocks.
+            found: Beginning of each table: cached blocks, which the sequence holds, and None for blocks behind the
+                window.
+            fresh: Blocks to allocate behind these, for each table.
+            size: Blocks of a table without a window.
+        """
+        null = self._layout.null_block
         sequence.block_tables = [
-            [*self._blocks_of(places), *self._pool.allocate(count)] for places, count in zip(found, fresh, strict=True)
+            [
+                *(null if cached is None or cached.block is None else cached.block for cached in blocks),
+                *self._pool.allocate(count),
+            ]
+            for blocks, count in zip(found, fresh, strict=True)
         ]
         sequence.blocks = sequence.block_tables[0]
-        sequence.passed = [places.count(None) for places in found]
-        sequence.told = [0] * len(found)
+        sequence.num_freed_blocks = [blocks.count(None) for blocks in found]
+        sequence.num_sent_blocks = [0] * len(found)
         sequence.table_size = size
 
     def release(self, sequence: Sequence) -> None:
-        """Last block first, so that the ends of prefixes are evicted before their roots."""
-        self._pool.release(reversed(self.blocks_of(sequence)), self._prefix.__contains__, sequence.session)
-        sequence.blocks, sequence.block_tables, sequence.passed, sequence.told = [], [], [], []
+        """Release a sequence's blocks, last block first, so that ends of prefixes are evicted before their roots."""
+        self._pool.release(reversed(self.blocks_of(sequence)), sequence.session)
+        sequence.blocks, sequence.block_tables = [], []
+        sequence.num_freed_blocks, sequence.num_sent_blocks = [], []
 
     def blocks_of(self, sequence: Sequence) -> list[int]:
-        """Return the blocks that a sequence holds, of all KV groups, in the order of their positions."""
+        """Return the blocks that a sequence holds, of all groups, in the order of their positions."""
         if not self._has_windows:
             return sequence.blocks
-        nothing = self._layout.nothing
-        columns = zip_longest(*sequence.block_tables, fillvalue=nothing)
-        return [block for column in columns for block in column if block != nothing]
+        null = self._layout.null_block
+        columns = zip_longest(*sequence.block_tables, fillvalue=null)
+        return [block for column in columns for block in column if block != null]
+
+    def exclusive_blocks(self, sequences: Sequences[Sequence]) -> set[int]:
+        """Return the blocks that only these sequences hold."""
+        held = Counter(block for one in sequences for block in self.blocks_of(one))
+        return {block for block, count in held.items() if self._pool.ref_count(block) == count}
 
     def fewest_victims(self, sequences: Sequences[Sequence], blocks: int) -> list[Sequence]:
         """Return the first of these sequences whose preemption frees `blocks` blocks, without those that are not
         needed; an empty list where all of them free too few. Walks each table twice at most."""
-        counts, alone, victims = Counter[int](), set[int](), list[Sequence]()
+        counts, exclusive, victims = Counter[int](), set[int](), list[Sequence]()
         for one in sequences:
             victims.append(one)
             held = self.blocks_of(one)
             counts.update(held)
-            alone.update(block for block in held if counts[block] == self._pool.ref_count(block))
-            if len(alone) >= blocks:
+            exclusive.update(block for block in held if counts[block] == self._pool.ref_count(block))
+            if len(exclusive) >= blocks:
                 break
         else:
             return []
         last = victims.pop()  # without it they were too few
         needed: list[Sequence] = []
         for one in victims:
-            mine = alone.intersection(self.blocks_of(one))
-            if len(alone) - len(mine) >= blocks:
-                alone -= mine
+            own = exclusive.intersection(self.blocks_of(one))
+            if len(exclusive) - len(own) >= blocks:
+                exclusive -= own
             else:
                 needed.append(one)
         return [*needed, last]
 
-    def alone(self, sequences: Sequences[Sequence]) -> set[int]:
-        """Blocks that these hold, and nobody else."""
-        held = Counter(block for one in sequences for block in self.blocks_of(one))
-        return {block for block, count in held.items() if self._pool.ref_count(block) == count}
-
     def used_slots(self, sequence: Sequence) -> int:
-        """Slots of its blocks, of all groups, with keys and values."""
-        return sum(sequence.num_computed - passed * self._size for passed in sequence.passed)
+        """Return the token slots of a sequence's blocks, of all groups, that have keys and values."""
+        return sum(sequence.num_computed - freed * self._size for freed in sequence.num_freed_blocks)
 
     def draft_room(self, sequence: Sequence, spare: int) -> int:
         """Return the tokens that a sequence's tables hold with `spare` more blocks."""
@@ -91,51 +177,51 @@ class BlockTables:
 
     def num_missing_blocks(self, sequence: Sequence, tokens: int) -> int:
         """Return the blocks that others must free before `allocate` succeeds."""
-        length = self._layout.blocks_for(tokens)
+        length = -(-tokens // self._size)
         return sum(max(0, length - len(table)) for table in sequence.block_tables) - self._pool.available
 
     def allocate(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
-        """Extend a sequence's tables to hold `tokens` tokens; return the new blocks of the first group (`new_blocks`
-        returns those of all groups). None, and no change, where too few blocks are available, or their content must be
-        stored first; the store has begun then."""
+        """Extend a sequence's tables to hold `tokens` tokens.
+
+        Returns:
+            The new blocks of the first group (`new_blocks` returns those of all groups). None, and no change, where too
+            few blocks are available, or their content must be stored first; the store has begun then.
+        """
         missing = -(-tokens // self._size) - len(sequence.blocks)
         if missing <= 0 and not self._has_windows:
             return NO_BLOCKS
         length = len(sequence.blocks) + missing
-        of_each = [max(0, length - len(table)) for table in sequence.block_tables]
-        in_all = sum(of_each)
-        if not in_all:
+        counts = [max(0, length - len(table)) for table in sequence.block_tables]
+        total = sum(counts)
+        if not total:
             return NO_BLOCKS
-        if in_all > self._pool.available or not self._swap.clears(in_all):
+        if total > self._pool.available or not self._host.make_room(total):
             return None
-        for table, count in zip(sequence.block_tables, of_each, strict=True):
+        for table, count in zip(sequence.block_tables, counts, strict=True):
             table.extend(self._pool.allocate(count))
-        return tuple(sequence.blocks[length - of_each[0] :])
+        return tuple(sequence.blocks[length - counts[0] :])
 
     def new_blocks(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Return the blocks that no chunk has sent to the executor, and mark them as sent: `Chunk.new_blocks` and
         `Chunk.window_blocks`."""
-        first, *others = (tuple(table[told:]) for table, told in zip(sequence.block_tables, sequence.told, strict=True))
-        sequence.told = [len(table) for table in sequence.block_tables]
+        tables, sent = sequence.block_tables, sequence.num_sent_blocks
+        first, *others = (tuple(table[count:]) for table, count in zip(tables, sent, strict=True))
+        sequence.num_sent_blocks = [len(table) for table in tables]
         return first, tuple(others) if any(others) else ()
 
     def slide_windows(self, sequence: Sequence) -> None:
         """Free the blocks behind the windows of all queries to come, and take as many for the rest of the prompt. The
         step under construction may overwrite freed blocks: the steps in flight are computed before it."""
         if sequence.num_drafts:
-            return  # computed may be taken back
+            return  # rejected drafts reduce num_computed
         for group, table in enumerate(sequence.block_tables):
-            first = min(self._layout.first(group, sequence.num_computed), sequence.published)
-            passed = sequence.passed[group]
-            if first <= passed:
+            first = min(self._layout.first_block(group, sequence.num_computed), sequence.num_published_blocks)
+            freed = sequence.num_freed_blocks[group]
+            if first <= freed:
                 continue
-            self._pool.release(reversed(table[passed:first]), self._prefix.__contains__, sequence.session)
-            table[passed:first] = [self._layout.nothing] * (first - passed)
-            sequence.passed[group] = first
-            more = min(self._layout.end(group, first, sequence.table_size) - len(table), self._pool.available)
-            if more > 0 and self._swap.clears(more):
+            self._pool.release(reversed(table[freed:first]), sequence.session)
+            table[freed:first] = [self._layout.null_block] * (first - freed)
+            sequence.num_freed_blocks[group] = first
+            more = min(self._layout.length(group, first, sequence.table_size) - len(table), self._pool.available)
+            if more > 0 and self._host.make_room(more):
                 table.extend(self._pool.allocate(more))
-
-    def _blocks_of(self, places: list[CachedBlock | None]) -> list[int]:
-        nothing = self._layout.nothing
-        return [nothing if one is None or one.block is None else one.block for one in places]

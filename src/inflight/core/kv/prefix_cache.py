@@ -1,13 +1,12 @@
-"""The prefix cache: from token content to the block that holds its keys and values.
+"""The prefix cache: maps token content to the block that holds its keys and values.
 
-Exact: a block is found by its own tokens and by the identity of the block before it, compared token by token, so that
-no hash collision can ever mix content. Each cached block is a node; its key is (parent node, tokens); the root of a
-chain is the request's salt. Node numbers are never used twice, so that a chain whose middle was evicted cannot be
-entered again. A node's content lies in a device block or, swapped out, in a host block. Chains are those of the first
-KV group; what another group holds of a node's tokens is found beside it, and may be missing. Knows nothing of
-references or the order of eviction (`block_pool`), nor of the snapshots of recurrent state that others find beside a
-node (`state_slots`): they are told when it is lost. Where there is a journal, it has what becomes of the chains.
-Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv 2312.07104, a radix tree).
+The lookup is exact: a block is found by its own tokens and by the node of the block before it, compared token by token,
+so that no hash collision mixes content. Each cached block is a node with the key (parent node, tokens); the root of a
+chain says which requests share it. Node numbers are never reused, so that a chain whose middle was evicted cannot be
+entered again. A node's content is in a device block or in a host block. Chains are those of the first KV group; the
+blocks of other groups are found by the node of the first group's block, and may be missing.
+
+Compare automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv 2312.07104, a radix tree).
 """
 
 from __future__ import annotations
@@ -17,16 +16,46 @@ from typing import cast
 
 from msgspec import Struct, field
 
-from inflight.core.kv.cache_journal import CacheJournal
-from inflight.core.types.kv_blocks import BlockDropped, BlockMoved, BlockPublished, CacheCleared, SharedRoot
+from inflight.core.types.kv_blocks import (
+    BlockDropped,
+    BlockMoved,
+    BlockPublished,
+    CacheChange,
+    CacheCleared,
+    SharedRoot,
+)
 
 Node = Hashable
-Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which the garbage collector soon leaves alone
+Key = tuple[Node, ...]  # parent node and tokens: one flat tuple, which the garbage collector soon leaves alone
+
+
+class KVEventQueue:
+    """Changes of the prefix cache, in order, for an observer that mirrors it and takes them after every step."""
+
+    def __init__(self) -> None:
+        self._changes: list[CacheChange] = []
+
+    def append(self, change: CacheChange) -> None:
+        self._changes.append(change)
+
+    def take(self) -> list[CacheChange]:
+        """Return the changes since the last call."""
+        changes, self._changes = self._changes, []
+        return changes
 
 
 class CachedBlock(Struct, eq=False):
-    """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more. loading: the
-    transfer_id of the transfer that brings it into its device block; 0 where it is there."""
+    """Cached content of one block.
+
+    Attributes:
+        node: Its number, never used twice.
+        key: Parent node and tokens.
+        block: Device block with the content, or None.
+        host_block: Host block with the content, or None; exactly one of the two is set.
+        lost: Whether it was dropped from the cache.
+        loading: Id of the transfer that loads the content into its device block; 0: none.
+        waiters: Numbers of preempted sequences that will resume behind the content.
+    """
 
     node: int
     key: Key
@@ -34,6 +63,7 @@ class CachedBlock(Struct, eq=False):
     host_block: int | None = None
     lost: bool = False
     loading: int = 0
+    waiters: tuple[int, ...] = ()
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -41,111 +71,123 @@ class CachedBlock(Struct, eq=False):
 
 
 class CachedChain(Struct):
-    """What is cached of one sequence, from its first block on, as it was found last: it only grows until something is
-    lost, so that most of it need not be looked up again. losses: of the cache, when it was found."""
+    """Leading cached blocks of one sequence, as of the last `match`. It only grows until a block is dropped, so that
+    most of it need not be looked up again. losses: blocks that the cache had dropped then."""
 
-    places: list[CachedBlock] = field(default_factory=list)
+    blocks: list[CachedBlock] = field(default_factory=list)
     losses: int = 0
 
 
 class PrefixCache:
-    def __init__(self, block_size: int, on_drop: Callable[[int], None], journal: CacheJournal | None = None):
-        """on_drop(node) is called when a node's content is lost, by `drop`. journal: of the first group's blocks whose
-        chains begin at a `SharedRoot`; None: nobody asks."""
+    def __init__(self, block_size: int, on_drop: Callable[[int], None], events: KVEventQueue | None = None):
+        """Create an empty cache.
+
+        Args:
+            block_size: Tokens of a block.
+            on_drop: Called with the node of each block that `drop` drops.
+            events: Queue of changes; None: no observer.
+        """
         self._block_size = block_size
         self._on_drop = on_drop
-        self._journal = journal
-        self._found: dict[Key, CachedBlock] = {}
-        self._nodes: dict[int, CachedBlock] = {}
-        self._on_device: dict[int, CachedBlock] = {}
+        self._events = events
+        self._by_key: dict[Key, CachedBlock] = {}
+        self._by_node: dict[int, CachedBlock] = {}
+        self._by_block: dict[int, CachedBlock] = {}
         self._last_node = 0
-        self._losses = 0  # so far
+        self._losses = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._by_key)
 
     def __contains__(self, block: int) -> bool:
-        """Whether a device block's content is findable."""
-        return block in self._on_device
+        """Return whether a device block's content can be found."""
+        return block in self._by_block
 
-    def match(self, chain: CachedChain, root: Node, tokens: Callable[[int, int], tuple[int, ...]], most: int) -> None:
-        """Bring the chain up to date: the longest one for the tokens, at most `most` blocks.
+    def match(self, chain: CachedChain, root: Node, tokens: Callable[[int, int], tuple[int, ...]], limit: int) -> None:
+        """Update a chain to the longest one for a sequence's tokens.
 
-        tokens(start, end): of the sequence that the chain is of; always the same ones, and more with time."""
-        places, size = chain.places, self._block_size
+        Args:
+            chain: The sequence's chain.
+            root: Root of the chain.
+            tokens: Returns the sequence's tokens from start to end; known tokens never change.
+            limit: Blocks of the chain at most.
+        """
+        blocks, size = chain.blocks, self._block_size
         if chain.losses != self._losses:
             chain.losses = self._losses
-            first_lost = next((index for index, place in enumerate(places) if place.lost), len(places))
-            del places[first_lost:]
-        node = places[-1].node if places else root
-        for start in range(len(places) * size, most * size, size):
-            place = self._found.get((node, *tokens(start, start + size)))
-            if place is None:
+            first_lost = next((index for index, cached in enumerate(blocks) if cached.lost), len(blocks))
+            del blocks[first_lost:]
+        node = blocks[-1].node if blocks else root
+        for start in range(len(blocks) * size, limit * size, size):
+            cached = self._by_key.get((node, *tokens(start, start + size)))
+            if cached is None:
                 break
-            node = place.node
-            places.append(place)
+            node = cached.node
+            blocks.append(cached)
 
     def publish(self, parent: Node, tokens: tuple[int, ...], block: int) -> int:
-        """Make a full block findable; returns the node to chain the next one to.
+        """Make a full block findable; return its node, the parent of the next block.
 
-        When the same content is cached already, that block stays the findable one and `block` remains private."""
+        Where the same content is cached already, that block stays findable and `block` remains private."""
         before = self._last_node
-        node = self._keep((parent, *tokens), block)
-        if self._journal is not None and node > before and isinstance(parent, int | SharedRoot):
-            self._journal.note(BlockPublished(node, parent, tokens))
+        node = self._add((parent, *tokens), block)
+        if self._events is not None and node > before and isinstance(parent, int | SharedRoot):
+            self._events.append(BlockPublished(node, parent, tokens))
         return node
 
-    def publish_beside(self, node: int, group: int, block: int) -> int:
-        """The same for what another KV group than the first holds of the node's tokens; returns a node of its own."""
-        return self._keep((node, -group), block)
+    def publish_in_group(self, node: int, group: int, block: int) -> int:
+        """Make a block of another KV group than the first findable by the node of the same tokens; return its own node.
 
-    def beside(self, node: int, group: int) -> CachedBlock | None:
-        """What another group than the first has cached of a node's tokens. (No token has a number below 0.)"""
-        return self._found.get((node, -group))
+        No token id is negative, so that the key is unique."""
+        return self._add((node, -group), block)
 
-    def at(self, block: int) -> CachedBlock:
-        """The place of a device block's findable content."""
-        return self._on_device[block]
+    def in_group(self, node: int, group: int) -> CachedBlock | None:
+        """Return the cached block of another KV group than the first for a node's tokens."""
+        return self._by_key.get((node, -group))
 
-    def block_of(self, node: int) -> CachedBlock | None:
-        return self._nodes.get(node)
+    def at_block(self, block: int) -> CachedBlock:
+        """Return the cached content of a device block."""
+        return self._by_block[block]
 
-    def drop(self, place: CachedBlock) -> None:
-        """The content is lost; what was chained to it can be found no more."""
-        place.lost = True
+    def at_node(self, node: int) -> CachedBlock | None:
+        return self._by_node.get(node)
+
+    def drop(self, cached: CachedBlock) -> None:
+        """Forget a block's content; the chain behind it can no longer be found."""
+        cached.lost = True
         self._losses += 1
-        del self._found[place.key], self._nodes[place.node]
-        if place.block is not None:
-            del self._on_device[place.block]
-        if self._journal is not None:
-            self._journal.note(BlockDropped(place.node))
-        self._on_drop(place.node)
+        del self._by_key[cached.key], self._by_node[cached.node]
+        if cached.block is not None:
+            del self._by_block[cached.block]
+        if self._events is not None:
+            self._events.append(BlockDropped(cached.node))
+        self._on_drop(cached.node)
 
-    def move(self, place: CachedBlock, block: int | None, host_block: int | None) -> None:
-        """The content lies elsewhere now; the chain stays whole."""
-        if self._journal is not None and (place.block is None) is not (block is None):
-            self._journal.note(BlockMoved(place.node, place.token_ids, to_host=block is None))
-        if place.block is not None:
-            del self._on_device[place.block]
-        place.block, place.host_block = block, host_block
+    def move(self, cached: CachedBlock, block: int | None, host_block: int | None) -> None:
+        """Note that the content is in another block; the chain stays whole."""
+        if self._events is not None and (cached.block is None) is not (block is None):
+            self._events.append(BlockMoved(cached.node, cached.token_ids, to_host=block is None))
+        if cached.block is not None:
+            del self._by_block[cached.block]
+        cached.block, cached.host_block = block, host_block
         if block is not None:
-            self._on_device[block] = place
+            self._by_block[block] = cached
 
     def clear(self) -> None:
-        for place in self._nodes.values():
-            place.lost = True
+        for cached in self._by_node.values():
+            cached.lost = True
         self._losses += 1
-        self._found.clear()
-        self._nodes.clear()
-        self._on_device.clear()
-        if self._journal is not None:
-            self._journal.note(CacheCleared())
+        self._by_key.clear()
+        self._by_node.clear()
+        self._by_block.clear()
+        if self._events is not None:
+            self._events.append(CacheCleared())
 
-    def _keep(self, key: Key, block: int) -> int:
+    def _add(self, key: Key, block: int) -> int:
         node = self._last_node + 1
         new = CachedBlock(node, key, block)
-        place = self._found.setdefault(key, new)  # the key is hashed once, which is most of the work
-        if place is new:
+        cached = self._by_key.setdefault(key, new)  # the key is hashed once, which is most of the work
+        if cached is new:
             self._last_node = node
-            self._on_device[block] = self._nodes[node] = place
-        return place.node
+            self._by_block[block] = self._by_node[node] = cached
+        return cached.node

@@ -1,36 +1,59 @@
-"""Prefix sharing: what a sequence finds of its tokens in the prefix cache, and what it leaves there for others.
+"""Prefix sharing: finds the cached prefix of waiting sequences, and publishes the blocks of running ones.
 
-Joins the cache (which block has which tokens) with KV groups and recurrent state: a sequence can begin behind cached
-blocks only where every group has what its window shows to the next token, and where a snapshot of the state is kept, if
-the model has any. Knows who shares with whom; holds no blocks, and decides nothing.
+A sequence can begin behind cached blocks only where every KV group has the blocks that its window shows to the next
+token, and where a checkpoint of the recurrent state exists, if the model has any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.block_tables import TableLayout
 from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
-from inflight.core.kv.state_snapshots import StateSnapshots
-from inflight.core.kv.table_layout import TableLayout
-from inflight.core.kv.write_behind import WriteBehind
+from inflight.core.kv.state_checkpoints import StateCheckpoints
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_blocks import SharedRoot
 
 
 @dataclass(slots=True)
 class Lookup:
-    """What was last found for a waiting sequence. waited: for a snapshot, a step. fetched: what continues it beyond the
-    device was asked for, if there is any. room: blocks that its admission would have left available, below 0 those that
-    it lacked; given_up, length: of the pool and the chain then."""
+    """Last lookup of a waiting sequence.
+
+    Attributes:
+        chain: Its cached blocks.
+        waited: Whether it has waited for a checkpoint.
+        has_loaded: Whether sources were asked for the blocks behind these.
+        room: Blocks that its admission would have left available; negative: blocks that it lacked.
+        num_released: Of the pool, when `room` was computed.
+        length: Of the chain, when `room` was computed.
+    """
 
     chain: CachedChain = field(default_factory=CachedChain)
     waited: bool = False
-    fetched: bool = False
+    has_loaded: bool = False
     room: int = 0
-    given_up: int = 0
+    num_released: int = 0
     length: int = -1
+
+
+class Demand(Struct):
+    """Blocks that a sequence's admission takes.
+
+    Attributes:
+        found: Beginning of each group's table: cached blocks, and None for blocks behind its window.
+        fresh: Blocks to allocate behind these, for each table.
+    """
+
+    found: list[list[CachedBlock | None]]
+    fresh: list[int]
+
+    @property
+    def cached(self) -> list[CachedBlock]:
+        return [one for table in self.found for one in table if one is not None]
 
 
 class PrefixSharing:
@@ -39,47 +62,89 @@ class PrefixSharing:
         layout: TableLayout,
         pool: BlockPool,
         prefix: PrefixCache,
-        states: StateSnapshots | None,
+        states: StateCheckpoints | None,
         among_requests: bool,
-        writes: WriteBehind | None = None,
+        on_publish: Callable[[int, int | SharedRoot, tuple[int, ...]], None] | None = None,
     ):
-        """states: of a model with recurrent state. among_requests: whether prefixes are cached for other requests, too;
-        otherwise the samples of one share them until it ends. writes: of what is kept in a tier as well."""
-        self._writes = writes
-        self._size, self._has_windows, self._layout = layout.block_size, layout.has_windows, layout
-        self._pool, self._prefix, self._states = pool, prefix, states
+        """Create it without sequences.
+
+        Args:
+            layout: Of block tables.
+            pool: Of blocks.
+            prefix: Of their content.
+            states: Checkpoints of a model with recurrent state.
+            among_requests: Whether requests share prefixes; otherwise only the samples of one request do, until it
+                ends.
+            on_publish: Called with the node, the parent and the tokens of each published block of shared chains.
+        """
+        self._layout, self._size, self._has_windows = layout, layout.block_size, layout.has_windows
+        self._pool, self._prefix, self._states, self._on_publish = pool, prefix, states, on_publish
         self._among_requests = among_requests
-        self._private: dict[Hashable, list[int]] = {}  # root → nodes, until the request ends
-        self._lookups: dict[int, Lookup] = {}  # of waiting sequences that were looked at, by number
+        self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
+        self._lookups: dict[int, Lookup] = {}  # of waiting sequences, by number
 
     def root(self, sequence: Sequence) -> Hashable:
-        """Whom a sequence shares prefixes with: those of its salt and its adapter; without prefix caching only the
-        samples of its request, and itself after a preemption."""
+        """Return the root of a sequence's chain: its salt and adapter, or its request."""
         if self._among_requests:
             return SharedRoot(sequence.request.cache_salt, sequence.request.adapter)
         return ("request", sequence.number - sequence.sample_index)
 
-    # -- sequences that wait ------------------------------------------------------------------------------------
+    # -- waiting sequences --------------------------------------------------------------------------------------
     def find(self, sequence: Sequence) -> Lookup:
-        """What is cached of a waiting sequence."""
+        """Return the cached chain of a waiting sequence, up to date."""
         lookup = self._lookups.get(sequence.number)
         if lookup is None:
             lookup = self._lookups[sequence.number] = Lookup()
-        most = sequence.max_cached_tokens // self._size
-        self._prefix.match(lookup.chain, self.root(sequence), sequence.token_slice, most)
+        limit = sequence.max_cached_tokens // self._size
+        self._prefix.match(lookup.chain, self.root(sequence), sequence.token_slice, limit)
         return lookup
 
     def hits(self, lookup: Lookup) -> list[CachedBlock]:
-        """The leading blocks, as many as can be, of which every group has what its window shows to the next token, and
-        behind which the model's recurrent state is kept, if it has any."""
-        places, states = lookup.chain.places, self._states
-        length = len(places)
+        """Return the leading blocks of a chain behind which a sequence can begin."""
+        blocks, states = lookup.chain.blocks, self._states
+        length = len(blocks)
         if states is not None:
-            length = states.longest(places, length)
+            length = states.longest(blocks, length)
         if self._has_windows:
-            while (seen := self._seen(places, length)) < length:
-                length = states.longest(places, seen) if states is not None else seen
-        return places if length == len(places) else places[:length]
+            while (visible := self._visible(blocks, length)) < length:
+                length = states.longest(blocks, visible) if states is not None else visible
+        return blocks if length == len(blocks) else blocks[:length]
+
+    def demand(self, sequence: Sequence, lookup: Lookup, to_the_end: bool = False) -> Demand:
+        """Return the blocks that a sequence's admission takes. to_the_end: for all tokens to come, too."""
+        hits, size, layout = self.hits(lookup), self._layout.size(sequence, to_the_end), self._layout
+        if not self._has_windows:
+            return Demand([list(hits)], [size - len(hits)])
+        demand = Demand([], [])
+        computed = max(len(hits) * self._size, layout.external_tokens(sequence))
+        for group in range(len(layout.windows)):
+            first = layout.first_block(group, computed)
+            first = first if group else min(first, len(hits))  # the next block is chained to the last hit
+            found: list[CachedBlock | None] = [None] * first
+            for cached in hits[first:]:
+                found.append(self._prefix.in_group(cached.node, group) if group else cached)
+            demand.found.append(found)
+            demand.fresh.append(max(0, layout.length(group, first, size) - len(found)))
+        return demand
+
+    def num_taken(self, demand: Demand) -> int:
+        """Return how many of the available blocks a demand takes."""
+        blocks = [cached.block for cached in demand.cached]
+        return sum(demand.fresh) + blocks.count(None) + self._pool.count_evictable(blocks)
+
+    def has_room(self, sequence: Sequence, lookup: Lookup, spare: int, to_the_end: bool = False) -> bool:
+        """Return whether a sequence's admission leaves `spare` blocks available.
+
+        Only released blocks and a longer chain make more room. Without these the answer remains no, and the chain's
+        blocks are not counted again."""
+        length = len(lookup.chain.blocks)
+        since = self._pool.num_released - lookup.num_released
+        if length == lookup.length and not to_the_end and lookup.room + since < spare:
+            return False
+        room = self._pool.available - self.num_taken(self.demand(sequence, lookup, to_the_end))
+        if not (to_the_end or self._has_windows or self._states is not None):  # groups and checkpoints come and go
+            lookup.room, lookup.num_released, lookup.length = room, self._pool.num_released, length
+        return room >= spare
 
     def checkpoint_is_coming(self, sequence: Sequence) -> bool:
         """Return whether the plan under construction writes a checkpoint from which a waiting sequence could begin with
@@ -87,70 +152,70 @@ class PrefixSharing:
         if self._states is None:
             return False
         lookup = self.find(sequence)
-        return not lookup.waited and self._states.is_coming(lookup.chain.places[len(self.hits(lookup)) :])
+        return not lookup.waited and self._states.is_coming(lookup.chain.blocks[len(self.hits(lookup)) :])
 
     def wait_for_checkpoint(self, sequence: Sequence) -> None:
         """Note that a sequence waits for the next plan; it does so once."""
         self.find(sequence).waited = True
 
     def forget(self, sequence: Sequence) -> None:
-        """It waits no longer."""
+        """Forget the lookup of a sequence that no longer waits."""
         self._lookups.pop(sequence.number, None)
 
-    # -- sequences that run -------------------------------------------------------------------------------------
+    # -- running sequences --------------------------------------------------------------------------------------
     def publish(self, sequence: Sequence) -> None:
-        """Make full blocks findable whose tokens are known and computed (or planned: steps run in order, and a step
-        writes all keys and values of a layer before it reads any)."""
+        """Make a sequence's full blocks findable whose tokens are known and computed, or planned: steps run in order,
+        and a step writes all keys and values of a layer before it reads any."""
         size, computed = self._size, sequence.num_computed
-        if computed < (sequence.published + 1) * size:
+        if computed < (sequence.num_published_blocks + 1) * size:
             return  # as after most tokens
         full = (computed if computed < sequence.num_tokens else sequence.num_tokens) // size
-        while sequence.published < full:
-            start = sequence.published * size
-            tokens = sequence.token_slice(start, start + size)
-            block = sequence.blocks[sequence.published]
-            nodes = [self._adopted(self._prefix.publish(sequence.node, tokens, block), block)]
+        while sequence.num_published_blocks < full:
+            index = sequence.num_published_blocks
+            tokens = sequence.token_slice(index * size, (index + 1) * size)
+            block = sequence.blocks[index]
+            nodes = [self._adopt(self._prefix.publish(sequence.node, tokens, block), block)]
             for group, table in enumerate(sequence.block_tables[1:], 1):
-                if sequence.published >= sequence.passed[group]:
-                    block = table[sequence.published]
-                    nodes.append(self._adopted(self._prefix.publish_beside(nodes[0], group, block), block))
-            if self._writes is not None and isinstance(sequence.node, int | SharedRoot):
-                self._writes.published(nodes[0], sequence.node, tokens)
+                if index >= sequence.num_freed_blocks[group]:
+                    node = self._prefix.publish_in_group(nodes[0], group, table[index])
+                    nodes.append(self._adopt(node, table[index]))
+            if self._on_publish is not None and isinstance(sequence.node, int | SharedRoot):
+                self._on_publish(nodes[0], sequence.node, tokens)
             sequence.node = nodes[0]
-            sequence.published += 1
+            sequence.num_published_blocks += 1
             if self._states is not None and sequence.state is not None:
-                self._states.name(sequence, sequence.published * size, nodes[0])
+                self._states.publish(sequence, sequence.num_published_blocks * size, nodes[0])
             if not self._among_requests:
                 self._private.setdefault(self.root(sequence), []).extend(nodes)
 
     def free_request(self, sample: Sequence) -> None:
-        """End a request with its last sample: without prefix caching, its cached blocks are dropped."""
+        """End a request with its last sample: where requests share nothing, its cached blocks are dropped."""
         for node in self._private.pop(self.root(sample), ()):
-            place = self._prefix.block_of(node)
-            if place is None:
+            cached = self._prefix.at_node(node)
+            if cached is None:
                 continue
-            self._prefix.drop(place)
-            if place.block is not None and self._pool.is_evictable(place.block):
-                self._pool.evict(place.block)
+            self._prefix.drop(cached)
+            if cached.block is not None and self._pool.is_evictable(cached.block):
+                self._pool.discard(cached.block)
 
-    # -- inside -------------------------------------------------------------------------------------------------
-    def _seen(self, places: list[CachedBlock], length: int) -> int:
-        """Of so many leading blocks, as many as every group has what its window shows of to the next token."""
+    # -- internal -----------------------------------------------------------------------------------------------
+    def _visible(self, blocks: list[CachedBlock], length: int) -> int:
+        """Return how many of these leading blocks have, in every group, what its window shows to the next token."""
         group = 1
         while group < len(self._layout.windows):
-            first = self._layout.first(group, length * self._size)
-            lost = (at for at in reversed(range(first, length)) if self._prefix.beside(places[at].node, group) is None)
-            shorter = next(lost, None)
-            # Without the block at `shorter` no group can have more than what is before it: all are asked anew.
-            length, group = (length, group + 1) if shorter is None else (shorter, 1)
+            first = self._layout.first_block(group, length * self._size)
+            indices = reversed(range(first, length))
+            missing = next((at for at in indices if self._prefix.in_group(blocks[at].node, group) is None), None)
+            # Without the block at `missing` no group can have more than what is before it: all are checked again.
+            length, group = (length, group + 1) if missing is None else (missing, 1)
         return length
 
-    def _adopted(self, node: int, block: int) -> int:
-        """What a sequence computes again, behind a snapshot, is cached already. Where nobody holds the node's block,
-        its own takes that place: what is chained to the node is found as long as it is there, and the other is free."""
+    def _adopt(self, node: int, block: int) -> int:
+        """Return the node. Where a sequence computed cached content again, behind a checkpoint, and no sequence holds
+        the cached block, its own block replaces that: the chain stays findable for as long as the sequence runs."""
         if self._states is not None:
-            place = self._prefix.block_of(node)
-            if place is not None and place.block not in (None, block) and self._pool.is_evictable(place.block):
-                self._pool.evict(place.block)
-                self._prefix.move(place, block, None)
+            cached = self._prefix.at_node(node)
+            if cached is not None and cached.block not in (None, block) and self._pool.is_evictable(cached.block):
+                self._pool.discard(cached.block)
+                self._prefix.move(cached, block, None)
         return node

@@ -1,12 +1,12 @@
 """Evict the blocks of the session with the least valuable blocks first, ends of texts before their roots.
 
-A block that two sessions have had is shared (a system prompt): it is evicted after all others, least recently released
-first, and so is a block that no session has had yet. A tenant that has more than its share of the idle blocks has the
+A block of two sessions is shared (a system prompt): it is evicted after all others, least recently released first, and
+so is a block that no session has had yet. A tenant that has more than its share of the idle blocks has the
 value of its sessions' blocks reduced by as much, so that it does not push out other tenants' sessions.
 
 Values change with time. Sessions are ranked by the value that was computed last: when they began or ended a turn, and
-every REFRESH_S seconds for the REFRESHED that were valued longest ago, so that a look-up costs the same however many
-there are.
+every RERANK_INTERVAL_S seconds for the RERANK_BATCH that were valued longest ago, so that the cost of a look-up does
+not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from inflight.core.kv.sessions import Session, SessionTable
 
-REFRESH_S, REFRESHED = 0.1, 32
+RERANK_INTERVAL_S, RERANK_BATCH = 0.1, 32
 
 
 class _Rank(NamedTuple):
@@ -43,7 +43,7 @@ class SessionEviction:
         self._num_idle = 0
         self._ranked: list[_Rank] = []  # least valuable first
         self._rank_of: OrderedDict[Session, _Rank] = OrderedDict()  # least recently valued first
-        self._refreshed_at = -1.0
+        self._reranked_at = -1.0
         self._seq = 0
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class SessionEviction:
         self._num_idle = 0
 
     def owner(self, block: int) -> Session | None:
-        """Return the session that owns a block's content; None where it is shared, or nobody's yet."""
+        """Return the session that owns a block's content; None where it is shared, or of no session yet."""
         return self._owners.get(block)
 
     def idle_blocks(self, session: Session) -> Iterator[int]:
@@ -132,10 +132,10 @@ class SessionEviction:
 
     def _refresh(self) -> None:
         """Value the next sessions again, if the last time was long enough ago."""
-        if self._table.now - self._refreshed_at <= REFRESH_S:
+        if self._table.now - self._reranked_at <= RERANK_INTERVAL_S:
             return
-        self._refreshed_at = self._table.now
-        for session in list(islice(self._rank_of, REFRESHED)):
+        self._reranked_at = self._table.now
+        for session in list(islice(self._rank_of, RERANK_BATCH)):
             self._rank(session)
 
     def _rank(self, session: Session) -> None:

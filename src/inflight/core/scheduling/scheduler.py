@@ -13,13 +13,12 @@ from functools import partial
 from inflight.core.adapters import AdapterSlots
 from inflight.core.estimation.latency import LatencyModel, RestoreCost, prefill_seconds
 from inflight.core.estimation.output_length import PredictionTally, Predictor, Quantiles
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.block_tables import Allocation
+from inflight.core.kv.connector import Fingerprint, KVTiers
 from inflight.core.kv.manager import KVCacheManager
-from inflight.core.kv.peer_source import Identity
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.kv.sessions import SessionTable
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
-from inflight.core.kv.table_layout import Allocation
-from inflight.core.kv.tiers import BlockTiers
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
@@ -81,17 +80,17 @@ class Scheduler:
         lane_floor: float = 0.0,
         speculation: Speculation | None = None,
         longest_chunk: int = UNBOUNDED,
-        spacing: SnapshotSpacing | None = None,
-        cache_journal: CacheJournal | None = None,
+        spacing: CheckpointSpacing | None = None,
+        kv_event_queue: KVEventQueue | None = None,
         sources: Iterable[KVSource] = (),
         sink: KVStore | None = None,
         host_is_tier: bool = False,
         session_eviction: bool = False,
-        identity: Identity | None = None,
+        identity: Fingerprint | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
         of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
-        cache_journal: has what changes in the prefix cache, where somebody takes it. sources: of blocks beyond the
+        kv_event_queue: has what changes in the prefix cache, where somebody takes it. sources: of blocks beyond the
         device, where prefixes go on. sink: in which blocks are kept as well. host_is_tier: so they are on the host,
         when their own is taken. session_eviction: those go first whose session is worth least. identity: by which those
         of prompts are handed over to other engines; None: they are not.
@@ -112,10 +111,10 @@ class Scheduler:
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
         self._speculation = speculation
-        tiers = BlockTiers(tuple(sources), RestoreCost(self._latency), sink, identity)
+        tiers = KVTiers(tuple(sources), RestoreCost(self._latency), sink, identity)
         self._sessions = SessionTable(partial(_block_seconds, self._latency, capacity.block_size))
         sessions = self._sessions if session_eviction else None
-        how = (prefix_caching, allocation, longest_chunk, spacing, cache_journal, tiers, host_is_tier, sessions)
+        how = (prefix_caching, allocation, longest_chunk, spacing, kv_event_queue, tiers, host_is_tier, sessions)
         self._memory = KVCacheManager(capacity, *how)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(

@@ -6,7 +6,7 @@ between two steps. Makes no events of it, which is work for another thread.
 
 from __future__ import annotations
 
-from inflight.core.kv.cache_journal import CacheJournal
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
@@ -17,7 +17,7 @@ from inflight.engine.kv_events.publisher import KVEventPublisher
 class KVEventObserver:
     """An `EngineObserver`."""
 
-    def __init__(self, journal: CacheJournal, publisher: KVEventPublisher):
+    def __init__(self, journal: KVEventQueue, publisher: KVEventPublisher):
         """journal: of the engine that is observed; what it has at the start is told at once: that nothing is cached."""
         self._journal, self._publisher = journal, publisher
         publisher.begin()

@@ -19,7 +19,7 @@ from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv import manager
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
@@ -125,7 +125,7 @@ def test_an_engine_with_graphs_says_what_one_without_says(
     model: str, tokens: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tokens: of passes with prompts, more of them than logits are computed of at once."""
-    monkeypatch.setattr(manager, "SnapshotSpacing", lambda: SnapshotSpacing(32, 16))  # in the midst of answers, too
+    monkeypatch.setattr(manager, "CheckpointSpacing", lambda: CheckpointSpacing(32, 16))  # in the midst of answers, too
     graphs, buckets = Replays(), Buckets(row_sizes(ROWS), tokens)
     found = answers(MODELS[model], tmp_path, graphs, buckets)
     expected = answers(MODELS[model], tmp_path, None, NO_BUCKETS)

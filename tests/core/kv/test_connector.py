@@ -1,11 +1,17 @@
-"""Blocks of a tier: kept beside the steps, brought for those that wait, and computed where they cannot be had."""
+"""The KV connector: prefixes are loaded from a tier for waiting sequences, and cached blocks are written to it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from inflight.core.kv.connector import OffloadWriter
+from inflight.core.kv.prefix_cache import PrefixCache
+from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.plan import BatchPlan, WaitForTransfers
 
 from .. import inspect_scheduler as inside
@@ -146,3 +152,91 @@ def test_what_vanishes_behind_its_source_costs_a_computation() -> None:
     setup.tier.held.clear()
     finish(harness)
     assert cached(harness) == 0
+
+
+ROOT, TOKENS = SharedRoot("", None), (7,)
+
+
+class Sink:
+    tier = "shelf"
+
+    def name(self, before: bytes | SharedRoot, token_ids: tuple[int, ...]) -> bytes:
+        return bytes(token_ids)
+
+    def wants(self, name: bytes) -> bool:
+        return True
+
+
+class Begun:
+    def __init__(self) -> None:
+        self.stored: list[tuple[int, ...]] = []
+
+    def begin(
+        self, kind: str, tier: str, blocks: tuple[int, ...], numbers: tuple[int, ...], ended: Callable[[bool], None]
+    ) -> int:
+        self.stored.append(blocks)
+        return len(self.stored)
+
+
+@pytest.fixture
+def cache() -> PrefixCache:
+    return PrefixCache(1, lambda node: None)
+
+
+@pytest.fixture
+def begun() -> Begun:
+    return Begun()
+
+
+@pytest.fixture
+def writes(cache: PrefixCache, begun: Begun) -> OffloadWriter:
+    pool: Any = SimpleNamespace(num_blocks=64)
+    transfers: Any = begun
+    return OffloadWriter(pool, cache, transfers, Sink())
+
+
+def test_what_a_plan_computes_is_stored_behind_its_step(
+    writes: OffloadWriter, cache: PrefixCache, begun: Begun
+) -> None:
+    writes.begin_step(0)
+    writes.add_planned(cache.publish(ROOT, TOKENS, 5), ROOT, TOKENS)
+    writes.begin_step(1)
+    assert not begun.stored
+    writes.commit_step(0)
+    writes.begin_step(2)
+    assert begun.stored == [(5,)]
+
+
+def test_what_is_computed_while_another_block_is_to_have_it_from_a_peer_is_stored_when_that_has_come(
+    writes: OffloadWriter, cache: PrefixCache, begun: Begun
+) -> None:
+    """The other block is the one that is found; that a step has computed the same does not fill it."""
+    node = cache.publish(ROOT, TOKENS, 3)
+    coming = cache.at_block(3)
+    coming.loading = 1
+    writes.begin_step(0)
+    assert cache.publish(ROOT, TOKENS, 5) == node
+    writes.add_planned(node, ROOT, TOKENS)
+    writes.commit_step(0)
+    writes.begin_step(1)
+    assert not begun.stored, "nothing is in block 3 yet"
+    coming.loading = 0
+    writes.add_loaded(coming)
+    writes.begin_step(2)
+    assert begun.stored == [(3,)]
+
+
+def test_what_comes_back_from_the_host_is_stored_when_it_is_there(
+    writes: OffloadWriter, cache: PrefixCache, begun: Begun
+) -> None:
+    writes.begin_step(0)
+    node = cache.publish(ROOT, TOKENS, 5)
+    writes.add_planned(node, ROOT, TOKENS)
+    writes.commit_step(0)
+    back = cache.at_block(5)
+    back.loading = 1
+    writes.begin_step(1)
+    assert not begun.stored and writes.is_waiting
+    back.loading = 0
+    writes.begin_step(2)
+    assert begun.stored == [(5,)] and writes.num_missed == 0

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from inflight.core.kv.peer_source import PeerSource
+from inflight.core.kv.kv_export import PeerSource
 from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_tier
 from inflight.core.types.plan import Transfer

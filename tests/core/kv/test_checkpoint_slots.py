@@ -1,46 +1,55 @@
-"""Slots for snapshots: who has which, which one goes first, and that none is lost or read before it is written."""
+"""Slots for checkpoints: who has which, which one goes first, and that none is lost or read before it is written."""
 
 from __future__ import annotations
 
-from inflight.core.kv.state_slots import Kind, StateSlots
+from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots
 
 
-def kept(slots: StateSlots, node: int, kind: Kind = Kind.NEW, taker: int = 0) -> int:
-    """A snapshot of a plan that is complete, found beside the node."""
+def kept(slots: CheckpointSlots, node: int, kind: CheckpointKind = CheckpointKind.NEW, taker: int = 0) -> int:
+    """A checkpoint of a plan that is complete, found beside the node."""
     slot = slots.take(taker, kind)
     assert slot is not None
-    slots.name(slot, node)
-    slots.settle()
+    slots.publish(slot, node)
+    slots.finish_plan()
     return slot
 
 
-def found(slots: StateSlots) -> list[int]:
+def found(slots: CheckpointSlots) -> list[int]:
     return [node for node in range(20) if slots.find(node) is not None]
 
 
-def test_a_snapshot_is_found_from_the_next_plan_on() -> None:
-    slots = StateSlots(1)
-    slot = slots.take(0, Kind.NEW)
+def test_a_checkpoint_is_found_from_the_next_plan_on() -> None:
+    slots = CheckpointSlots(1)
+    slot = slots.take(0, CheckpointKind.NEW)
     assert slot is not None and slots.used == 1
-    slots.name(slot, 7)
+    slots.publish(slot, 7)
     assert slots.find(7) is None and slots.is_coming(7)
-    slots.settle()
+    slots.finish_plan()
     assert slots.find(7) == slot and not slots.is_coming(7)
 
 
 def test_one_whose_tokens_are_known_late_is_found_then() -> None:
-    slots = StateSlots(2)
-    slot, other = slots.take(0, Kind.NEW), slots.take(0, Kind.NEW)
+    slots = CheckpointSlots(2)
+    slot, other = slots.take(0, CheckpointKind.NEW), slots.take(0, CheckpointKind.NEW)
     assert slot is not None and other is not None
-    slots.settle()
-    slots.name(slot, 7)
-    slots.give_back(other)
+    slots.finish_plan()
+    slots.publish(slot, 7)
+    slots.free(other)
     assert (slots.find(7), slots.used) == (slot, 1)
 
 
 def test_marks_go_first_then_what_is_new_then_what_is_shared_each_oldest_first() -> None:
-    slots = StateSlots(6)
-    for node, kind in enumerate((Kind.NEW, Kind.NEW, Kind.MARK, Kind.NEW, Kind.MARK, Kind.NEW)):
+    slots = CheckpointSlots(6)
+    for node, kind in enumerate(
+        (
+            CheckpointKind.NEW,
+            CheckpointKind.NEW,
+            CheckpointKind.MARK,
+            CheckpointKind.NEW,
+            CheckpointKind.MARK,
+            CheckpointKind.NEW,
+        )
+    ):
         kept(slots, node, kind)
     for node in (1, 0):
         slots.promote(slots.find(node))  # type: ignore[arg-type]
@@ -53,19 +62,19 @@ def test_marks_go_first_then_what_is_new_then_what_is_shared_each_oldest_first()
 
 
 def test_a_mark_takes_nothing_that_is_shared() -> None:
-    slots = StateSlots(2)
+    slots = CheckpointSlots(2)
     slots.promote(kept(slots, 1))
     kept(slots, 2)
-    kept(slots, 3, Kind.MARK)
+    kept(slots, 3, CheckpointKind.MARK)
     assert found(slots) == [1, 3]
-    slots = StateSlots(1)
+    slots = CheckpointSlots(1)
     slots.promote(kept(slots, 1))
-    assert slots.take(0, Kind.MARK) is None
+    assert slots.take(0, CheckpointKind.MARK) is None
 
 
 def test_what_one_row_began_from_is_as_old_as_it_was_and_what_several_did_stays() -> None:
-    """A turn of a conversation uses the snapshot of the turn before, and has newer ones afterwards."""
-    slots = StateSlots(4)
+    """A turn of a conversation uses the checkpoint of the turn before, and has newer ones afterwards."""
+    slots = CheckpointSlots(4)
     for slot, uses in [(kept(slots, node), uses) for node, uses in enumerate((1, 3, 2, 0))]:
         for _ in range(uses):
             slots.acquire(slot)
@@ -79,9 +88,9 @@ def test_what_one_row_began_from_is_as_old_as_it_was_and_what_several_did_stays(
 
 
 def test_a_mark_that_a_row_began_from_is_a_mark_no_more() -> None:
-    slots = StateSlots(3)
-    used = kept(slots, 1, Kind.MARK)
-    kept(slots, 2, Kind.MARK)
+    slots = CheckpointSlots(3)
+    used = kept(slots, 1, CheckpointKind.MARK)
+    kept(slots, 2, CheckpointKind.MARK)
     slots.acquire(used)
     slots.release(used)
     kept(slots, 3)
@@ -90,12 +99,12 @@ def test_a_mark_that_a_row_began_from_is_a_mark_no_more() -> None:
 
 
 def test_one_that_was_missing_counts_as_used() -> None:
-    slots = StateSlots(2)
-    slot = slots.take(0, Kind.NEW)
+    slots = CheckpointSlots(2)
+    slot = slots.take(0, CheckpointKind.NEW)
     assert slot is not None
-    slots.found_missing(slot)
-    slots.name(slot, 1)
-    slots.settle()
+    slots.count_miss(slot)
+    slots.publish(slot, 1)
+    slots.finish_plan()
     for _ in range(2):
         slots.acquire(slot)
         slots.release(slot)
@@ -105,7 +114,7 @@ def test_one_that_was_missing_counts_as_used() -> None:
 
 
 def test_what_is_shared_is_half_of_all_at_most() -> None:
-    slots = StateSlots(4)
+    slots = CheckpointSlots(4)
     for node in range(4):
         slots.promote(kept(slots, node))
     kept(slots, 10)
@@ -113,7 +122,7 @@ def test_what_is_shared_is_half_of_all_at_most() -> None:
 
 
 def test_nobody_takes_a_slot_that_a_row_is_to_begin_from() -> None:
-    slots = StateSlots(2)
+    slots = CheckpointSlots(2)
     held = kept(slots, 1)
     slots.acquire(held)
     kept(slots, 2)
@@ -121,60 +130,60 @@ def test_nobody_takes_a_slot_that_a_row_is_to_begin_from() -> None:
     assert found(slots) == [1, 3]
     slots.drop(1)  # its node is lost: it is found no more, and still there for who holds it
     assert slots.find(1) is None and slots.used == 2
-    assert slots.take(0, Kind.NEW) != held and slots.take(0, Kind.NEW) is None
+    assert slots.take(0, CheckpointKind.NEW) != held and slots.take(0, CheckpointKind.NEW) is None
     slots.release(held)
-    assert slots.take(0, Kind.NEW) == held
+    assert slots.take(0, CheckpointKind.NEW) == held
 
 
 def test_one_beside_a_node_is_enough() -> None:
-    slots = StateSlots(3)
+    slots = CheckpointSlots(3)
     first = kept(slots, 1)
     kept(slots, 1)
     assert (slots.find(1), slots.used) == (first, 1)
 
 
 def test_a_slot_is_not_written_twice_in_a_plan() -> None:
-    """Whatever becomes of the snapshot meanwhile."""
-    slots = StateSlots(2)
+    """Whatever becomes of the checkpoint meanwhile."""
+    slots = CheckpointSlots(2)
     first = kept(slots, 1)
     slots.acquire(first)
-    again = slots.take(0, Kind.NEW)
+    again = slots.take(0, CheckpointKind.NEW)
     assert again is not None
-    slots.name(again, 1)  # there is one already
-    assert slots.take(0, Kind.NEW) is None
-    slots.settle()
-    assert slots.take(0, Kind.NEW) == again
+    slots.publish(again, 1)  # there is one already
+    assert slots.take(0, CheckpointKind.NEW) is None
+    slots.finish_plan()
+    assert slots.take(0, CheckpointKind.NEW) == again
 
 
 def test_what_is_lost_before_its_plan_is_complete_is_never_found() -> None:
-    slots = StateSlots(1)
-    slot = slots.take(0, Kind.NEW)
+    slots = CheckpointSlots(1)
+    slot = slots.take(0, CheckpointKind.NEW)
     assert slot is not None
-    slots.name(slot, 1)
+    slots.publish(slot, 1)
     slots.drop(1)
-    slots.settle()
+    slots.finish_plan()
     assert slots.find(1) is None and slots.used == 0
 
 
 def test_a_sequence_does_not_replace_what_a_row_began_from_once() -> None:
-    slots = StateSlots(2)
+    slots = CheckpointSlots(2)
     used = kept(slots, 1, taker=5)
     slots.acquire(used)
     slots.release(used)
-    slots.replace(used, 5, Kind.NEW)
+    slots.replace(used, 5, CheckpointKind.NEW)
     assert found(slots) == [1]
 
 
 def test_a_sequence_replaces_what_it_took_itself_and_no_row_began_from() -> None:
-    slots = StateSlots(4)
+    slots = CheckpointSlots(4)
     mine, used = kept(slots, 1, taker=5), kept(slots, 2, taker=5)
     slots.promote(used)
-    slots.replace(mine, 6, Kind.NEW)
-    slots.replace(mine, 5, Kind.MARK)
-    slots.replace(used, 5, Kind.NEW)
+    slots.replace(mine, 6, CheckpointKind.NEW)
+    slots.replace(mine, 5, CheckpointKind.MARK)
+    slots.replace(used, 5, CheckpointKind.NEW)
     assert found(slots) == [1, 2]
-    slots.replace(mine, 5, Kind.NEW)
+    slots.replace(mine, 5, CheckpointKind.NEW)
     assert found(slots) == [2]
     kept(slots, 3, taker=6)  # the same slot, of somebody else now
-    slots.replace(mine, 5, Kind.NEW)
+    slots.replace(mine, 5, CheckpointKind.NEW)
     assert found(slots) == [2, 3]

@@ -1,8 +1,4 @@
-"""Prefixes, preemption and samples of a model with recurrent state: what is found, and what is computed again.
-
-The null executor's state is a hash of all tokens so far, and `harness` compares every row's beginning with what the
-plans wrote, so that each of these also shows that the tokens are right.
-"""
+"""State checkpoints: where they are taken, what is found, and what is computed again."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.kv_blocks import default_checkpoints
 from inflight.core.types.request import Request
 
@@ -26,7 +22,7 @@ ROOMY = Setup(
     token_budget=16,
     max_model_len=100,
     snapshots=40,
-    spacing=SnapshotSpacing(interval=8, least=4, tail=1),
+    spacing=CheckpointSpacing(interval=8, min_gap=4, tail=1),
 )
 SYSTEM = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0]
 
@@ -74,12 +70,12 @@ def test_a_conversation_goes_on_behind_its_answer() -> None:
     (answer,) = harness.clients[0].tokens
     (found,) = run(harness, request("b", [*SYSTEM, *answer, 1, 1, 1], output=3))
     known = len(SYSTEM) + 21
-    assert known - 1 - ROOMY.spacing.least - SIZE < found <= known
+    assert known - 1 - ROOMY.spacing.min_gap - SIZE < found <= known
 
 
 def test_a_turn_whose_history_spells_the_end_of_its_prompt_another_way_begins_before_that() -> None:
     """As where reasoning is dropped, and with it what opened it."""
-    harness = Harness(replace(ROOMY, spacing=SnapshotSpacing(interval=100, least=40, tail=4)))
+    harness = Harness(replace(ROOMY, spacing=CheckpointSpacing(interval=100, min_gap=40, tail=4)))
     opened = [*SYSTEM, 5, 6, 7]
     run(harness, request("a", opened, output=8))
     (found,) = run(harness, request("b", [*SYSTEM, 3, 3, 3, 3, 3], output=3))
@@ -88,7 +84,7 @@ def test_a_turn_whose_history_spells_the_end_of_its_prompt_another_way_begins_be
 
 @pytest.mark.parametrize("edited", range(5, 11))
 def test_a_message_edited_late_is_computed_again_from_shortly_before(edited: int) -> None:
-    harness = Harness(replace(ROOMY, spacing=SnapshotSpacing(interval=100, least=8, tail=1)))
+    harness = Harness(replace(ROOMY, spacing=CheckpointSpacing(interval=100, min_gap=8, tail=1)))
     message = [0, 1, 2, 3, 4, 5, 6, 5, 4, 3, 2]
     run(harness, request("a", SYSTEM + message))
     (found,) = run(harness, request("b", [*SYSTEM, *message[:edited], 7, 7, 7]))
@@ -98,7 +94,7 @@ def test_a_message_edited_late_is_computed_again_from_shortly_before(edited: int
 
 @pytest.mark.parametrize(("slots", "found"), [(2, [18, 26]), (3, [18, 22, 26])])
 def test_a_late_mark_is_worth_a_free_slot_alone(slots: int, found: list[int]) -> None:
-    harness = Harness(replace(ROOMY, snapshots=slots, spacing=SnapshotSpacing(interval=100, least=8, tail=1)))
+    harness = Harness(replace(ROOMY, snapshots=slots, spacing=CheckpointSpacing(interval=100, min_gap=8, tail=1)))
     run(harness, request("a", SYSTEM * 2, output=1))
     assert taken(harness) == found
 
@@ -133,7 +129,7 @@ def test_of_other_salts_nothing_is_found() -> None:
     assert harness.begun == 0
 
 
-SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=SnapshotSpacing(8, 2, 1))
+SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=CheckpointSpacing(8, 2, 1))
 
 
 def scarce(**changes: object) -> Harness:
@@ -152,14 +148,14 @@ def test_a_preempted_sequence_goes_on_from_its_newest_snapshot(prefix_caching: b
         assert client.tokens == outputs_alone(client.request, SCARCE.max_model_len)[0]
     assert harness.begun > 0
     timings = harness.clients[1].ended.timings  # type: ignore[union-attr]
-    assert 0 < timings.recomputed_tokens <= SCARCE.spacing.least + SIZE
+    assert 0 < timings.recomputed_tokens <= SCARCE.spacing.min_gap + SIZE
 
 
 def test_nothing_is_swapped_that_no_snapshot_stands_behind() -> None:
     """Blocks beyond the newest snapshot are computed again in any case."""
-    sparse = SnapshotSpacing(interval=100, least=6, tail=1)
+    sparse = CheckpointSpacing(interval=100, min_gap=6, tail=1)
     harness = scarce(preemption="swap", host_blocks=30, spacing=sparse)
-    (victim,) = (one for one in inside.alive(harness.scheduler) if one.offloaded)
+    (victim,) = (one for one in inside.alive(harness.scheduler) if inside.num_kept_blocks(harness.scheduler, one))
     newest = max(
         position
         for plan in harness.plans
@@ -167,11 +163,11 @@ def test_nothing_is_swapped_that_no_snapshot_stands_behind() -> None:
         if chunk.sequence_id == victim.number
         for position, _ in chunk.snapshots
     )
-    assert len(victim.offloaded) == newest // SIZE < (victim.num_tokens - 1) // SIZE
+    assert inside.num_kept_blocks(harness.scheduler, victim) == newest // SIZE < (victim.num_tokens - 1) // SIZE
     harness.drain()
 
 
-class Nowhere(SnapshotSpacing):
+class Nowhere(CheckpointSpacing):
     def ends(self, known: int, branch: int, newest: int, start: int, size: int) -> list[int]:
         return []
 
@@ -222,3 +218,61 @@ def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_one_at_least(
 def test_small_states_have_slots_for_more_conversations_than_run() -> None:
     assert default_checkpoints(32, 10, 64_000) == 100
     assert default_checkpoints(32, 10, 1e9) == 16 * 32
+
+
+BLOCK = 16
+SPACING = CheckpointSpacing(interval=256, min_gap=64, tail=4)
+
+
+@pytest.mark.parametrize(
+    ("known", "branch", "newest", "start", "found"),
+    [
+        (608, 0, 0, 0, [592]),  # 608 itself leaves no token to compute, and less than the tail
+        (611, 0, 0, 0, [592]),  # 608 leaves less than the tail
+        (612, 0, 0, 0, [608]),
+        (612, 0, 592, 592, [608]),  # one block further is worth it: a prompt ends once
+        (612, 0, 608, 608, []),
+        (612, 400, 0, 0, [400, 608]),
+        (612, 592, 0, 0, [592]),  # a branch close before the end goes before it
+        (612, 48, 0, 0, [608]),  # so few tokens are soon computed again
+        (3, 0, 0, 0, []),
+    ],
+)
+def test_ends(known: int, branch: int, newest: int, start: int, found: list[int]) -> None:
+    assert SPACING.ends(known, branch, newest, start, BLOCK) == found
+
+
+def test_marks_stand_at_intervals_and_before_the_end() -> None:
+    """The last one is for a message that is edited."""
+    assert SPACING.marks([1024], 1030, 0, 0, 1030, BLOCK) == [256, 512, 768, 960]
+    assert SPACING.marks([800], 1030, 230, 230, 700, BLOCK) == [512]
+    assert SPACING.marks([608], 612, 0, 0, 612, BLOCK) == [256, 544], "none close to another one"
+    assert SPACING.marks([672], 676, 600, 600, 676, BLOCK) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "known", "newest", "start", "end", "found"),
+    [
+        ([1024], 1030, 0, 0, 1030, 992),
+        ([1024], 1030, 960, 960, 1030, 992),  # half as far from the others as other marks are
+        ([1024], 1030, 976, 976, 1030, None),
+        ([1024], 1030, 0, 0, 980, None),  # not in this chunk
+        ([1008], 1030, 0, 0, 1030, None),  # a branch is near enough
+    ],
+)
+def test_a_late_mark_stands_half_as_far_from_the_end(
+    ends: list[int], known: int, newest: int, start: int, end: int, found: int | None
+) -> None:
+    assert SPACING.late_mark(ends, known, newest, start, end, BLOCK) == found
+
+
+def test_a_short_answer_has_one_at_each_block_and_a_long_one_at_each_fourth() -> None:
+    prompt, newest, found = 100, 96, []
+    for end in range(101, 100 + 1024):
+        at = SPACING.decoded(newest, prompt, end - 1, end, BLOCK)
+        if at is not None:
+            found.append(at)
+            newest = at
+    gaps = [after - before for before, after in zip([96, *found], found, strict=False)]
+    assert found[:4] == [112, 128, 144, 160] and gaps == sorted(gaps)
+    assert set(gaps) == {16, 32, 48, 64} and gaps[-8:] == [64] * 8

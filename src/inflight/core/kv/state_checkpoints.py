@@ -1,0 +1,368 @@
+"""State checkpoints: copies of a model's recurrent state at a block's end, from which other sequences begin.
+
+Recurrent layers have no blocks: a sequence can begin behind cached blocks only where a checkpoint of all those layers'
+states is found by the node of the last of these blocks, and computes the rest again. A step writes its checkpoints in
+its pass, and rows begin before the pass: a checkpoint is found from the next plan on, where blocks are found at once.
+At depth 2 one may be taken behind a token that is still being sampled; it is found once its block is published.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence as Sequences
+from dataclasses import dataclass
+from enum import IntEnum
+
+from inflight.core.kv.prefix_cache import CachedBlock
+from inflight.core.sequence import Sequence, StateProgress
+
+NO_NODE = -1  # instead of a node that was dropped
+
+Positions = tuple[tuple[int, int], ...]  # (position, slot), rising
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSpacing:
+    """Policy of where in a sequence checkpoints are taken, at multiples of the block size.
+
+    A checkpoint saves the tokens between it and the one before, times the chance that another sequence has the same
+    prefix:
+
+    - The **end** of the known tokens: the last boundary from which a second request with the same prompt can begin with
+      a token left to compute. It serves repeated prompts, further samples, and conversations whose history drops the
+      reasoning. It leaves `tail` tokens, since a template may render the last tokens of a prompt differently in the
+      next turn's history (`<think>` after the role).
+    - The **branch**: the end of cached blocks beyond the last checkpoint. An earlier sequence had the same beginning,
+      and a second one is a sign of more: system prompts of any length are found like this.
+    - **Marks** in prompts, every `interval` tokens and one `min_gap` tokens before the end: for sequences that are
+      preempted there, edit their last message, or share a beginning that no other has left yet. They are evicted first.
+    - The **late mark**, half of `min_gap` before the end: a message edited late is computed again from there. It takes
+      a free slot, and evicts no other checkpoint.
+    - While **decoding**, the newest boundary replaces the one before: conversations come back with their answer,
+      preempted sequences with their output. The next one comes a quarter of the answer later, a block at least and
+      `min_gap` tokens at most: short answers are found whole, and copies for a long one stay rare.
+
+    Attributes:
+        interval: Tokens between marks.
+        min_gap: Tokens before a branch or a mark since the last checkpoint (fewer are soon computed again, and a copy
+            reads and writes as much of the state as a token does), and the most between two of an answer.
+        tail: Tokens at a prompt's end that no checkpoint includes.
+    """
+
+    interval: int = 256
+    min_gap: int = 64
+    tail: int = 4
+
+    def ends(self, known: int, branch: int, newest: int, start: int, size: int) -> list[int]:
+        """Return the positions of the branch and the end, rising, as far as they are worth a slot.
+
+        Args:
+            known: Tokens of a sequence that computes known tokens.
+            branch: Where its cached blocks end; 0: at the last checkpoint.
+            newest: Position of its last checkpoint.
+            start: Where its next chunk begins.
+            size: Tokens of a block.
+        """
+        last = self._last(known, size)
+        if branch <= start or branch - newest < self.min_gap:
+            return [last] if last > max(newest, start) else []
+        return [branch, last] if last - branch >= self.min_gap else [branch]  # more sequences come to a branch
+
+    def marks(self, ends: list[int], known: int, newest: int, start: int, end: int, size: int) -> list[int]:
+        """Return the marks in a chunk of known tokens up to `end`, rising. ends: those beyond the chunk, too."""
+        every, last = -(-self.interval // size) * size, self._last(known, size)
+        before = last - -(-self.min_gap // size) * size
+        passed = range((start // every + 1) * every, min(end, before - self.min_gap) + 1, every)
+        wanted = [*passed, before] if start < before <= end else passed
+        gap = self.min_gap
+        return [at for at in wanted if at - newest >= gap and all(abs(one - at) >= gap for one in ends)]
+
+    def late_mark(self, ends: list[int], known: int, newest: int, start: int, end: int, size: int) -> int | None:
+        """Return the late mark in a chunk of known tokens up to `end`; None: it has none."""
+        half, last = self.min_gap // 2, self._last(known, size)
+        at, mark = (last - -(-tokens // size) * size for tokens in (half, self.min_gap))
+        is_distant = mark < at < last and at - newest >= half and all(abs(one - at) >= half for one in ends)
+        return at if is_distant and start < at <= end else None
+
+    def decoded(self, newest: int, prompt: int, start: int, end: int, size: int) -> int | None:
+        """Return the boundary in a chunk of a decode up to `end` that is worth a copy; None: it has none. prompt:
+        tokens of it."""
+        at = end // size * size
+        return at if at > start and at - newest >= min(self.min_gap, (at - prompt) // 4) else None
+
+    def _last(self, known: int, size: int) -> int:
+        return max(0, known - max(1, self.tail)) // size * size
+
+
+class CheckpointKind(IntEnum):
+    """Kinds of checkpoints, by rising value."""
+
+    MARK = 0
+    NEW = 1
+    SHARED = 2
+
+
+class CheckpointSlots:
+    """The executor's slots for checkpoints.
+
+    A slot is free; taken (being written, or for tokens that are not all known); cached (found by its node); or only
+    held (its node was dropped, and a row has still to begin from it).
+
+    Slots are few and large, so they are evicted by value: first marks that no row has begun from, then new checkpoints,
+    then shared ones, the oldest (of the shared ones, the least recently used) of each kind first. A checkpoint is
+    shared once rows have begun from it three times: each turn of a conversation uses the checkpoint of the turn before
+    once, which says nothing of a second use. At most half of all slots are shared ones; the others count as new again,
+    so that no checkpoint stays for its past alone (a segmented LRU).
+    """
+
+    def __init__(self, count: int):
+        self.count = count
+        self._free = list(range(count - 1, -1, -1))
+        self._by_node: dict[int, int] = {}  # node → slot
+        self._nodes: dict[int, int] = {}  # slot → node
+        self._cached: tuple[OrderedDict[int, None], ...] = tuple(OrderedDict() for _ in CheckpointKind)
+        self._kinds = [CheckpointKind.NEW] * count
+        self._takers: dict[int, int] = {}  # slot → number of the sequence that took it
+        self._holders = [0] * count
+        self._uses = [0] * count  # rows that began from its content
+        self._planned: dict[int, int | None] = {}  # slots that the plan under construction writes → node, once known
+
+    @property
+    def used(self) -> int:
+        """Slots that are not free."""
+        return self.count - len(self._free)
+
+    def find(self, node: int) -> int | None:
+        """Return the slot of a node's checkpoint, if the plan that writes it is complete."""
+        return self._by_node.get(node)
+
+    def is_coming(self, node: int) -> bool:
+        """Return whether the plan under construction writes the checkpoint of this node."""
+        return node in self._planned.values()
+
+    def acquire(self, slot: int) -> None:
+        """Hold a slot that a row will begin from, and raise its value."""
+        self._holders[slot] += 1
+        self._uses[slot] += 1
+        if self._uses[slot] > 2:
+            self.promote(slot)
+        elif self._uses[slot] == 2 or self._kinds[slot] is CheckpointKind.MARK:
+            self._set_kind(slot, CheckpointKind.NEW)
+
+    def count_miss(self, slot: int) -> None:
+        """Count a use of a taken slot: a row would have begun from it, had it been there."""
+        self._uses[slot] += 1
+
+    def release(self, slot: int) -> None:
+        """Release a slot that a row has begun from, or no longer will."""
+        self._holders[slot] -= 1
+        if not self._holders[slot] and slot not in self._nodes:
+            self._free.append(slot)
+
+    def promote(self, slot: int) -> None:
+        """Make a checkpoint a shared one."""
+        self._set_kind(slot, CheckpointKind.SHARED)
+        shared = self._cached[CheckpointKind.SHARED]
+        if len(shared) > max(1, self.count // 2):
+            self._set_kind(next(iter(shared)), CheckpointKind.NEW)
+
+    def take_free(self, taker: int, kind: CheckpointKind) -> int | None:
+        """Take a free slot for the plan under construction to write. taker: number of the sequence."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        self._kinds[slot], self._takers[slot], self._planned[slot] = kind, taker, None
+        self._uses[slot] = 0
+        return slot
+
+    def take(self, taker: int, kind: CheckpointKind) -> int | None:
+        """Take a slot, evicting the checkpoint of least value if need be; a mark evicts no shared one. None: all are
+        held or being written."""
+        if not self._free:
+            for cached in self._cached if kind is not CheckpointKind.MARK else self._cached[: CheckpointKind.SHARED]:
+                slot = next((slot for slot in cached if not self._holders[slot]), None)
+                if slot is not None:
+                    self.drop(self._nodes[slot])
+                    break
+        return self.take_free(taker, kind)
+
+    def replace(self, slot: int, taker: int, kind: CheckpointKind) -> None:
+        """Free a slot that this sequence took, if it still is of this kind and no row has begun from it."""
+        if self.is_of(slot, taker) and self._kinds[slot] is kind and not self._uses[slot]:
+            self.drop(self._nodes[slot])
+
+    def is_of(self, slot: int, taker: int) -> bool:
+        """Return whether a slot is cached, with what this sequence took it for."""
+        return slot in self._nodes and self._takers.get(slot) == taker
+
+    def publish(self, slot: int, node: int) -> None:
+        """Make a taken slot findable by its node, from the next plan on: all its tokens are known."""
+        if slot in self._planned:
+            self._planned[slot] = node
+        else:
+            self._add(slot, node)
+
+    def free(self, slot: int) -> None:
+        """Free a taken slot whose tokens will never be known."""
+        self._takers.pop(slot, None)
+        self._free.append(slot)
+
+    def finish_plan(self) -> None:
+        """Make the checkpoints of the plan under construction findable."""
+        planned, self._planned = self._planned, {}
+        for slot, node in planned.items():
+            if node is not None:
+                self._add(slot, node)
+
+    def drop(self, node: int) -> None:
+        """Forget the checkpoint of a node, if it has one."""
+        slot = self._by_node.pop(node, None)
+        if slot is not None:
+            del self._nodes[slot]
+            self._takers.pop(slot, None)
+            self._cached[self._kinds[slot]].pop(slot)
+            if not self._holders[slot]:
+                self._free.append(slot)
+        for planned, its_node in self._planned.items():
+            if its_node == node:
+                self._planned[planned] = NO_NODE
+
+    def drop_all(self) -> None:
+        for node in tuple(self._by_node):
+            self.drop(node)
+
+    def _add(self, slot: int, node: int) -> None:
+        if node == NO_NODE or node in self._by_node:  # a node has one checkpoint
+            self.free(slot)
+            return
+        self._by_node[node], self._nodes[slot] = slot, node
+        self._cached[self._kinds[slot]][slot] = None
+
+    def _set_kind(self, slot: int, kind: CheckpointKind) -> None:
+        """Make a cached slot the most recently used one of a kind."""
+        self._cached[self._kinds[slot]].pop(slot)
+        self._kinds[slot] = kind
+        self._cached[kind][slot] = None
+
+
+class StateCheckpoints:
+    """Checkpoints that sequences take on their way, and begin from."""
+
+    def __init__(self, slots: int, block_size: int, spacing: CheckpointSpacing):
+        self.slots = CheckpointSlots(slots)
+        self.hits = 0  # rows that began from a checkpoint
+        self.missed_tokens = 0  # computed again, though their blocks were cached, for want of a checkpoint
+        self._size = block_size
+        self._spacing = spacing
+        self._beginning: list[int] = []  # slots that rows of the plan under construction begin from
+
+    def longest(self, blocks: Sequences[CachedBlock], limit: int) -> int:
+        """Return how many of these leading blocks, at most `limit`, end at a checkpoint."""
+        find = self.slots.find
+        return next((length for length in range(limit, 0, -1) if find(blocks[length - 1].node) is not None), 0)
+
+    def is_coming(self, blocks: Sequences[CachedBlock]) -> bool:
+        """Return whether the plan under construction writes a checkpoint behind one of these blocks."""
+        return any(self.slots.is_coming(cached.node) for cached in blocks)
+
+    def admit(self, sequence: Sequence, blocks: Sequences[CachedBlock], hits: int) -> None:
+        """Hold the checkpoint that a sequence will begin from.
+
+        Args:
+            sequence: Its `num_computed` is set. State that came with its request is in its row already: then there is
+                no checkpoint to hold.
+            blocks: Its cached blocks.
+            hits: How many of them it begins behind.
+        """
+        slot = self.slots.find(blocks[hits - 1].node) if hits * self._size == sequence.num_computed > 0 else None
+        branch = len(blocks) * self._size
+        sequence.state = StateProgress(-1 if slot is None else slot, sequence.num_computed, branch)
+        if slot is not None:
+            self.slots.acquire(slot)
+
+    def begin_from_checkpoint(self, sequence: Sequence) -> int:
+        """Return the slot that a sequence's row begins from in the plan under construction; -1: none."""
+        state = _progress(sequence)
+        slot, state.begins_from = state.begins_from, -1
+        self.missed_tokens += max(0, state.branch - sequence.num_computed)
+        if slot >= 0:
+            self.hits += 1
+            self._beginning.append(slot)
+        return slot
+
+    def take_checkpoints(self, sequence: Sequence, end: int) -> Positions:
+        """Take slots for the checkpoints of a sequence's next chunk, which ends at `end`; return `Chunk.snapshots`."""
+        state, start, known = _progress(sequence), sequence.num_computed, sequence.num_tokens
+        number, size, spacing = sequence.number, self._size, self._spacing
+        if start >= (known - 1) // size * size:
+            at = spacing.decoded(state.newest, len(sequence.prompt), start, end, size)
+            if at is None:
+                return ()
+            if state.newest_is_decoded:
+                self.slots.replace(state.newest_slot, number, CheckpointKind.NEW)
+            taken = self._taken(state, [(at, self.slots.take(number, CheckpointKind.NEW))])
+            state.newest_is_decoded = bool(taken) or state.newest_is_decoded
+            return taken
+        ends = spacing.ends(known, state.branch, state.newest, start, size)
+        marks = spacing.marks(ends, known, state.newest, start, end, size)
+        taken_ends = [(at, self.slots.take(number, CheckpointKind.NEW)) for at in ends if at <= end]
+        for at, slot in taken_ends:
+            if at == state.branch and slot is not None:
+                self.slots.count_miss(slot)
+        found = taken_ends + self._take_marks(sequence, marks)
+        late = spacing.late_mark(ends, known, state.newest, start, end, size)
+        if late is not None:
+            found.append((late, self.slots.take_free(number, CheckpointKind.MARK)))
+        return self._taken(state, found)
+
+    def publish(self, sequence: Sequence, position: int, node: int) -> None:
+        """Make a sequence's checkpoint at a position findable by the node of the block that ends there."""
+        unnamed = _progress(sequence).unnamed
+        if unnamed and unnamed[0][0] == position:
+            self.slots.publish(unnamed.pop(0)[1], node)
+
+    def publish_checkpoints(self) -> None:
+        """Make the checkpoints of the plan under construction findable for the next one."""
+        for slot in self._beginning:
+            self.slots.release(slot)
+        self._beginning.clear()
+        self.slots.finish_plan()
+
+    def leave(self, sequence: Sequence, comes_back: bool) -> None:
+        """Release the slots of a sequence that leaves its row. comes_back: its newest checkpoint is worth more."""
+        state = _progress(sequence)
+        if state.begins_from >= 0:
+            self.slots.release(state.begins_from)
+        for _, slot in state.unnamed:
+            self.slots.free(slot)
+        if comes_back and self.slots.is_of(state.newest_slot, sequence.number):
+            self.slots.promote(state.newest_slot)
+        sequence.state = None
+
+    def _take_marks(self, sequence: Sequence, marks: list[int]) -> list[tuple[int, int | None]]:
+        """Take slots for all marks while there are free ones; otherwise one for the last mark, instead of the
+        sequence's own mark before it or of another checkpoint of as little value."""
+        found: list[tuple[int, int | None]] = []
+        for at in reversed(marks):
+            slot = self.slots.take_free(sequence.number, CheckpointKind.MARK)
+            if slot is None and not found:
+                self.slots.replace(_progress(sequence).newest_slot, sequence.number, CheckpointKind.MARK)
+                slot = self.slots.take(sequence.number, CheckpointKind.MARK)
+            if slot is None:
+                break
+            found.append((at, slot))
+        return found
+
+    @staticmethod
+    def _taken(state: StateProgress, found: list[tuple[int, int | None]]) -> Positions:
+        taken = tuple(sorted((at, slot) for at, slot in found if slot is not None))
+        if taken:
+            state.newest, state.newest_slot = taken[-1]
+            state.newest_is_decoded = False
+            state.unnamed += taken
+        return taken
+
+
+def _progress(sequence: Sequence) -> StateProgress:
+    assert sequence.state is not None, "it has a row, of a model with recurrent state"
+    return sequence.state
