@@ -9,7 +9,8 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.controller import ASK_SECONDS, READ_SECONDS, ROUND_SECONDS, SpeculationController
+from inflight.core.speculation.asking import ASK_SECONDS, READ_SECONDS, ROUND_SECONDS
+from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.strategies.chunked import Chunked

@@ -11,20 +11,21 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from operator import mul
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.acceptance import (
-    MAX_PAUSE,
-    NO_SEQUENCES,
+from inflight.core.speculation.asking import ASK_SECONDS, NO_SEQUENCES, Answers, DraftQuestions
+from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
+from inflight.core.speculation.goodput import (
     REFUSAL_DECAY,
     Acceptance,
-    DraftBackoff,
+    ExtendedStep,
+    Offer,
     SequenceAcceptance,
+    StepCost,
+    choose,
 )
-from inflight.core.speculation.drafter import NOTHING, Drafter, ExecutorDrafter, Proposal
-from inflight.core.speculation.goodput import ExtendedStep, Offer, StepCost, choose
 from inflight.core.speculation.speculation import (
     ITL_SHARE,
     MAX_DRAFTS,
@@ -37,37 +38,12 @@ from inflight.core.speculation.speculation import (
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside the questions
-ASK_SECONDS = 10e-6  # of a question about one sequence
-READ_SECONDS = 0.25e-6  # for each token that the drafter has not seen, of the sequence and of answers that ended
-ASK_SHARE = 0.0005  # of the time, that asking in vain may take
-MAX_ASK_SHARE = 0.1  # of a step; where questions took more, those about new sequences wait for another one
 FIRST_TOKEN_SLACK = 0.005  # by which drafts may lengthen a step that computes prompts
 LOOKAHEAD = 4  # drafts that are considered behind a token that is still being computed
 SAMPLED_STEPS = 16  # of steps without drafts, one in so many teaches what steps cost
 CERTAIN_DRAFTS = (1, 2, 4, 8)  # numbers of drafts that are tried for whether right ones would pay
 TRIAL_DRAFTS = 2
 MIN_REFUSALS, MAX_REFUSALS = 3, 24  # steps with drafts of which all were refused, before a trial
-
-
-class _Sequence(Struct):
-    """A running sequence. read: tokens of it that the drafter was shown."""
-
-    itl_target: float | None
-    acceptance: SequenceAcceptance
-    read: int = 0
-
-
-class _Answers(Struct):
-    """Answers of the drafter in one step, by sequence. chances: of those that may have drafts."""
-
-    proposals: dict[int, Proposal] = field(default_factory=dict)
-    chances: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
-
-    def offers(self, first: int = 0) -> list[Offer]:
-        """Return the drafts from this position on."""
-        return [Offer(number, chances[first:]) for number, chances in self.chances.items()]
 
 
 class _DraftedStep(Struct):
@@ -88,38 +64,37 @@ class SpeculationController(Speculation):
             max_drafts: Drafts of a sequence in a step.
         """
         self._in_executor = isinstance(drafter, ExecutorDrafter)
-        self._drafter = None if isinstance(drafter, ExecutorDrafter) else drafter
         self._max_drafts = min(max_drafts, drafter.max_drafts) if isinstance(drafter, ExecutorDrafter) else max_drafts
-        self._round_seconds, self._ask_seconds = (0.0, 0.0) if self._in_executor else (ROUND_SECONDS, ASK_SECONDS)
+        self._questions = DraftQuestions(drafter)
         self._cost = StepCost(latency)
         self._acceptance = Acceptance()
-        self._backoff = DraftBackoff()
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, SequenceAcceptance] = {}
+        self._itl_targets: dict[int, float] = {}  # of running sequences that have one
         self._drafted: dict[int, _DraftedStep] = {}  # by step
-        self._asked: dict[int, float] = {}  # seconds that questions took, by step
         self._step = self._drafted_step = -1  # the last whose result is there; the last of these that had drafts
         self._prompt_step = -1  # the last step with candidates that computed prompts
         self._refusals, self._trial_refusals = 0, MIN_REFUSALS  # steps in a row; how many until a trial
         self._tally = SpeculationTally(drafter.name)
 
     def began(self, view: SequenceView) -> None:
-        self._sequences[view.number] = _Sequence(view.itl_target, SequenceAcceptance())
-        self._backoff.begin(view.number, self._step)
+        self._sequences[view.number] = SequenceAcceptance()
+        if view.itl_target is not None:
+            self._itl_targets[view.number] = view.itl_target
+        self._questions.begin(view.number, self._step)
 
     def finished(self, view: SequenceView) -> None:
         self._sequences.pop(view.number, None)
-        self._backoff.end(view.number)
-        if self._drafter is not None:
-            self._drafter.finished(view)
+        self._itl_targets.pop(view.number, None)
+        self._questions.finish(view)
 
     def waits(self, step: int) -> bool:
         return step - 1 in self._drafted
 
     def due(self, step: int) -> Collection[int]:
-        return self._backoff.due(step) if self._cost.ready else NO_SEQUENCES
+        return self._questions.due(step) if self._cost.ready else NO_SEQUENCES
 
     def stats(self) -> SpeculationStats:
-        return self._tally.stats()
+        return self._tally.stats(self._questions.asked)
 
     # -- before a step ------------------------------------------------------------------------------------------
 
@@ -134,11 +109,11 @@ class SpeculationController(Speculation):
         answers = self._ask(step, list(map(Candidate, views, rooms)), cost, running)
         if answers is None:
             return NO_SEQUENCES
-        offers = answers.offers(0 if self._in_executor else 1)  # an executor knows nothing of the tokens to come
+        offers = self._offers(answers, 0 if self._in_executor else 1)  # an executor knows nothing of tokens to come
         lost = min(1.0, cost.exposed / cost.seconds) if len(offers) == running and cost.seconds else 1.0
         worth = [offer for offer in offers if sum(accumulate(offer.chances, mul)) > lost]
         held = self._choose(worth, running, cost, MAX_DRAFTS * running, self._max_seconds())
-        self._record(step, answers, held, cost)
+        self._close(step, answers, held, cost)
         return held
 
     def allot(
@@ -148,7 +123,7 @@ class SpeculationController(Speculation):
         cost, max_seconds = self._cost.extended(work), self._max_seconds()
         if work.tokens != work.samples:  # it computes prompts, whose first tokens are not to wait for drafts
             self._prompt_step = step
-            asking = self._round_seconds + self._ask_seconds * len(candidates)
+            asking = self._questions.expected_seconds(len(candidates))
             max_seconds = min(max_seconds, (1 + FIRST_TOKEN_SLACK) * cost.seconds - asking)
             if cost.seconds + cost.extra(1) > max_seconds:
                 return []
@@ -156,11 +131,11 @@ class SpeculationController(Speculation):
         answers = self._ask(step, candidates, cost, tokens)
         if answers is None:
             return []
-        offers = answers.offers()
+        offers = self._offers(answers)
         counts = self._choose(offers, tokens, cost, budget, max_seconds)
         if offers and not counts:
             counts = self._try_refused(offers, cost, budget, max_seconds)
-        self._record(step, answers, counts, cost)
+        self._close(step, answers, counts, cost)
         if not counts:
             return []
         self._tally.steps += 1
@@ -168,44 +143,31 @@ class SpeculationController(Speculation):
         self._drafted[step] = _DraftedStep(cost, tokens, {number: proposals[number].chances for number in counts})
         return [Allotment(number, count, proposals[number].token_ids[:count]) for number, count in counts.items()]
 
-    def _max_seconds(self) -> float:
-        """Return what the ITL targets of the running sequences leave for a step."""
-        targets = [one.itl_target for one in self._sequences.values() if one.itl_target is not None]
-        return ITL_SHARE * min(targets) if targets else math.inf
-
-    def _may_pay(self, cost: ExtendedStep, tokens: int) -> bool:
-        """Return whether drafts that are surely right would pay."""
+    def _ask(self, step: int, candidates: Sequence[Candidate], cost: ExtendedStep, tokens: int) -> Answers | None:
+        """Ask for drafts of these sequences, or have them pause if even right ones would not pay."""
         each_token = (cost.seconds + cost.gap) / max(1, tokens)
         asking = cost.pass_seconds if self._in_executor else ASK_SECONDS
-        return any(count * each_token > cost.extra(count) + asking for count in CERTAIN_DRAFTS)
+        if any(count * each_token > cost.extra(count) + asking for count in CERTAIN_DRAFTS):
+            return self._questions.ask(candidates, cost.seconds)
+        self._questions.pause([view.number for view, _ in candidates], step)
+        return None
 
-    def _ask(self, step: int, candidates: Sequence[Candidate], cost: ExtendedStep, tokens: int) -> _Answers | None:
-        """Ask for drafts of these sequences, or have them pause where even right ones would not pay. New ones, which
-        the drafter has to read, may wait for another step."""
-        if not self._may_pay(cost, tokens):
-            self._backoff.pause([view.number for view, _ in candidates], step)
-            return None
-        answers, spent = _Answers(), 0.0
-        for view, room in candidates:
-            number, sequence, proposal = view.number, self._sequences[view.number], NOTHING
-            if room > 0 and self._drafter is not None:
-                if self._backoff.is_new(number) and spent > MAX_ASK_SHARE * cost.seconds:
-                    continue
-                known = view.prompt_tokens + view.output_tokens
-                answers.seconds[number] = ASK_SECONDS + READ_SECONDS * (known - sequence.read)
-                spent, sequence.read = spent + answers.seconds[number], known
-                proposal = self._drafter.propose(view, room)
-                room = len(proposal.token_ids)
-            answers.proposals[number] = proposal
-            if room > 0:
-                answers.chances[number] = self._acceptance.chances(sequence.acceptance, proposal.chances, room)
-        self._tally.asked += len(answers.seconds)
-        return answers
+    def _offers(self, answers: Answers, first: int = 0) -> list[Offer]:
+        """Return the drafts from this position on, with their chances."""
+        chances, sequences, proposals = self._acceptance.chances, self._sequences, answers.proposals
+        return [
+            Offer(number, chances(sequences[number], proposals[number].chances, drafts)[first:])
+            for number, drafts in answers.drafts.items()
+        ]
+
+    def _max_seconds(self) -> float:
+        """Return what the ITL targets of the running sequences leave for a step."""
+        return ITL_SHARE * min(self._itl_targets.values()) if self._itl_targets else math.inf
 
     def _choose(
         self, offers: Sequence[Offer], tokens: int, cost: ExtendedStep, budget: int, max_seconds: float
     ) -> dict[int, int]:
-        asking = self._round_seconds, self._ask_seconds
+        asking = self._questions.round_seconds, self._questions.ask_seconds
         return choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *asking)
 
     def _try_refused(
@@ -223,38 +185,26 @@ class SpeculationController(Speculation):
         self._refusals, self._trial_refusals = 0, min(2 * self._trial_refusals, MAX_REFUSALS)
         return {number: drafts}
 
-    def _record(self, step: int, answers: _Answers, counts: Collection[int], cost: ExtendedStep) -> None:
-        """Record what was asked, and have the sequences that were asked about, and have no drafts, pause."""
-        refused = [number for number in answers.proposals if number not in counts]
-        for number in refused:
-            if number in answers.chances:
-                self._sequences[number].acceptance.fade(REFUSAL_DECAY)
-        self._backoff.pause(refused, step, self._max_pause(cost.seconds))
-        vain = {number: answers.seconds[number] for number in refused if number in answers.seconds}
-        new = sum([seconds for number, seconds in vain.items() if self._backoff.is_new(number)])
-        vain_steps = new / (ASK_SHARE * cost.seconds) if cost.seconds else 0.0
-        self._backoff.record_asked(answers.proposals, step, vain_steps)
-        self._asked[step] = self._asked.get(step, 0.0) + sum(answers.seconds.values()) + self._round_seconds
-        self._tally.add_seconds(-sum(vain.values()))
-
-    def _max_pause(self, seconds: float) -> int:
-        """Return the pause with which asking about all sequences takes a small share of steps of this duration."""
-        asking = ROUND_SECONDS + ASK_SECONDS * len(self._sequences)
-        steps = asking / (ASK_SHARE * seconds) if seconds > 0 else MAX_PAUSE
-        return MAX_PAUSE if steps > MAX_PAUSE / 2 else 1 << math.ceil(math.log2(max(1.0, steps)))
+    def _close(self, step: int, answers: Answers, chosen: Collection[int], cost: ExtendedStep) -> None:
+        """Record what was chosen of the answers."""
+        for number in answers.drafts:
+            if number not in chosen:
+                self._sequences[number].fade(REFUSAL_DECAY)
+        self._tally.add_seconds(-self._questions.close(step, answers, chosen, cost.seconds))
 
     # -- after it -----------------------------------------------------------------------------------------------
 
     def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
-        step = self._step = plan.step
-        if step % SAMPLED_STEPS and step > self._drafted_step + SAMPLED_STEPS and not (self._drafted or self._asked):
+        step, asked = plan.step, self._questions.outstanding
+        self._step = step
+        if step % SAMPLED_STEPS and step > self._drafted_step + SAMPLED_STEPS and not (self._drafted or asked):
             return  # short steps are not to wait for what others teach as well
         drafted = self._drafted.get(step)
         if round_seconds and work.tokens == work.samples:
-            gap = min(result.seconds, round_seconds - result.seconds - self._asked.get(step, 0.0))
+            gap = min(result.seconds, round_seconds - result.seconds - self._questions.seconds(step))
             self._cost.observe_gap(max(0.0, gap), behind_drafts=step - 1 == self._drafted_step)
         self._drafted = {later: one for later, one in self._drafted.items() if later > step}
-        self._asked = {later: seconds for later, seconds in self._asked.items() if later > step}
+        self._questions.record_result(step)
         if result.error is not None:
             return
         self._cost.observe(work, result.seconds - result.draft_seconds)
@@ -274,10 +224,10 @@ class SpeculationController(Speculation):
             if number not in made or number not in self._sequences or count < 0:
                 continue
             self._tally.add_chunk(made[number], count)
-            self._acceptance.learn(self._sequences[number].acceptance, beliefs[number], made[number], count)
+            self._acceptance.learn(self._sequences[number], beliefs[number], made[number], count)
             if count:
                 right[number] = count
-        self._backoff.record_right(right)
+        self._questions.record_right(right)
         drafting = min(result.draft_seconds, self._cost.pass_seconds)  # the executor was catching up, unless it drafted
         if made and result.draft_seconds > 0:
             drafting = self._cost.observe_passes(max(made.values()), result.draft_seconds)

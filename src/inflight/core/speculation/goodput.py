@@ -1,4 +1,4 @@
-"""Goodput: how many drafts each sequence has in a step, so that the engine's tokens per second are highest.
+"""Goodput: how likely drafts are right, what they cost, and how many maximize the engine's tokens per second.
 
 A step of N decodes takes T seconds and yields N tokens. The j-th draft of a sequence yields one more if it and all
 before it are right: p₁·…·pⱼ, which falls with j. Drafts are taken in the order of their yields, over all sequences, and
@@ -17,6 +17,15 @@ from inflight.core.estimation.decaying import DecayingMean, DecayingRatio
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.types.features import Features
 
+PRIOR_DRAFTS = 8.0  # drafts that count for the belief, before there is evidence
+PRIOR_ACCEPT_RATE = 0.6  # of a draft whose drafter states no belief
+BUCKETS = 16  # of beliefs
+ENGINE_DECAY = 0.995  # of a bucket's evidence, for each draft judged
+SEQUENCE_PRIOR_DRAFTS = 1.0  # right drafts, of as many expected, that a sequence begins with
+SEQUENCE_DECAY = 0.9  # of a sequence's evidence, for each step that verified drafts of it
+REFUSAL_DECAY = 0.97  # of a sequence's evidence, for each time that it is refused drafts
+MAX_ACCEPT_RATE = 0.99
+
 MIN_YIELD = 0.02  # tokens; drafts that yield less are ignored
 MIN_GAIN = 0.02  # by which a step's goodput must be higher with drafts than without
 MIN_PAY_SHARE = 0.25  # of the yield that pays for the drafts so far; below it no threshold is worth passing
@@ -28,6 +37,63 @@ GAP_WEIGHT = 0.05  # of the newest time between two steps
 FIRST_PASSES = 4  # times that an executor drafts before its passes count: a device may compile meanwhile
 PASS_WEIGHT = 0.1  # of the newest pass
 OUTLIER = 3.0  # times what was expected: a step counts for no more
+
+
+class SequenceAcceptance(DecayingRatio):
+    """Right drafts of one sequence, over those expected."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(SEQUENCE_DECAY)
+
+    @property
+    def factor(self) -> float:
+        """Ratio of this sequence's accept rate to the engine's."""
+        return self.value(1.0, SEQUENCE_PRIOR_DRAFTS)
+
+
+class Acceptance:
+    """Accept rates of an engine, given that the drafts before are right.
+
+    Beliefs of a drafter are calibrated in buckets: 0.7 comes to mean that seven of ten are right. Without beliefs the
+    position of the draft counts. A sequence differs by a factor of its own.
+    """
+
+    def __init__(self) -> None:
+        self._by_belief = [_accept_rate((bucket + 0.5) / BUCKETS) for bucket in range(BUCKETS)]
+        self._by_belief.append(self._by_belief[-1])  # a belief of 1.0
+        self._by_position: list[DecayingRatio] = []
+
+    def chances(self, sequence: SequenceAcceptance, beliefs: Sequence[float], drafts: int) -> tuple[float, ...]:
+        """Return the chance of each draft, given that those before it are right.
+
+        Args:
+            sequence: The sequence that is drafted for.
+            beliefs: The drafter's own chances; empty for a drafter that states none.
+            drafts: Number of drafts.
+        """
+        factor = sequence.factor
+        return tuple([min(MAX_ACCEPT_RATE, factor * rate.value()) for rate in self._rates(beliefs, drafts)])
+
+    def learn(self, sequence: SequenceAcceptance, beliefs: Sequence[float], drafts: int, right: int) -> None:
+        """Learn how many of so many drafts were right; those behind the first wrong one are not judged."""
+        rates = self._rates(beliefs, min(drafts, right + 1))
+        sequence.add(right, sum([rate.value() for rate in rates]))
+        for position, rate in enumerate(rates):
+            rate.add(position < right, 1.0)
+
+    def _rates(self, beliefs: Sequence[float], drafts: int) -> list[DecayingRatio]:
+        if beliefs:
+            return [self._by_belief[int(belief * BUCKETS)] for belief in beliefs[:drafts]]
+        while len(self._by_position) < drafts:
+            prior = self._by_position[-1].value() if self._by_position else PRIOR_ACCEPT_RATE
+            self._by_position.append(_accept_rate(prior))
+        return self._by_position[:drafts]
+
+
+def _accept_rate(prior: float) -> DecayingRatio:
+    return DecayingRatio(ENGINE_DECAY, PRIOR_DRAFTS * prior, PRIOR_DRAFTS)
 
 
 class ExtendedStep:

@@ -48,7 +48,7 @@ class SpeculationStats:
 
 class SpeculationTally:
     def __init__(self, drafter: str):
-        self.asked = self.steps = 0
+        self.steps = 0
         self._drafter, self._won, self._lost = drafter, 0.0, 0.0
         self._chunks: Counter[tuple[int, int]] = Counter()  # (drafts, right ones) → chunks
 
@@ -62,7 +62,7 @@ class SpeculationTally:
         else:
             self._lost -= won
 
-    def stats(self) -> SpeculationStats:
+    def stats(self, asked: int) -> SpeculationStats:
         chosen: Counter[int] = Counter()
         for (drafts, _), chunks in self._chunks.items():
             chosen[drafts] += chunks
@@ -70,9 +70,7 @@ class SpeculationTally:
         drafted = tuple(sum(chunks for (drafts, _), chunks in counts if drafts > position) for position in positions)
         accepted = tuple(sum(chunks for (_, right), chunks in counts if right > position) for position in positions)
         by_number = tuple(sorted(chosen.items()))
-        return SpeculationStats(
-            self._drafter, self.asked, self.steps, drafted, accepted, by_number, self._won, self._lost
-        )
+        return SpeculationStats(self._drafter, asked, self.steps, drafted, accepted, by_number, self._won, self._lost)
 
 
 class Speculation:
