@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.kv.session_eviction import RERANK_BATCH, SessionEviction
-from inflight.core.kv.sessions import Awaits, ReuseGaps, Session, SessionMatcher, SessionTable, bucket
+from inflight.core.kv.session_eviction import RERANK_BATCH, SessionEviction, SessionMatcher
+from inflight.core.kv.sessions import Awaits, ReuseGaps, Session, SessionTable, bucket
 from inflight.core.types.events import Finish
 
 from .. import inspect_scheduler as inside

@@ -10,41 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Protocol
 
 
-class EvictionOrder(Protocol):
-    """Order of cached blocks without references; iterating yields them in the order of eviction as of now."""
+class EvictionOrder:
+    """Cached blocks without references, in the order of eviction: least recently released first.
 
-    def __len__(self) -> int: ...
-
-    def __contains__(self, block: object) -> bool: ...
-
-    def __iter__(self) -> Iterator[int]: ...
-
-    def add(self, block: int, owner: object) -> None:
-        """Add a block that lost its last reference. owner: the session that held it; None: unknown, or unchanged."""
-
-    def owner(self, block: int) -> object:
-        """Return the session that owns a block's content; None: several, or the order ignores owners."""
-
-    def discard(self, block: int) -> None:
-        """Remove a block that is held again or has lost its content; ignored if absent."""
-
-    def forget(self, block: int) -> None:
-        """Forget the owner of a block whose content is replaced."""
-
-    def coming(self) -> Iterator[int]:
-        """Yield the blocks that successive calls of `pop` would return."""
-
-    def pop(self) -> int:
-        """Remove and return the next block to evict; its owner is known until `forget`."""
-
-    def clear(self) -> None: ...
-
-
-class LeastRecentlyReleased:
-    """The default `EvictionOrder`."""
+    Iterating yields them in that order as of now. `SessionEviction` has another order.
+    """
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
@@ -59,21 +31,26 @@ class LeastRecentlyReleased:
         return iter(self._blocks)
 
     def add(self, block: int, owner: object) -> None:
+        """Add a block that lost its last reference. owner: the session that held it; None: unknown, or unchanged."""
         self._blocks[block] = None
 
     def owner(self, block: int) -> object:
+        """Return the session that owns a block's content; None: several, or the order ignores owners."""
         return None
 
     def discard(self, block: int) -> None:
+        """Remove a block that is held again or has lost its content; ignored if absent."""
         self._blocks.pop(block, None)
 
     def forget(self, block: int) -> None:
-        pass
+        """Forget the owner of a block whose content is replaced."""
 
     def coming(self) -> Iterator[int]:
+        """Yield the blocks that successive calls of `pop` would return."""
         return iter(self._blocks)
 
     def pop(self) -> int:
+        """Remove and return the next block to evict; its owner is known until `forget`."""
         return self._blocks.popitem(last=False)[0]
 
     def clear(self) -> None:
@@ -100,7 +77,7 @@ class BlockPool:
         self.num_released = 0  # last references given back since the start
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
-        self._evictable: EvictionOrder = LeastRecentlyReleased() if order is None else order
+        self._evictable = EvictionOrder() if order is None else order
         self._on_evict = on_evict
         self._is_cached = is_cached
 

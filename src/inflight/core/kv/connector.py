@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -34,27 +34,18 @@ Fingerprint = Callable[[Adapter | None], bytes]  # of the model, how it computes
 Parent = int | SharedRoot
 
 
-class LoadChoice(Protocol):
-    """Choice between loading and computing, which learns from loads."""
-
-    def choose_load(self, tier: str, blocks: int, start: int, tokens: int) -> bool:
-        """Choose whether to load blocks instead of computing `tokens` tokens from position `start`."""
-
-    def observe(self, tier: str, blocks: int, seconds: float) -> None: ...
-
-
 class KVTiers(Struct, frozen=True):
     """Tiers and peers of an engine.
 
     Attributes:
         sources: Where prefixes of waiting sequences are looked up.
-        choice: Chooses between loading and computing.
+        cost: Chooses between loading and computing.
         store: Where cached blocks are written; None: nowhere.
         fingerprint: For the hashes of blocks that are exported to peers; None: none are.
     """
 
     sources: tuple[KVSource, ...]
-    choice: LoadChoice
+    cost: RestoreCost
     store: KVStore | None = None
     fingerprint: Fingerprint | None = None
 
@@ -218,7 +209,7 @@ class PrefixLoader:
         for transfer_id, tier, blocks, done in ended:
             began = self._in_flight.pop(transfer_id)
             if done:
-                self._tiers.choice.observe(tier, blocks, now - began)
+                self._tiers.cost.observe(tier, blocks, now - began)
         return [transfer_id for transfer_id, *_ in ended]
 
     def _match(self, sequence: Sequence, lookup: Lookup) -> KVMatch | None:
@@ -241,7 +232,7 @@ class PrefixLoader:
             raise RuntimeError(
                 f"{match.tier} has {counted(blocks, 'block')} behind {held}, but at most {limit} can be used"
             )
-        choose_load = self._tiers.choice.choose_load
+        choose_load = self._tiers.cost.choose_load
         if match.always or choose_load(match.tier, blocks, held * self._size, blocks * self._size):
             return match
         self.num_declined += blocks

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from inflight.core.kv.block_pool import BlockPool, EvictionOrder, LeastRecentlyReleased
+from inflight.core.kv.block_pool import BlockPool, EvictionOrder
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.transfers import Transfers
 from inflight.core.types.plan import HOST
@@ -52,7 +52,7 @@ class HostTier:
         self._keeps_all = keeps_all
         self._free = list(range(num_blocks - 1, -1, -1))
         self._evictable: dict[int, CachedBlock] = {}  # content without waiters, by host block
-        self._order: EvictionOrder = LeastRecentlyReleased() if order is None else order  # of these
+        self._order = EvictionOrder() if order is None else order  # of these
         self._waiting: dict[int, CachedBlocks] = {}  # by number of the preempted sequence
         self._is_storing_ahead = False
 

@@ -17,8 +17,8 @@ from inflight.core.kv.host_tier import HostTier
 from inflight.core.kv.kv_export import KVExporter
 from inflight.core.kv.prefix_cache import CachedBlock, KVEventQueue, PrefixCache
 from inflight.core.kv.prefix_sharing import PrefixSharing
-from inflight.core.kv.session_eviction import SessionEviction
-from inflight.core.kv.sessions import SessionMatcher, SessionTable
+from inflight.core.kv.session_eviction import SessionEviction, SessionMatcher
+from inflight.core.kv.sessions import SessionTable
 from inflight.core.kv.state_checkpoints import CheckpointSpacing, StateCheckpoints
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence

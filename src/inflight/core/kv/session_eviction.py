@@ -14,10 +14,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from collections.abc import Sequence as Sequences
 from itertools import islice
 from typing import NamedTuple
 
-from inflight.core.kv.sessions import Session, SessionTable
+from inflight.core.kv.block_pool import EvictionOrder
+from inflight.core.kv.sessions import Awaits, Session, SessionTable
+from inflight.core.sequence import Sequence
 
 RERANK_INTERVAL_S, RERANK_BATCH = 0.1, 32
 
@@ -30,8 +33,8 @@ class _Rank(NamedTuple):
     session: Session
 
 
-class SessionEviction:
-    """An `EvictionOrder` whose owners are sessions; of the device's blocks, or of the host's."""
+class SessionEviction(EvictionOrder):
+    """An order whose owners are sessions: of the device's blocks, or of the host's."""
 
     def __init__(self, table: SessionTable):
         self._table = table
@@ -152,3 +155,59 @@ class SessionEviction:
     def _value(self, session: Session) -> float:
         fair_share = self._num_idle / max(1, len(self._num_by_tenant))
         return self._table.block_value(session) * min(1.0, fair_share / self._num_by_tenant[session.tenant])
+
+
+class SessionMatcher:
+    """Give each sequence its session, from its admission to its end."""
+
+    def __init__(self, table: SessionTable, device: SessionEviction, host: SessionEviction, block_size: int):
+        self._table, self._device, self._host, self._block_size = table, device, host, block_size
+
+    def admit(self, sequence: Sequence, found: Sequences[tuple[int | None, int | None]]) -> None:
+        """Begin a turn with a sequence. found: its cached blocks, each as (device block, host block)."""
+        if sequence.session is None:
+            session = self._named(sequence) or self._continued(sequence, found) or Session(sequence.request.tenant)
+            sequence.session = session
+            self._table.begin_turn(session)
+
+    def end(self, sequence: Sequence) -> None:
+        if isinstance(sequence.session, Session):
+            self._table.end_turn(sequence.session, sequence.num_tokens, _awaits(sequence), len(sequence.output))
+
+    def _named(self, sequence: Sequence) -> Session | None:
+        request = sequence.request
+        if not request.session:
+            return None
+        return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
+
+    def _continued(self, sequence: Sequence, found: Sequences[tuple[int | None, int | None]]) -> Session | None:
+        """Return the session that a sequence continues: it must have all that is cached of it, except for the last
+        answer, which templates (reasoning) and clients may leave out."""
+        owner = self._owner(*found[-1]) if found else None
+        if owner is None or owner.running or sequence.num_tokens < owner.num_tokens - owner.num_answered:
+            return None
+        on_device, on_host = (set(blocks) for blocks in zip(*found, strict=True))
+        missed = len(set(self._device.idle_blocks(owner)) - on_device) + len(
+            set(self._host.idle_blocks(owner)) - on_host
+        )
+        of_answer = owner.num_answered // self._block_size + 1 if owner.num_answered else 0  # blocks, begun ones too
+        return owner if missed <= of_answer else None
+
+    def _owner(self, block: int | None, host_block: int | None) -> Session | None:
+        if block is not None:
+            return self._device.owner(block)
+        return None if host_block is None else self._host.owner(host_block)
+
+
+def _awaits(sequence: Sequence) -> Awaits:
+    """Return what a session waits for behind this answer. It is unknown where no tools were offered (a client may read
+    calls from the text by itself), and where the answer was broken off."""
+    marks, output = sequence.request.call_marks, sequence.output
+    if not marks or sequence.finish is None or sequence.finish.reason in ("abort", "error"):
+        return ""
+    return "tool" if any(_contains(output, mark) for mark in marks) else "person"
+
+
+def _contains(output: list[int], mark: tuple[int, ...]) -> bool:
+    first, length = mark[0], len(mark)
+    return any(one == first and tuple(output[at : at + length]) == mark for at, one in enumerate(output))

@@ -14,13 +14,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterable
-from collections.abc import Sequence as Sequences
-from typing import Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
-
-from inflight.core.sequence import Sequence
 
 MAX_NAMED = 20_000  # sessions that are remembered by name; the one that came longest ago is forgotten first
 TURN_CLASSES = 4  # sessions with 1, 2 to 3, 4 to 7 and more turns have gaps of their own
@@ -33,7 +30,32 @@ PRIOR_TURNS = 1 / 16  # turns of each age before the first observation, of one g
 REFRESH_SHARE = 1 / 32  # hit rates are computed anew when this share of all observations is new
 MAX_WATCHED = 20_000
 
-S = TypeVar("S", bound=Hashable)
+
+class Session(Struct, eq=False):
+    """One conversation.
+
+    Attributes:
+        tenant: Owner of the session.
+        is_named: Whether the client named it.
+        turns: Turns so far.
+        rests_since: End of its last turn, in seconds; None while a turn runs.
+        num_tokens: Tokens at the end of its last turn; the last `num_answered` of them are the answer.
+        running: Sequences of it that are alive.
+        awaits: What it waits for since its last turn.
+        num_idle_blocks: Blocks of its own that no sequence holds, on the device and on the host.
+        block_cost: Seconds to compute a block of it again.
+    """
+
+    tenant: str
+    is_named: bool = False
+    turns: int = 0
+    rests_since: float | None = None
+    num_tokens: int = 0
+    num_answered: int = 0
+    running: int = 0
+    awaits: Awaits = ""
+    num_idle_blocks: int = 0
+    block_cost: float = 1.0
 
 
 class ReuseGaps:
@@ -80,7 +102,7 @@ class ReuseGaps:
         return best
 
 
-class GapWatch(Generic[S]):
+class GapWatch:
     """Report to `ReuseGaps` how far the gaps have come that have not ended.
 
     Each gap is watched from its start, whether or not anything of its session is left in memory: if it were counted at
@@ -88,20 +110,20 @@ class GapWatch(Generic[S]):
     and beyond MAX_WATCHED the oldest is; both depend on age alone, and so do not favour sessions that return.
     """
 
-    def __init__(self, gaps_of: Callable[[S], ReuseGaps], can_return: Callable[[S], bool]):
+    def __init__(self, gaps_of: Callable[[Session], ReuseGaps], can_return: Callable[[Session], bool]):
         """gaps_of: returns the histogram that a session belongs to. can_return: whether it could be recognised."""
         self._gaps_of, self._can_return = gaps_of, can_return
-        self._since: OrderedDict[S, float] = OrderedDict()  # start of each gap, oldest first
-        self._bucket_ends: list[tuple[float, int, int, S, float]] = []  # heap: time, seq, bucket, session, gap's start
+        self._since: OrderedDict[Session, float] = OrderedDict()  # start of each gap, oldest first
+        self._bucket_ends: list[tuple[float, int, int, Session, float]] = []  # heap: time, seq, bucket, …, start
         self._seq = 0
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def __contains__(self, session: S) -> bool:
+    def __contains__(self, session: Session) -> bool:
         return session in self._since
 
-    def start(self, session: S, now: float) -> None:
+    def start(self, session: Session, now: float) -> None:
         """Watch a session that rests from now on."""
         self._since[session] = now
         self._since.move_to_end(session)
@@ -109,7 +131,7 @@ class GapWatch(Generic[S]):
             self._since.popitem(last=False)
         self._push(0, session, now)
 
-    def stop(self, session: S, now: float) -> None:
+    def stop(self, session: Session, now: float) -> None:
         """Count the gap of a session that has its next turn."""
         self.advance(now)
         since = self._since.pop(session, None)
@@ -128,7 +150,7 @@ class GapWatch(Generic[S]):
             self._gaps_of(session).outlast(index)
             self._push(index + 1, session, since)
 
-    def _push(self, index: int, session: S, since: float) -> None:
+    def _push(self, index: int, session: Session, since: float) -> None:
         if index < NUM_BUCKETS - 1:
             self._seq += 1
             heapq.heappush(self._bucket_ends, (since + bucket_start(index + 1), self._seq, index, session, since))
@@ -146,41 +168,6 @@ def bucket_start(index: int) -> float:
     return 0.0 if index == 0 else MIN_GAP_S * 2 ** ((index - 1) / BUCKETS_PER_DOUBLING)
 
 
-class Session(Struct, eq=False):
-    """One conversation.
-
-    Attributes:
-        tenant: Owner of the session.
-        is_named: Whether the client named it.
-        turns: Turns so far.
-        rests_since: End of its last turn, in seconds; None while a turn runs.
-        num_tokens: Tokens at the end of its last turn; the last `num_answered` of them are the answer.
-        running: Sequences of it that are alive.
-        awaits: What it waits for since its last turn.
-        num_idle_blocks: Blocks of its own that no sequence holds, on the device and on the host.
-        block_cost: Seconds to compute a block of it again.
-    """
-
-    tenant: str
-    is_named: bool = False
-    turns: int = 0
-    rests_since: float | None = None
-    num_tokens: int = 0
-    num_answered: int = 0
-    running: int = 0
-    awaits: Awaits = ""
-    num_idle_blocks: int = 0
-    block_cost: float = 1.0
-
-
-class BlockOwners(Protocol):
-    """Sessions that own the blocks of one memory (`session_eviction`)."""
-
-    def owner(self, block: int) -> Session | None: ...
-
-    def idle_blocks(self, session: Session) -> Iterable[int]: ...
-
-
 class SessionTable:
     def __init__(self, block_seconds: Callable[[int], float] = lambda tokens: 1.0):
         """block_seconds(tokens): seconds to compute one block again of a text with so many tokens."""
@@ -189,7 +176,7 @@ class SessionTable:
         self._block_seconds = block_seconds
         self._named: OrderedDict[object, Session] = OrderedDict()
         self._gaps: defaultdict[tuple[Awaits, int], ReuseGaps] = defaultdict(ReuseGaps)
-        self._watch: GapWatch[Session]
+        self._watch: GapWatch
         self.reset()
 
     def __len__(self) -> int:
@@ -245,59 +232,3 @@ class SessionTable:
 
     def _gaps_of(self, session: Session) -> ReuseGaps:
         return self._gaps[session.awaits, min(TURN_CLASSES - 1, session.turns.bit_length() - 1)]
-
-
-class SessionMatcher:
-    """Give each sequence its session, from its admission to its end."""
-
-    def __init__(self, table: SessionTable, device: BlockOwners, host: BlockOwners, block_size: int):
-        self._table, self._device, self._host, self._block_size = table, device, host, block_size
-
-    def admit(self, sequence: Sequence, found: Sequences[tuple[int | None, int | None]]) -> None:
-        """Begin a turn with a sequence. found: its cached blocks, each as (device block, host block)."""
-        if sequence.session is None:
-            session = self._named(sequence) or self._continued(sequence, found) or Session(sequence.request.tenant)
-            sequence.session = session
-            self._table.begin_turn(session)
-
-    def end(self, sequence: Sequence) -> None:
-        if isinstance(sequence.session, Session):
-            self._table.end_turn(sequence.session, sequence.num_tokens, _awaits(sequence), len(sequence.output))
-
-    def _named(self, sequence: Sequence) -> Session | None:
-        request = sequence.request
-        if not request.session:
-            return None
-        return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
-
-    def _continued(self, sequence: Sequence, found: Sequences[tuple[int | None, int | None]]) -> Session | None:
-        """Return the session that a sequence continues: it must have all that is cached of it, except for the last
-        answer, which templates (reasoning) and clients may leave out."""
-        owner = self._owner(*found[-1]) if found else None
-        if owner is None or owner.running or sequence.num_tokens < owner.num_tokens - owner.num_answered:
-            return None
-        on_device, on_host = (set(blocks) for blocks in zip(*found, strict=True))
-        missed = len(set(self._device.idle_blocks(owner)) - on_device) + len(
-            set(self._host.idle_blocks(owner)) - on_host
-        )
-        of_answer = owner.num_answered // self._block_size + 1 if owner.num_answered else 0  # blocks, begun ones too
-        return owner if missed <= of_answer else None
-
-    def _owner(self, block: int | None, host_block: int | None) -> Session | None:
-        if block is not None:
-            return self._device.owner(block)
-        return None if host_block is None else self._host.owner(host_block)
-
-
-def _awaits(sequence: Sequence) -> Awaits:
-    """Return what a session waits for behind this answer. It is unknown where no tools were offered (a client may read
-    calls from the text by itself), and where the answer was broken off."""
-    marks, output = sequence.request.call_marks, sequence.output
-    if not marks or sequence.finish is None or sequence.finish.reason in ("abort", "error"):
-        return ""
-    return "tool" if any(_contains(output, mark) for mark in marks) else "person"
-
-
-def _contains(output: list[int], mark: tuple[int, ...]) -> bool:
-    first, length = mark[0], len(mark)
-    return any(one == first and tuple(output[at : at + length]) == mark for at, one in enumerate(output))
