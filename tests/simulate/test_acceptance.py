@@ -1,4 +1,4 @@
-"""How often simulated drafts are right: as said, by position, and the same whoever asks and whenever."""
+"""Acceptance of simulated drafts: by chance and position, the same in every run."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def step(chunks: list[tuple[int, int]], draft_seconds: float | None = None) -> A
     }
 
 
-def test_a_record_tells_the_chance_of_those_that_were_reached() -> None:
+def test_chances_are_of_the_drafts_that_were_reached() -> None:
     steps = [step([(3, 3), (3, 1), (1, 1), (1, 0)])] * MIN_DRAFTS
     assert acceptance_of(steps, "a record") == Acceptance((0.75, 0.5, 1.0), f"{8 * MIN_DRAFTS} drafts of a record")
 
 
-def test_a_place_that_few_drafts_came_to_tells_no_chance() -> None:
+def test_a_position_with_few_drafts_has_no_chance() -> None:
     steps = [step([(2, 1)])] * MIN_DRAFTS + [step([(5, 5)])]
     assert acceptance_of(steps, "a record").chances == (1.0, 1 / (MIN_DRAFTS + 1))
 
 
-def test_a_record_without_drafts_tells_nothing() -> None:
-    with pytest.raises(RecordError, match=r"a\.jsonl tells of 2 drafts, too few to say how often"):
+def test_a_record_without_drafts_is_refused() -> None:
+    with pytest.raises(RecordError, match=r"a\.jsonl has 2 drafts, too few to say how often"):
         acceptance_of([step([(2, 1)]), {"chunks": []}], "a.jsonl")  # type: ignore[list-item]
 
 

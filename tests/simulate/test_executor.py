@@ -98,7 +98,7 @@ def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
     one_step = Features(2, 2, 2, 80, 0.0)
     executor.compute(executor.foresee(SteadyDecodes(2, 80, 40), 0.0), 1)
     executor.compute(executor.foresee(SteadyDecodes(2, 82, 30), 0.1), 0)
-    later = [executor.seconds(one_step) for _ in range(60)]
+    later = [executor.take_step(one_step) for _ in range(60)]
     assert [alone.seconds(one_step) for _ in range(61)][1:] == later
     assert (executor.steps, executor.busy) == (alone.steps, alone.busy)
 

@@ -1,4 +1,4 @@
-"""The same scheduler on virtual time: step models, simulated engines, replicas and routers, replay, calibration.
+"""The engine's scheduler on virtual time: step models, simulated engines, replicas and routers, replay, calibration.
 
-Shares every line of scheduling with the engine (`config.assembly` makes both); what is simulated is the device alone.
+Engine and simulator share every line of scheduling (`config.assembly` makes both); only the device is simulated.
 """

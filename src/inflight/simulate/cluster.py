@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from inflight.core.tenants import SYNC_PERIOD_S, TenantUsage, usage_of_others
@@ -28,36 +28,34 @@ from inflight.workload.workload import Pacer, Workload
 
 
 class EventQueue:
-    """A heap whose entries are replaced, not changed: of each replica the last one counts."""
+    """Replicas by the times of their next steps: a heap whose entries are replaced, so that the last of each counts."""
 
-    def __init__(self, replicas: Sequence[Replica]):
-        self._places: dict[int, int] = {}
+    def __init__(self) -> None:
+        self._index: dict[int, int] = {}  # id of a replica → its index, in the order of joining
         self._heap: list[tuple[float, int, int, Replica]] = []
-        self._last: list[int] = []  # number of each one's entry that counts
-        for one in replicas:
-            self.join(one)
+        self._last: list[int] = []  # sequence number of each replica's valid entry
 
     def join(self, replica: Replica) -> None:
-        """It has nothing to do yet."""
-        self._places[id(replica)] = len(self._last)
+        """Add a replica without work."""
+        self._index[id(replica)] = len(self._last)
         self._last.append(0)
 
-    def changed(self, replica: Replica) -> None:
-        """When it is ready may be another time now."""
-        place, ready = self._places[id(replica)], replica.ready
-        self._last[place] += 1
+    def update(self, replica: Replica) -> None:
+        """Replace a replica's entry with its present time."""
+        index, ready = self._index[id(replica)], replica.foresee()
+        self._last[index] += 1
         if ready is not None:
-            heapq.heappush(self._heap, (ready, place, self._last[place], replica))
+            heapq.heappush(self._heap, (ready, index, self._last[index], replica))
 
     def next_time(self) -> float:
-        """When the first one is ready; infinite where none has work."""
+        """Return when the first replica is ready; infinite where none has work."""
         heap, last = self._heap, self._last
         while heap and heap[0][2] != last[heap[0][1]]:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
-    def take(self) -> Replica:
-        """Out of the line, until it is `changed`: the first one of those that `next_time` is of."""
+    def pop(self) -> Replica:
+        """Remove the replica that `next_time` is of, until its `update`."""
         return heapq.heappop(self._heap)[3]
 
 
@@ -67,13 +65,13 @@ class _Sent:
     request: Request
     replica: Replica
     pool: RoutedPool
-    whole: Request | None = None  # of which this is the prompt's part
-    tokens: int = 0  # that came so far
+    whole: Request | None = None  # of which this is the prefill part
+    tokens: int = 0  # generated so far
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePool:
-    """exchange: between its engines and those of the first pool."""
+    """The pool of decode engines. exchange: between these and the first pool's."""
 
     pool: RoutedPool
     exchange: Exchange
@@ -81,8 +79,6 @@ class DecodePool:
 
 
 class Cluster:
-    """request: the engine's request for (index of an entry, intended send time)."""
-
     def __init__(
         self,
         workload: Workload,
@@ -92,38 +88,46 @@ class Cluster:
         *,
         shares_service: bool = False,
     ):
-        """shares_service: the replicas are told what the others gave to tenants."""
+        """Put a cluster together.
+
+        Args:
+            workload: the requests.
+            request: makes the engine's request for (index of an entry, intended send time).
+            first: the pool of engines; of prefill engines where there is a decode pool.
+            decode: the pool of decode engines.
+            shares_service: whether replicas get each other's tenant usage.
+        """
         self._request = request
         self._entries = workload.entries
         self._first, self._decode = first, decode
         pools = [first] if decode is None else [first, decode.pool]
         self._scaled = [one for one in pools if isinstance(one, ScaledPool)]
         self._replicas: tuple[Replica, ...] = ()
-        self._line = EventQueue(())
+        self._queue = EventQueue()
         self._by_side: dict[ExchangeSide, Replica] = {}
         for pool in pools:
             for replica in pool.replicas:
                 self._join(replica)
         self._pacer = Pacer(workload)
         self._collector = ObservationCollector(workload)
-        self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
+        self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events that are not delivered yet
         self._seq = itertools.count()
         self._next_exchange = 0.0 if shares_service else math.inf
-        self._given: dict[str, TenantUsage] = {}  # in the last period, by replica
+        self._usage: dict[str, TenantUsage] = {}  # of the last period, by replica
         self._sent: dict[str, _Sent] = {}
         self._followed = {entry.after for entry in workload.entries if entry.after is not None}
-        self._routed_before: dict[int, RoutedRequest] = {}  # entries that another one is to follow
+        self._routed_before: dict[int, RoutedRequest] = {}  # of entries that another one is to follow
         self._cached: dict[str, int] = {}  # prompt tokens that the first pool found cached
-        self._first_told: set[str] = set()  # requests under way whose first token the client has, where pools tell it
+        self._has_first: set[str] = set()  # requests in flight whose first token was delivered, with a decode pool
 
     def run(self) -> list[Observation]:
-        """What became of the entries, in their order. Raises EngineFault when a step fails."""
+        """Run the workload and return its observations in the order of the entries. Raises EngineFault."""
         now = 0.0
         while not self._pacer.done:
             events_due = self._pending[0][0] if self._pending else math.inf
             due = self._pacer.next_due()
-            due = math.inf if due is None else max(due, now)  # who waited for a place comes when it is free
-            first = min(events_due, due, self._line.next_time())
+            due = math.inf if due is None else max(due, now)  # an entry that waited for a slot is due when it is free
+            first = min(events_due, due, self._queue.next_time())
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
@@ -137,29 +141,29 @@ class Cluster:
             elif due == first:
                 self._offer(due)
             else:
-                self._step(self._line.take())
-        self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
+                self._step(self._queue.pop())
+        self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # entries that were not sent
         return self._collector.observations()
 
     def _step(self, replica: Replica) -> None:
         events = replica.step()
-        self._line.changed(replica)
+        self._queue.update(replica)
         if self._by_side:
-            self._tell_exchanged()
-        for request_id, times in replica.tokens():
+            self._update_peers()
+        for request_id, times in replica.drain_tokens():
             self._sent[request_id].tokens += len(times)
-            self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
+            self._collector.tokens(request_id, times)  # tokens that end no answer have no other effect
         if events:
             heapq.heappush(self._pending, (replica.now, next(self._seq), replica, events))
 
     def _exchange_service(self, now: float) -> None:
-        """As whoever stands before replicas does: with the question what each gave goes what the others had given."""
+        """Give each replica the others' last tenant usage, and collect its own."""
         self._next_exchange = now + SYNC_PERIOD_S
         every = enumerate(self._replicas)
-        self._given = {str(at): one.exchange_service(usage_of_others(self._given, str(at))) for at, one in every}
+        self._usage = {str(at): one.exchange_service(usage_of_others(self._usage, str(at))) for at, one in every}
 
     def _scale(self, until: float) -> bool:
-        """Whether a pool is to look at its size by then; the first that is has done so."""
+        """Scale the first pool that is due by then; return whether one was."""
         pool = min(self._scaled, key=lambda one: one.next_time)
         if pool.next_time > until:
             return False
@@ -168,19 +172,19 @@ class Cluster:
         return True
 
     def _join(self, replica: Replica) -> None:
-        self._line.join(replica)
+        self._queue.join(replica)
         self._replicas += (replica,)
         if replica.peers is not None:
             self._by_side[replica.peers] = replica
 
-    def _tell_exchanged(self) -> None:
-        """Whoever waits for blocks, or for others to take some, may go on at another time than was known."""
+    def _update_peers(self) -> None:
+        """Update the queue for replicas whose transfers may end at another time than was known."""
         assert self._decode is not None
         for side in self._decode.exchange.drain_changed():
-            self._line.changed(self._by_side[side])
+            self._queue.update(self._by_side[side])
 
     def _offer(self, now: float) -> None:
-        """A place that a refusal gives back may be the next one's at once."""
+        """Send the entries that are due; a refusal may make room for the next one at once."""
         while due := self._pacer.due(now):
             for index, intended in due:
                 self._send(index, intended, now)
@@ -190,9 +194,9 @@ class Cluster:
         routed = self._routed(index, request)
         try:
             if decode is None:
-                sent = self._hand(index, request, self._first, now, routed)
+                sent = self._route(index, request, self._first, now, routed)
             else:
-                sent = self._hand(index, for_prefill(request), self._first, now, routed, request)
+                sent = self._route(index, for_prefill(request), self._first, now, routed, request)
         except _Refused as error:
             self._pacer.ended(index, error.at)
             self._collector.refused(index, error.refusal, intended, error.at)
@@ -203,9 +207,9 @@ class Cluster:
             and decode.disagg_mode.decode_asks == "first"
             and not decode.disagg_mode.ends_with_prompt(request)
         ):
-            self._go_on(index, request, decode, now)
+            self._send_decode(index, request, decode, now)
 
-    def _hand(
+    def _route(
         self,
         index: int,
         request: Request,
@@ -214,7 +218,7 @@ class Cluster:
         routed: RoutedRequest,
         whole: Request | None = None,
     ) -> _Sent:
-        """To the replica of this pool that its router chooses. Raises _Refused."""
+        """Add a request to the replica that the pool's router chooses. Raises _Refused."""
         routed.request_id = request.request_id
         replica = pool.send(request, routed)
         try:
@@ -223,12 +227,12 @@ class Cluster:
             pool.ended(request.request_id, now)
             raise _Refused(refusal, replica.now) from None
         finally:
-            self._line.changed(replica)
+            self._queue.update(replica)
         sent = self._sent[request.request_id] = _Sent(index, request, replica, pool, whole)
         return sent
 
     def _routed(self, index: int, request: Request) -> RoutedRequest:
-        """Each turn of a conversation begins with the one before it."""
+        """Return the router's view; each turn of a conversation begins with the one before it."""
         entry = self._entries[index]
         before = None if entry.after is None else self._routed_before.pop(entry.after, None)
         routed = RoutedRequest.of(request, entry.session, before)
@@ -237,7 +241,7 @@ class Cluster:
         return routed
 
     def _take(self, replica: Replica, events: list[Event], now: float) -> None:
-        """The replica's events are known from now on."""
+        """Deliver the events of a replica."""
         seen: list[Event] = []
         for event in events:
             sent = self._sent[event.request_id]
@@ -249,59 +253,59 @@ class Cluster:
                 del self._sent[event.request_id]
             if self._decode is None:
                 seen.append(event)
-            elif (told := self._told(sent, event, self._decode, now)) is not None:
-                seen.append(told)
+            elif (delivered := self._delivered(sent, event, self._decode, now)) is not None:
+                seen.append(delivered)
         for index in self._collector.take(seen, now):
             self._pacer.ended(index, now)
 
-    # -- in two pools -------------------------------------------------------------------------------------------
+    # -- disaggregated ------------------------------------------------------------------------------------------
 
-    def _told(self, sent: _Sent, event: Event, decode: DecodePool, now: float) -> Event | None:
-        """What the client hears of it."""
+    def _delivered(self, sent: _Sent, event: Event, decode: DecodePool, now: float) -> Event | None:
+        """Handle an event of either pool and return the client's event; None: the client gets none."""
         from_prefill = decode.disagg_mode.first_token == "prefill"
         if sent.whole is None:
             if isinstance(event, FinishedEvent):
-                self._first_told.discard(event.request_id)
+                self._has_first.discard(event.request_id)
                 return self._with_first_cached(event)
             is_first = isinstance(event, TokensEvent) and sent.tokens == len(event.token_ids)
-            return event if not (from_prefill and is_first) or self._is_first(event.request_id) else None
+            return event if not (from_prefill and is_first) or self._deliver_first(event.request_id) else None
         request_id = sent.whole.request_id
         if isinstance(event, TokensEvent):
-            return event._replace(request_id=request_id) if from_prefill and self._is_first(request_id) else None
+            return event._replace(request_id=request_id) if from_prefill and self._deliver_first(request_id) else None
         if not isinstance(event, FinishedEvent):
             return None
         if fault := next((one.detail for one in event.finishes if one.reason == "error"), None):
             raise EngineFault(f"A step of the engine failed: {fault}")
         if decode.disagg_mode.ends_with_prompt(sent.whole):
-            self._first_told.discard(request_id)
+            self._has_first.discard(request_id)
             return replace(event, request_id=request_id)
         self._cached[request_id] = event.timings.cached_tokens
         if decode.disagg_mode.decode_asks == "after":
-            self._go_on(sent.index, sent.whole, decode, now)
+            self._send_decode(sent.index, sent.whole, decode, now)
         return None
 
-    def _is_first(self, request_id: str) -> bool:
-        """Whether the client has no token of it yet. A decode engine that is asked first, and computes the prompt
-        itself, may have its first token before the prefill engine has, and all of them."""
-        if request_id in self._first_told or request_id not in self._collector.pending:
+    def _deliver_first(self, request_id: str) -> bool:
+        """Return whether a first token is to be delivered, and note it. A decode engine that is asked first, and
+        computes the prompt itself, may have its first token, or all of them, before the prefill engine has one."""
+        if request_id in self._has_first or request_id not in self._collector.pending:
             return False
-        self._first_told.add(request_id)
+        self._has_first.add(request_id)
         return True
 
-    def _go_on(self, index: int, request: Request, decode: DecodePool, now: float) -> None:
-        """To the second pool, which is to have its prompt from the first."""
+    def _send_decode(self, index: int, request: Request, decode: DecodePool, now: float) -> None:
+        """Send a request to the decode pool, which loads its prompt's blocks from the first."""
         routed = RoutedRequest.of(request, self._entries[index].session)
         routed.num_external_tokens = len(request.prompt_token_ids) - 1
         try:
-            self._hand(index, for_decode(request), decode.pool, now, routed)
+            self._route(index, for_decode(request), decode.pool, now, routed)
         except _Refused as error:
-            self._first_told.discard(request.request_id)
+            self._has_first.discard(request.request_id)
             pending = self._collector.pending.pop(request.request_id)
             self._pacer.ended(index, error.at)
             self._collector.refused(index, error.refusal, pending.intended, error.at)
 
     def _with_first_cached(self, event: FinishedEvent) -> FinishedEvent:
-        """Cached tokens are those that nobody computed for it."""
+        """Return the event with the tokens that neither pool computed as cached ones."""
         cached = self._cached.pop(event.request_id, None)
         if cached is None:
             return event

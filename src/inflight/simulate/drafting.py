@@ -1,4 +1,8 @@
-"""Simulated drafts: how often they are accepted, and the drafter that makes them."""
+"""Simulated drafts: how often they are accepted, and the drafter that makes them.
+
+The draws depend on the position in the answer alone: whether a token can be predicted does not depend on the plan, so
+that runs with other settings have the same draws. Core decides which sequences have drafts, as in a real engine.
+"""
 
 from __future__ import annotations
 
@@ -15,62 +19,60 @@ from inflight.records.schema import RecordError, StepRecord
 from inflight.simulate.fast_forward import TOKEN
 
 _MASK = (1 << 64) - 1
-MIN_DRAFTS = 20  # drafts that a position must have had to tell its chance
+MIN_DRAFTS = 20  # of a position, for its chance
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """chances: of the first draft of a step, of the second if the first is right, …; the last one's holds for all
-    behind it. source: what they rest on, in words."""
+    """Chances that drafts are accepted.
+
+    chances: of the first draft of a step, of the second if the first is accepted, …; the last one is that of all after
+    it. source: where they come from, for reports."""
 
     chances: tuple[float, ...]
     source: str
 
-    def chance(self, place: int) -> float:
-        """Of the draft at this place (from 0), if those before it are right."""
-        return self.chances[min(place, len(self.chances) - 1)]
-
-    def right(self, seed: int, sequence: int, position: int, place: int) -> bool:
-        """Whether a draft of the token at `position` of a sequence is right, at this place among its step's."""
-        return _uniform(seed, sequence, position) < self.chance(place)
+    def chance(self, index: int) -> float:
+        """Return the chance of a step's draft of this index (from 0), if those before it are accepted."""
+        return self.chances[min(index, len(self.chances) - 1)]
 
     def accepted(self, seed: int, sequence: int, position: int, drafts: int) -> int:
-        """How many of so many drafts are right, of which the first is of the token at `position`."""
-        place = 0
-        while place < drafts and self.right(seed, sequence, position + place, place):
-            place += 1
-        return place
+        """Return how many of a sequence's drafts are accepted, of which the first is of the token at `position`."""
+        index = 0
+        while index < drafts and _uniform(seed, sequence, position + index) < self.chance(index):
+            index += 1
+        return index
 
 
 def parse_acceptance(text: str) -> Acceptance:
-    """A chance from 0 to 1, or several with commas, by position. Raises SettingsError."""
+    """Read a chance from 0 to 1, or several with commas, by position. Raises SettingsError."""
     try:
         chances = tuple(float(part) for part in text.split(","))
     except ValueError:
         chances = ()
     if not chances or not all(0 <= chance <= 1 for chance in chances):
         raise SettingsError(
-            f"--speculation-acceptance is {text!r}; give the chance that a draft is right if those before it are, from "
-            "0 to 1, or one for each position with commas, such as 0.8,0.7,0.6."
+            f"--speculation-acceptance is {text!r}; give the chance that a draft is accepted if those before it are, "
+            "from 0 to 1, or one for each position with commas, such as 0.8,0.7,0.6."
         )
     return Acceptance(chances, f"as set: {text}")
 
 
 def acceptance_of(steps: Sequence[StepRecord], source: str) -> Acceptance:
-    """As it was in the steps of a record. source: its name. Raises RecordError."""
+    """Return the acceptance in the steps of a record. source: its name. Raises RecordError for too few drafts."""
     counts = DraftCounts.of(steps)
     enough = takewhile(lambda one: one.reached >= MIN_DRAFTS, counts.positions())
     chances = tuple(one.accepted / one.reached for one in enough)
     if not chances:
         raise RecordError(
-            f"{source} tells of {counts.tokens:,} drafts, too few to say how often they are right; give a record of a "
+            f"{source} has {counts.tokens:,} drafts, too few to say how often they are accepted; give a record of a "
             f"run with speculation, with at least {MIN_DRAFTS} of them."
         )
     return Acceptance(chances, f"{counts.tokens:,} drafts of {source}")
 
 
 def pass_seconds_of(steps: Sequence[StepRecord]) -> float:
-    """What executors took in them to make one more draft for every row that had any; 0 where they made none."""
+    """Return the executor's seconds for one more draft of every row that has any; 0 where it made none."""
     drafted = (step for step in steps if "draft_seconds" in step)
     passes = sum(max((one.drafts for one in verified(step)), default=0) for step in drafted)
     seconds = sum(step.get("draft_seconds", 0.0) for step in steps)
@@ -78,7 +80,7 @@ def pass_seconds_of(steps: Sequence[StepRecord]) -> float:
 
 
 def _uniform(seed: int, sequence: int, position: int) -> float:
-    """In [0, 1), by the finalizer of splitmix64 over the three."""
+    """Return a number in [0, 1) by the finalizer of splitmix64 over the three."""
     value = seed & _MASK
     for part in (sequence, position):
         value = (value ^ (part + 0x9E3779B97F4A7C15 + (value << 6 & _MASK) + (value >> 2))) & _MASK
@@ -93,20 +95,20 @@ WRONG = TOKEN + 1
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDrafts:
-    """seed: of the draws. pass_seconds: that an executor takes to make one more draft for every row that has any; 0 for
-    drafts that are looked up."""
+    """seed: of the draws. pass_seconds: of an executor for one more draft of every row that has any; 0 for drafts that
+    are looked up."""
 
     acceptance: Acceptance
     seed: int = 0
     pass_seconds: float = 0.0
 
     def accepted(self, sequence: int, position: int, drafts: int) -> int:
-        """How many of so many drafts are right, of which the first is of the token at `position`."""
+        """Return how many of a sequence's drafts are accepted, of which the first is of the token at `position`."""
         return self.acceptance.accepted(self.seed, sequence, position, drafts)
 
 
 def simulated_drafter(scheduling: SchedulingSettings, drafts: SimulatedDrafts) -> SimulatedDrafter | ExecutorDrafter:
-    """As the settings have it: drafts are made when the step is planned, or by the executor."""
+    """Make the drafter of the settings: drafts are made when the step is planned, or by the executor."""
     source = scheduling.draft_source
     if source.kind in ("draft", "heads"):
         return ExecutorDrafter(source.kind, scheduling.max_drafts)
@@ -114,7 +116,7 @@ def simulated_drafter(scheduling: SchedulingSettings, drafts: SimulatedDrafts) -
 
 
 class SimulatedDrafter:
-    """Drafts when the step is planned. What it believes of a draft is true on average."""
+    """Drafts when the step is planned, with exact confidences."""
 
     def __init__(self, name: str, drafts: SimulatedDrafts):
         self.name = name
@@ -122,9 +124,9 @@ class SimulatedDrafter:
 
     def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
         first = view.prompt_tokens + view.output_tokens
-        right = self._drafts.accepted(view.number, first, max_drafts)
-        token_ids = (TOKEN,) * right + (WRONG,) * (max_drafts - right)
-        return Proposal(token_ids, tuple(self._drafts.acceptance.chance(place) for place in range(max_drafts)))
+        accepted = self._drafts.accepted(view.number, first, max_drafts)
+        token_ids = (TOKEN,) * accepted + (WRONG,) * (max_drafts - accepted)
+        return Proposal(token_ids, tuple(self._drafts.acceptance.chance(index) for index in range(max_drafts)))
 
     def finished(self, view: SequenceView) -> None:
-        """Nothing is remembered of it."""
+        """Ignore it."""

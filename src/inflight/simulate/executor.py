@@ -1,8 +1,7 @@
-"""The simulated executor: a device that is nothing but its capacity and a step model.
+"""The simulated executor: a device with a capacity and a step model.
 
-It computes no content: every sampled token is token 0, so that a run is the same wherever it is repeated, and answers
-end by their forced lengths; vectors it leaves out. What is in the blocks, nobody looks at; whether plans are right, the
-null executor checks.
+It computes no content: every sampled token is token 0, so that runs are reproducible, and answers end by their forced
+lengths; embeddings are left out. The null executor checks plans and blocks.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ _TOKENS = (TOKEN,)
 
 @dataclass(frozen=True, slots=True)
 class ForeseenSteps:
-    """seconds: that each of the decodes takes. times: when each begins, and when the last one ends."""
+    """Decodes that are known beforehand. seconds: of each. times: when each begins, and when the last one ends."""
 
     decodes: SteadyDecodes
     times: list[float]
     seconds: list[float]
 
 
-class _Transferring(Done):
-    """A step whose transfers end with it."""
+class _StepThenTransfers(Done):
+    """A step with which its transfers end."""
 
     def __init__(self, result: StepResult, plan: BatchPlan, out: dict[int, bool]):
         super().__init__(result)
@@ -55,7 +54,7 @@ class _StepWithTransfers(Done):
 
     def result(self) -> StepResult:
         result = super().result()
-        self._timed.computes(result.seconds)
+        self._timed.begin_step(result.seconds)
         return result
 
 
@@ -68,16 +67,20 @@ class SimulatedExecutor:
         timed: TimedTransfers | None = None,
         copy_seconds: float | None = None,
     ):
-        """drafts: those that it makes itself; None: it cannot. timed: transfers that take time beside the steps; None:
-        they end with theirs. copy_seconds: of each block that is copied to the host or back within a step, in place of
-        what the model says."""
+        """Make an executor.
+
+        Args:
+            drafts: those of the executor itself; None: it makes none.
+            timed: transfers that take time beside the steps; None: transfers end with their steps.
+            copy_seconds: of each block that is copied to the host or back within a step, instead of the model's.
+        """
         self.timed = timed
-        self.awaits_transfer = False  # whether somebody has asked for one, and none had ended
+        self.awaits_transfer = False  # whether a poll waits for one, and none had ended
         self._copy_seconds = copy_seconds
         self._capacity = capacity
         self._model = model
         self._drafts = drafts
-        self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of what the model knows
+        self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of the model's ranges
         self.busy = 0.0  # seconds of steps
         self.steps = 0
         self._transfers: dict[int, bool] = {}  # transfers that are out → whether their step is computed
@@ -86,21 +89,21 @@ class SimulatedExecutor:
     def capacity(self) -> Capacity:
         return self._capacity
 
-    def seconds(self, features: Features) -> float:
-        """Of one more step."""
+    def take_step(self, features: Features) -> float:
+        """Count one more step and return its seconds."""
         seconds = self._model.seconds(features)
         self.busy += seconds
         self.steps += 1
         if (sentence := self._model.extrapolates(features)) is not None:
-            self._extrapolates(sentence)
+            self._count_extrapolated(sentence)
         return seconds
 
-    def _extrapolates(self, sentence: str) -> None:
+    def _count_extrapolated(self, sentence: str) -> None:
         first = next(iter(self.extrapolated), sentence)
         self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
 
     def foresee(self, coming: SteadyDecodes, now: float) -> ForeseenSteps:
-        """What these steps will take if they are computed from now on; the device has computed none of them yet."""
+        """Return the times of these steps if they are computed from now on; none is counted yet."""
         rows, context, seconds_of = coming.rows, coming.context, self._model.seconds
         times, taken = [now], []
         for _ in range(coming.most):
@@ -112,14 +115,13 @@ class SimulatedExecutor:
         return ForeseenSteps(coming, times, taken)
 
     def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
-        """The first so many of them, right after they were foreseen; the others never come, since they hold something
-        else."""
+        """Count the first so many foreseen steps; the others do not happen, since their batches change."""
         rows, context, extrapolates = foreseen.decodes.rows, foreseen.decodes.context, self._model.extrapolates
         busy = self.busy
-        for place in range(steps):  # added in the order of steps, bit by bit as if each had been taken alone
-            busy += foreseen.seconds[place]
+        for index in range(steps):  # added in the order of steps, to the bit as if each had been taken alone
+            busy += foreseen.seconds[index]
             if (sentence := extrapolates(Features(rows, rows, rows, context, 0.0))) is not None:
-                self._extrapolates(sentence)
+                self._count_extrapolated(sentence)
             context += rows
         self.busy = busy
         self.steps += steps
@@ -131,7 +133,7 @@ class SimulatedExecutor:
         if isinstance(plan, CondensedPlan):
             features = plan.all_features(features)
         plain = self.timed is None and self._copy_seconds is None
-        seconds = self.seconds(features) if plain else self._seconds_with_copies(features)
+        seconds = self.take_step(features) if plain else self._take_step_with_copies(features)
         draft_seconds = self._draft_seconds(plan)
         self.busy += draft_seconds
         sampled = tuple(
@@ -153,11 +155,11 @@ class SimulatedExecutor:
             self.timed.begin(plan, result.seconds)
             return _StepWithTransfers(result, self.timed)
         if plan.transfers and self._capacity.asynchronous_transfers:
-            return _Transferring(result, plan, self._transfers)
+            return _StepThenTransfers(result, plan, self._transfers)
         return Done(result)
 
-    def _seconds_with_copies(self, features: Features) -> float:
-        """A plan of transfers alone computes nothing. Copies that go on beside the steps take nothing of them."""
+    def _take_step_with_copies(self, features: Features) -> float:
+        """Count a step with copies. A plan of transfers alone computes nothing; asynchronous copies take no time."""
         copies = 0.0
         if self._capacity.asynchronous_transfers:
             features = replace(features, moved_blocks=0)
@@ -166,26 +168,26 @@ class SimulatedExecutor:
             features = replace(features, moved_blocks=0)
         self.busy += copies
         if features.rows or features.moved_blocks:
-            return copies + self.seconds(features)
+            return copies + self.take_step(features)
         self.steps += 1
         return copies
 
     def _verified(self, chunk: Chunk) -> tuple[int, ...]:
-        """Drafts that are told are right as far as they are what every token is; others as often as was said."""
+        """Return the tokens of a chunk with drafts: known ones are accepted while they are TOKEN, others by chance."""
         if self._drafts is None or chunk.draft_token_ids:
             return _TOKENS * (1 + len([*takewhile(TOKEN.__eq__, chunk.draft_token_ids)]))
         return _TOKENS * (1 + self._drafts.accepted(chunk.sequence_id, chunk.start + 1, chunk.num_drafts))
 
     def _draft_seconds(self, plan: BatchPlan) -> float:
-        """All rows draft at once, token by token."""
+        """Return the seconds of drafting; all rows draft at once, token by token."""
         if self._drafts is None:
             return 0.0
         longest = max((chunk.num_drafts for chunk in plan.chunks if not chunk.draft_token_ids), default=0)
         return self._drafts.pass_seconds * longest
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """What transfers take is part of their step, and where they go on beside others, they end with it, or when
-        somebody waits for nothing else. Adapters are there behind the step that they are loaded with."""
+        """Return the transfers that have ended: with their step, or when the engine waits for nothing else. Adapters
+        are loaded after the step that they are loaded with."""
         if self.timed is not None:
             return self._poll_timed(self.timed, seconds)
         if not self._transfers:
@@ -198,9 +200,9 @@ class SimulatedExecutor:
     def _poll_timed(self, timed: TimedTransfers, seconds: float) -> tuple[Transferred, ...] | None:
         if not timed.out:
             return None
-        ended = timed.ended()
+        ended = timed.drain_ended()
         self.awaits_transfer = seconds > 0 and not ended
         return ended
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there are no resources."""

@@ -1,4 +1,9 @@
-"""Simulated replicas: one engine on a virtual clock, pools of them behind a router, and pools that scale."""
+"""Simulated replicas: one engine on a virtual clock, pools of them behind a router, and pools that scale.
+
+A step of the loop jumps to the step's end, so that a replica may be ahead of the others; its events are delivered when
+their time has come (`cluster`), and a request that comes meanwhile waits for the step, as in a real engine. Steps whose
+outcome is known beforehand are taken together, as late as possible (`fast_forward`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ from inflight.simulate.transfers import TimedTransfers
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
-    """What a replica did. busy: seconds of steps. last: its counts at the end."""
+    """Counts of a replica at the end of a run. busy: seconds of steps. last: the scheduler's."""
 
     steps: int
     busy: float
@@ -39,27 +44,30 @@ class Replica:
         self,
         loop: EngineLoop,
         executor: SimulatedExecutor,
-        skips: FastForward | None = None,
+        fast_forward: FastForward | None = None,
         peers: ExchangeSide | None = None,
     ):
-        """skips: the loop's scheduler, where it leaves out what is foreseen; None: every plan is whole. peers: what it
-        exchanges with others."""
+        """Make a replica.
+
+        Args:
+            fast_forward: the loop's scheduler, where it leaves foreseen decodes out of plans.
+            peers: its KV transfers with other replicas.
+        """
         self.peers = peers
-        self._skips = skips
-        self._ends = array("d")  # of all steps so far, where some tokens come without events
+        self._fast_forward = fast_forward
+        self._ends = array("d")  # of all steps, where some tokens come without events
         self._loop = loop
         self._executor = executor
-        self._wake: float | None = None  # it has work, and may not start before
-        self._foreseen: ForeseenSteps | None = None  # its next steps, unless something comes
+        self._wake: float | None = None  # the time before which it may not start its work
+        self._foreseen: ForeseenSteps | None = None  # its next steps, unless a request comes
 
     @property
     def now(self) -> float:
         return self._loop.clock.now()
 
-    @property
-    def ready(self) -> float | None:
-        """When something may happen here that is not foreseen, if nothing comes before: its next step begins, behind
-        those that are all alike. None while it has nothing to do."""
+    def foresee(self) -> float | None:
+        """Foresee steps that are all alike, and return when the first other one begins, if no request comes before;
+        None while there is nothing to do."""
         if self._loop.idle:
             return None
         if self._wake is not None:
@@ -67,12 +75,16 @@ class Replica:
         if self._executor.awaits_transfer and self._executor.timed is not None:
             end = self._executor.timed.next_end
             return None if math.isinf(end) else max(end, self.now)
-        if self._foreseen is None and self._skips is not None and (coming := self._skips.steady_decodes()) is not None:
+        if (
+            self._foreseen is None
+            and self._fast_forward is not None
+            and (coming := self._fast_forward.steady_decodes()) is not None
+        ):
             self._foreseen = self._executor.foresee(coming, self.now)
         return self.now if self._foreseen is None else self._foreseen.times[-1]
 
     def add(self, request: Request, at: float) -> None:
-        """Raises RequestRefused. Steps that began before it came were taken without it."""
+        """Add a request; steps that began before it came are taken without it. Raises RequestRefused."""
         if self._foreseen is not None:
             self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
         self._loop.clock.wait_until(at)
@@ -84,8 +96,8 @@ class Replica:
         return self._loop.exchange_service(elsewhere)
 
     def step(self) -> list[Event]:
-        """Events of the next step, whose time is `now` afterwards; none of those that are foreseen, and where it turns
-        out that it must wait."""
+        """Take the next step and return its events, whose time is `now` afterwards; none of foreseen steps, and where
+        the engine must wait."""
         if self._foreseen is not None:
             self._take_foreseen(len(self._foreseen.seconds))
             return []
@@ -100,12 +112,12 @@ class Replica:
             return []
         if self._executor.awaits_transfer:  # nothing was computed
             return []
-        if self._skips is not None:
+        if self._fast_forward is not None:
             self._ends.append(self.now)
         return result
 
     def _take_transferred(self, timed: TimedTransfers) -> None:
-        """What has ended since the last step; where nothing else can be done, the next that ends is waited for."""
+        """Take the transfers that have ended since the last step; wait for the next where nothing else can be done."""
         if self._executor.awaits_transfer:
             self._loop.clock.wait_until(timed.next_end)
             self._executor.awaits_transfer = False
@@ -113,25 +125,25 @@ class Replica:
             self._loop.take_transferred()
 
     def _take_foreseen(self, steps: int) -> None:
-        """The first so many of them."""
+        """Take the first so many foreseen steps."""
         foreseen, self._foreseen = self._foreseen, None
-        assert foreseen is not None and self._skips is not None
+        assert foreseen is not None and self._fast_forward is not None
         self._executor.compute(foreseen, steps)
         if steps:
             times = foreseen.times[: steps + 1]
             self._loop.clock.wait_until(times[-1])
-            self._skips.fast_forward(times)
+            self._fast_forward.fast_forward(times)
             self._ends.extend(times[1:])
 
-    def tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
-        """Those that came without events, of requests of which the next event is due: (request id, times)."""
-        if self._skips is not None:
-            for one in self._skips.drain_tokens():
+    def drain_tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Yield (request id, times) of tokens that came without events, of requests whose next event is due."""
+        if self._fast_forward is not None:
+            for one in self._fast_forward.drain_tokens():
                 yield one.request_id, self._ends[one.first : one.last]
 
     def close(self) -> None:
-        """Its record is whole, and what was to be kept of it is; raises what the record's file failed with."""
-        while self._executor.timed is not None and self.ready is not None:
+        """Take what transfers still make it do, and close its record. Raises what the record's file failed with."""
+        while self._executor.timed is not None and self.foresee() is not None:
             self.step()
         self._loop.close()
         if self._loop.watcher_fault is not None:
@@ -147,19 +159,19 @@ class Replica:
 
 class RoutedPool:
     def __init__(self, replicas: Sequence[Replica], router: Router):
-        """router: it knows each by its number."""
+        """router: with each replica by its number."""
         self.replicas = list(replicas)
         self._router = router
 
     def send(self, request: Request, routed: RoutedRequest) -> Replica:
-        """The replica that gets it, which is to be told."""
+        """Let the router choose a replica and count the request there; return it, for its `add`."""
         return self.replicas[int(self._router.send(routed).name)]
 
     def first_token(self, request_id: str) -> None:
         self._router.first_token(request_id)
 
     def ended(self, request_id: str, now: float, output_tokens: int | None = None) -> None:
-        """output_tokens: of its answer, where it came to its end."""
+        """Remove a request. output_tokens: of its answer, where it completed."""
         self._router.ended(request_id, output_tokens)
 
 
@@ -168,16 +180,16 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """most: replicas at once; there are at least those that there are in the beginning. start_seconds: from when one is
-    wanted until it takes requests."""
+    """max_replicas: at once; the minimum is the number at the beginning. start_seconds: from the request for a replica
+    until it takes requests."""
 
-    most: int
+    max_replicas: int
     start_seconds: float = START_SECONDS
 
 
 @dataclass(slots=True)
 class Lifetime:
-    """Seconds since the beginning of the run: when a replica was wanted, took requests, was sent no more, was gone."""
+    """Seconds since the beginning of the run at which a replica was wanted, took requests, drained, and was gone."""
 
     wanted: float
     serving: float = math.inf
@@ -185,13 +197,13 @@ class Lifetime:
     gone: float = math.inf
 
     def seconds(self, end: float) -> float:
-        """That it took up until then."""
+        """Return the seconds that it took up until then."""
         return min(self.gone, end) - self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingResult:
-    """What scaling did until the end of a run. lifetimes: of every replica that there ever was, by number."""
+    """The replicas of a pool over a run. lifetimes: of every replica, by number."""
 
     lifetimes: Sequence[Lifetime]
     end: float
@@ -201,7 +213,7 @@ class ScalingResult:
         return sum(one.seconds(self.end) for one in self.lifetimes)
 
     def over_time(self) -> list[tuple[float, int]]:
-        """Replicas that take requests, from each of these times on."""
+        """Return (time, replicas that take requests from then on)."""
         began = [(one.serving, 1) for one in self.lifetimes if one.serving <= self.end]
         ended = [(one.drained_from, -1) for one in self.lifetimes if one.serving <= one.drained_from <= self.end]
         found: dict[float, int] = {}
@@ -214,60 +226,67 @@ class ScalingResult:
 
 @dataclass(slots=True)
 class _Member:
-    """One that serves, or answers what it still has."""
+    """A replica that serves or drains."""
 
     number: int
     queue: ReplicaQueue
     costs: ServingCosts
-    under_way: int = 0
+    in_flight: int = 0
 
 
 class ScaledPool(RoutedPool):
+    """A pool whose size follows its queues, by the rule of real replicas (`routing.autoscaling`).
+
+    Every second each replica that serves reports its queue. A new replica takes time to start, with an empty cache; one
+    that is not wanted any more gets no requests, and is gone when its last one is answered: first those that still
+    start, then the youngest, whose cache is the emptiest.
+    """
+
     def __init__(
         self,
-        least: int,
+        min_replicas: int,
         scaling: Scaling,
         router: Router,
         make: Callable[[int], Replica],
         join: Callable[[int], ServingCosts],
         scheduling: SchedulingSettings,
     ):
-        """make: the replica of a number, as new. join: it has joined the router under its number, and costs this."""
+        """make: makes the replica of a number. join: adds it to the router, and returns its costs."""
         super().__init__((), router)
         self._make, self._join, self._scheduling = make, join, scheduling
         self._start_seconds = scaling.start_seconds
-        self._target = ReplicaTarget(least, scaling.most)
+        self._target = ReplicaTarget(min_replicas, scaling.max_replicas)
         self.lifetimes: list[Lifetime] = []
-        self._starting: list[int] = []  # numbers, those that serve first come first
+        self._starting: list[int] = []  # numbers, in the order in which they will serve
         self._serving: dict[str, _Member] = {}  # by name, the oldest first
         self._draining: dict[str, _Member] = {}
         self._where: dict[str, _Member] = {}  # by request
-        self._next_told = REPORT_SECONDS
-        for _ in range(least):
+        self._next_report = REPORT_SECONDS
+        for _ in range(min_replicas):
             self._serve(self._want(0.0), 0.0)
 
     @property
     def next_time(self) -> float:
-        """When replicas tell of their queues, or one begins to serve."""
+        """When replicas report their queues, or one begins to serve."""
         starts = self.lifetimes[self._starting[0]].wanted + self._start_seconds if self._starting else math.inf
-        return min(self._next_told, starts)
+        return min(self._next_report, starts)
 
     def pass_time(self, now: float) -> list[Replica]:
-        """What happens at `next_time`; those that serve from now on."""
+        """Do what happens at `next_time`, and return the replicas that serve from now on."""
         new = []
         while self._starting and self.lifetimes[self._starting[0]].wanted + self._start_seconds <= now:
             new.append(self._serve(self._starting.pop(0), now))
-        if now >= self._next_told:
-            self._next_told += REPORT_SECONDS
+        if now >= self._next_report:
+            self._next_report += REPORT_SECONDS
             queues = {name: one.queue.seconds(one.costs) for name, one in self._serving.items()}
-            self._follow(self._target.update(now, queues), now)
+            self._scale_to(self._target.update(now, queues), now)
         return new
 
     def send(self, request: Request, routed: RoutedRequest) -> Replica:
         among = self._serving if self._draining else None
         member = self._serving[self._router.send(routed, among).name]
         member.queue.add(request, routed.num_external_tokens)
-        member.under_way += 1
+        member.in_flight += 1
         self._where[request.request_id] = member
         return self.replicas[member.number]
 
@@ -279,13 +298,13 @@ class ScaledPool(RoutedPool):
         super().ended(request_id, now, output_tokens)
         member = self._where.pop(request_id)
         member.queue.ended(request_id, output_tokens)
-        member.under_way -= 1
+        member.in_flight -= 1
         if str(member.number) in self._draining:
             self._end_if_idle(member, now)
 
-    # -- more and fewer -----------------------------------------------------------------------------------------
+    # -- scaling ------------------------------------------------------------------------------------------------
 
-    def _follow(self, target: int, now: float) -> None:
+    def _scale_to(self, target: int, now: float) -> None:
         while len(self._starting) + len(self._serving) < target:
             self._starting.append(self._want(now))
         while len(self._starting) + len(self._serving) > target:
@@ -306,14 +325,14 @@ class ScaledPool(RoutedPool):
         return self.replicas[number]
 
     def _drain(self, now: float) -> None:
-        """The youngest: it has the least in its cache."""
+        """Drain the youngest replica."""
         name, member = self._serving.popitem()
         self.lifetimes[member.number].drained_from = now
         self._draining[name] = member
         self._end_if_idle(member, now)
 
     def _end_if_idle(self, member: _Member, now: float) -> None:
-        if not member.under_way:
+        if not member.in_flight:
             name = str(member.number)
             del self._draining[name]
             self._router.leave(name)

@@ -162,7 +162,7 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
             return _replica(pool, number, path, skips, kept, exchange)
 
         made.append(_routed(pool, setup.seed + number, replica))
-        before += pool.replicas if pool.scaling is None else pool.scaling.most
+        before += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
     decode = None
     if exchange is not None:
         decode = DecodePool(made[1], exchange, setup.disagg_mode)

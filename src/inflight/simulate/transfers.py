@@ -17,60 +17,62 @@ from inflight.engine.clock import VirtualClock
 class SimulatedTier(Protocol):
     @property
     def next_end(self) -> float:
-        """When the next one ends, as far as is known now; infinite where none is known to."""
+        """When the next transfer ends, as far as is known now; infinite where no end is known."""
 
     @property
     def out(self) -> bool:
-        """Whether any has not been told to have ended."""
+        """Whether any transfer has not been drained."""
 
     def serves(self, tier: str) -> bool: ...
 
     def begin(self, transfer: Transfer, now: float) -> None: ...
 
-    def ended(self, now: float) -> list[Transferred]:
-        """Those that have ended by then; each is told once."""
+    def drain_ended(self, now: float) -> list[Transferred]:
+        """Return the transfers that have ended by then, each once."""
 
 
 class EarlySender(Protocol):
     def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:
-        """A step that takes so long from then on computes these blocks."""
+        """Send blocks that a step computes, which takes so long from `begin` on."""
 
 
 class TimedTransfers:
-    def __init__(self, places: Sequence[SimulatedTier], clock: VirtualClock, peers: EarlySender | None = None):
-        """peers: of the places the one to which blocks may travel while they are computed."""
-        self._places, self._clock, self._peers = places, clock, peers
+    """The transfers of one engine over all its tiers. A transfer that ends during a step is drained with it."""
+
+    def __init__(self, tiers: Sequence[SimulatedTier], clock: VirtualClock, peers: EarlySender | None = None):
+        """peers: the tier to which blocks may travel while they are computed."""
+        self._tiers, self._clock, self._peers = tiers, clock, peers
         self._computed = 0.0  # end of the last step whose result was asked for
         self._device_free = 0.0  # end of the last step that was begun
 
     @property
     def next_end(self) -> float:
-        return min(one.next_end for one in self._places)
+        return min(one.next_end for one in self._tiers)
 
     @property
     def out(self) -> bool:
-        return any(one.out for one in self._places)
+        return any(one.out for one in self._tiers)
 
     def begin(self, plan: BatchPlan, seconds: float) -> None:
-        """With a step that takes so long; what no place serves is part of the step."""
+        """Begin a plan's transfers beside its step of so many seconds; those of no tier are part of the step."""
         now = self._clock.now()
         for transfer in plan.transfers:
-            for place in self._places:
-                if place.serves(transfer.tier):
-                    place.begin(transfer, now)
+            for tier in self._tiers:
+                if tier.serves(transfer.tier):
+                    tier.begin(transfer, now)
         start = max(now, self._device_free)
         self._device_free = start + seconds
         if self._peers is not None:
             for early in plan.early_sends:
                 self._peers.begin_early(early, start, seconds)
 
-    def computes(self, seconds: float) -> None:
-        """The next step takes so long."""
+    def begin_step(self, seconds: float) -> None:
+        """Note that the step whose result is asked for ends in so many seconds."""
         self._computed = self._clock.now() + seconds
 
-    def ended(self) -> tuple[Transferred, ...]:
+    def drain_ended(self) -> tuple[Transferred, ...]:
         now = max(self._clock.now(), self._computed)
-        return tuple(one for place in self._places for one in place.ended(now))
+        return tuple(one for tier in self._tiers for one in tier.drain_ended(now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class TransferRate:
 
 
 class Channel:
-    """One transfer after the other."""
+    """Carries one transfer after the other."""
 
     def __init__(self, rate: TransferRate):
         self._rate = rate
@@ -100,8 +102,8 @@ class Channel:
         self._free = max(now, self._free) + self._rate.seconds(len(transfer.blocks))
         self._out.append((self._free, transfer))
 
-    def ended(self, now: float) -> list[tuple[float, Transfer]]:
-        """With their times."""
+    def drain_ended(self, now: float) -> list[tuple[float, Transfer]]:
+        """Return the transfers that have ended by then, with their times."""
         found = []
         while self._out and self._out[0][0] <= now:
             found.append(self._out.popleft())
@@ -109,14 +111,14 @@ class Channel:
 
 
 class HostCopies:
-    """Copies to the host's memory and back that go on beside the steps, as on GPUs; both ways at once."""
+    """Copies to and from the host's memory beside the steps, as on GPUs; both directions at once."""
 
     def __init__(self, rate: TransferRate):
-        self._ways = Channel(rate), Channel(rate)  # there, back
+        self._channels = Channel(rate), Channel(rate)  # to the host, and back
 
     @property
     def next_end(self) -> float:
-        return min(way.next_end for way in self._ways)
+        return min(one.next_end for one in self._channels)
 
     @property
     def out(self) -> bool:
@@ -126,67 +128,62 @@ class HostCopies:
         return tier == HOST
 
     def begin(self, transfer: Transfer, now: float) -> None:
-        self._ways[transfer.kind == "load"].begin(transfer, now)
+        self._channels[transfer.kind == "load"].begin(transfer, now)
 
-    def ended(self, now: float) -> list[Transferred]:
-        return [Transferred(one.transfer_id) for way in self._ways for _, one in way.ended(now)]
+    def drain_ended(self, now: float) -> list[Transferred]:
+        return [Transferred(one.transfer_id) for channel in self._channels for _, one in channel.drain_ended(now)]
 
 
 TIER = "folder"
-LOOK_SECONDS = 20.0  # until others' blocks are seen
+LOOK_SECONDS = 20.0  # until blocks of other replicas are seen
 _IDENTITY = b"simulated"
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """blocks: that it may hold. reads, writes: of its disk."""
+    """A folder of blocks that replicas share, each with its disk's whole rate. blocks: capacity. Memory bandwidth that
+    writing takes from the steps is left out."""
 
     blocks: int
     reads: TransferRate
     writes: TransferRate
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    writer: int
-    since: float
-
-
 class FolderContents:
-    """What is there, for all replicas."""
+    """The blocks of a folder, for all replicas."""
 
-    def __init__(self, most_blocks: int):
-        self._most = most_blocks
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()  # by name, used longest ago first
+    def __init__(self, max_blocks: int):
+        self._max = max_blocks
+        self._blocks: OrderedDict[int, tuple[int, float]] = OrderedDict()  # hash → writer, time; least recent first
 
-    def has(self, name: int, reader: int, now: float) -> bool:
-        kept = self._kept.get(name)
-        return kept is not None and (kept.writer == reader or now >= kept.since + LOOK_SECONDS)
+    def has(self, block_hash: int, reader: int, now: float) -> bool:
+        """Return whether a replica sees a block; those of others only after LOOK_SECONDS."""
+        writer, since = self._blocks.get(block_hash, (-1, math.inf))
+        return writer == reader or now >= since + LOOK_SECONDS
 
-    def used(self, names: Sequence[int]) -> None:
-        for name in names:
-            self._kept.move_to_end(name)
+    def touch(self, hashes: Sequence[int]) -> None:
+        for one in hashes:
+            self._blocks.move_to_end(one)
 
-    def keep(self, names: Sequence[int], writer: int, now: float) -> None:
-        for name in names:
-            if name not in self._kept:
-                self._kept[name] = _Kept(writer, now)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+    def store(self, hashes: Sequence[int], writer: int, now: float) -> None:
+        for one in hashes:
+            self._blocks.setdefault(one, (writer, now))
+        while len(self._blocks) > self._max:
+            self._blocks.popitem(last=False)
 
 
 class SimulatedFolder:
-    """As one replica has it."""
+    """A replica's view of a folder: source and sink for core, as `execution.tiers`, and a tier for the executor."""
 
     tier = TIER
 
-    def __init__(self, about: Folder, contents: FolderContents, replica: int, block_size: int, clock: VirtualClock):
+    def __init__(self, folder: Folder, contents: FolderContents, replica: int, block_size: int, clock: VirtualClock):
         self._contents, self._replica, self._size, self._clock = contents, replica, block_size, clock
-        self._reader, self._writer = Channel(about.reads), Channel(about.writes)
-        self._writing: set[int] = set()  # names
+        self._reader, self._writer = Channel(folder.reads), Channel(folder.writes)
+        self._writing: set[int] = set()  # hashes
         self._failed: list[Transferred] = []
 
-    # -- a source and a sink ------------------------------------------------------------------------------------
+    # -- source and sink ----------------------------------------------------------------------------------------
     def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
         name, found, now = root_hash(root, _IDENTITY), [], self._clock.now()
         for start in range(0, len(token_ids) - self._size + 1, self._size):
@@ -204,7 +201,7 @@ class SimulatedFolder:
         number = int.from_bytes(name)
         return number not in self._writing and not self._contents.has(number, self._replica, self._clock.now())
 
-    # -- a place ------------------------------------------------------------------------------------------------
+    # -- tier ---------------------------------------------------------------------------------------------------
     @property
     def next_end(self) -> float:
         return self._clock.now() if self._failed else min(self._reader.next_end, self._writer.next_end)
@@ -217,20 +214,20 @@ class SimulatedFolder:
         return tier == TIER
 
     def begin(self, transfer: Transfer, now: float) -> None:
-        names = transfer.remote_blocks
+        hashes = transfer.remote_blocks
         if transfer.kind == "store":
-            self._writing.update(names)
+            self._writing.update(hashes)
             self._writer.begin(transfer, now)
-        elif all(self._contents.has(name, self._replica, now) for name in names):
-            self._contents.used(names)
+        elif all(self._contents.has(one, self._replica, now) for one in hashes):
+            self._contents.touch(hashes)
             self._reader.begin(transfer, now)
         else:
-            self._failed.append(Transferred(transfer.transfer_id, "A block has given way to others meanwhile."))
+            self._failed.append(Transferred(transfer.transfer_id, "A block was evicted meanwhile."))
 
-    def ended(self, now: float) -> list[Transferred]:
+    def drain_ended(self, now: float) -> list[Transferred]:
         ended, self._failed = self._failed, []
-        for time, transfer in self._writer.ended(now):
+        for time, transfer in self._writer.drain_ended(now):
             self._writing.difference_update(transfer.remote_blocks)
-            self._contents.keep(transfer.remote_blocks, self._replica, time)
+            self._contents.store(transfer.remote_blocks, self._replica, time)
             ended.append(Transferred(transfer.transfer_id))
-        return [*ended, *(Transferred(one.transfer_id) for _, one in self._reader.ended(now))]
+        return [*ended, *(Transferred(one.transfer_id) for _, one in self._reader.drain_ended(now))]
