@@ -146,7 +146,7 @@ def test_no_more_than_half_of_a_senders_blocks_wait_for_others(disagg_mode: Disa
 def test_records_of_pools_are_refused_by_replay(tmp_path: Path) -> None:
     simulate(chat(5, 100.0), SimulationSetup(pool(), pool(), QUICK), tmp_path / "r.jsonl")
     for number in (0, 1):
-        with pytest.raises(RecordError, match="what its peers had is not in it"):
+        with pytest.raises(RecordError, match="whose peers' blocks are not in the record"):
             replay(list(read_records(tmp_path / f"r.{number}.jsonl")))
 
 

@@ -154,12 +154,12 @@ def test_records_are_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
 def test_a_record_with_a_folder_of_blocks_is_refused() -> None:
     header: Any = {"capacity": {}, "settings": {"kv_cache_dir": {"value": "/kept", "reason": ""}}}
     header["capacity"] = {"num_blocks": 8, "block_size": 16, "max_rows": 2, "max_model_len": 64, "vocab_size": 10}
-    with pytest.raises(RecordError, match="/kept, and what lay in that folder is not in it"):
+    with pytest.raises(RecordError, match="/kept, whose blocks are not in the record"):
         recorded_settings(header)
 
 
 def test_a_record_of_an_engine_with_peers_is_refused() -> None:
     header: Any = {"capacity": {}, "settings": {"role": {"value": "decode", "reason": ""}}}
     header["capacity"] = {"num_blocks": 8, "block_size": 16, "max_rows": 2, "max_model_len": 64, "vocab_size": 10}
-    with pytest.raises(RecordError, match="--role decode, and what its peers had is not in it"):
+    with pytest.raises(RecordError, match="--role decode, whose peers' blocks are not in the record"):
         recorded_settings(header)

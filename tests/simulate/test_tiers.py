@@ -143,5 +143,5 @@ def test_replay_of_records_with_tiers(tmp_path: Path) -> None:
     _, outcome = replay(list(read_records(tmp_path / "beside.jsonl")))
     assert outcome.difference is None and outcome.moved_blocks
     simulate(workload, SimulationSetup(kept(pool(num_blocks=30))), tmp_path / "folder.jsonl")
-    with pytest.raises(RecordError, match="what lay in that folder is not in it"):
+    with pytest.raises(RecordError, match="whose blocks are not in the record"):
         replay(list(read_records(tmp_path / "folder.jsonl")))

@@ -44,7 +44,7 @@ def _is_enabled(given: dict[str, Any]) -> bool:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raises SettingsError."""
+    """Check one key. Raises SettingsError."""
     if name not in _KNOWN:
         import difflib  # here, as only errors need it
 

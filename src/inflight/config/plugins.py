@@ -1,4 +1,4 @@
-"""Make a strategy, a predictor, and lanes with their policies from settings: ours by name, plugins by their place.
+"""Make a strategy, a predictor, and lanes with their policies from settings: ours by name, plugins by their path.
 
 A plugin is a class at `package.module:Class`. It runs under a guard, which replaces it when it fails.
 """
@@ -27,7 +27,7 @@ from inflight.core.strategies.registry import STRATEGIES
 
 
 def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Strategy:
-    """Raises SettingsError."""
+    """Make the strategy. Raises SettingsError."""
     name = settings.strategy
     if ":" in name:
         fallback = Chunked(context.token_budget, EARLY_END)
@@ -40,7 +40,7 @@ def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Str
 
 
 def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:
-    """Raises SettingsError."""
+    """Make the policy of this name. Raises SettingsError."""
     if ":" in name:
         return guard_policy(_plugin("policy", name), report_failure)
     one_of("policy", name, POLICIES, more="package.module:Class")
@@ -48,7 +48,7 @@ def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) 
 
 
 def make_predictor(settings: SchedulingSettings) -> Predictor:
-    """Raises SettingsError."""
+    """Make the predictor of output lengths. Raises SettingsError."""
     name = settings.predictor or QUANTILES.name
     if ":" in name:
         return guard_predictor(_plugin("predictor", name), report_failure)
@@ -57,7 +57,7 @@ def make_predictor(settings: SchedulingSettings) -> Predictor:
 
 
 def _plugin(kind: str, place: str, *arguments: Any) -> Any:
-    """One of the class at `package.module:Class`."""
+    """Make an object of the class at `package.module:Class`. Raises SettingsError."""
     module_name, _, class_name = place.partition(":")
     try:
         return getattr(importlib.import_module(module_name), class_name)(*arguments)

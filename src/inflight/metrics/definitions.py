@@ -38,7 +38,7 @@ def e2e(intended_send: float, last_token: float) -> float:
 
 
 def padding_waste(padded_slots: int, all_slots: int) -> float:
-    """Padded token slots / all token slots computed."""
+    """Return padded token slots / all token slots computed."""
     return padded_slots / all_slots if all_slots else 0.0
 
 
@@ -60,12 +60,12 @@ def attainment(attained: Iterable[bool]) -> float:
 
 
 def goodput(attained: Iterable[bool], seconds: float) -> float:
-    """Requests per second that met all their targets."""
+    """Return the requests per second that met all their targets."""
     return sum(attained) / seconds
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness, (Σ x)² / (n Σ x²): 1 when all have the same, 1 / n when one has all."""
+    """Return Jain's index of fairness, (Σ x)² / (n Σ x²): 1 when all have the same, 1 / n when one has all."""
     squares = math.fsum(share * share for share in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 

@@ -29,8 +29,8 @@ from inflight.workload.workload import Entry, Workload
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """step_errors: mean absolute relative error of rounds by kind, and their number. Requests that were aborted or that
-    failed in the record are not among the recorded and modelled ones."""
+    """A record against a model. step_errors: mean absolute relative error of rounds by kind, and their number. Requests
+    that were aborted or that failed in the record are in neither summary."""
 
     step_errors: Mapping[str, tuple[float, int]]
     recorded: Summary
@@ -40,7 +40,7 @@ class Comparison:
 
 
 def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
-    """replay: of the record, run to its end."""
+    """Compare a record with a model. replay: of the record, run to its end. Raises RecordError."""
     settings = recorded_settings(header_of(records))
     requests = sorted(replay.requests, key=lambda one: (one["arrival"], one["command"]))
     whole = [all(sample["finish_reason"] in ("stop", "length") for sample in one["samples"]) for one in requests]
@@ -69,14 +69,14 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
 
 
 def _drafts(settings: RecordedSettings, replay: Replay) -> SimulatedDrafts | None:
-    """None where the recorded engine made none. Raises RecordError where it made too few to tell of others."""
+    """Return drafts as of the record; None where it has none. Raises RecordError where it has too few."""
     if settings.scheduling.draft_source.kind == "off" or not DraftCounts.of(replay.steps).chunks:
         return None
     return SimulatedDrafts(acceptance_of(replay.steps, "the record"), pass_seconds=pass_seconds_of(replay.steps))
 
 
 def _scheduler(settings: RecordedSettings, recall: RecordedStops, drafts: SimulatedDrafts | None) -> Scheduler:
-    """As it was in the recorded run, but that drafts are simulated ones."""
+    """Make a scheduler as of the recorded run, with simulated drafts."""
     capacity, scheduling = settings.capacity, settings.scheduling
     rules = make_rules(scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
     drafter = None if drafts is None else simulated_drafter(scheduling, drafts)
@@ -85,7 +85,7 @@ def _scheduler(settings: RecordedSettings, recall: RecordedStops, drafts: Simula
 
 
 def _summary(observations: list[Observation], whole: list[bool]) -> Summary:
-    return summarize([one for one, kept in zip(observations, whole, strict=True) if kept])
+    return summarize([one for one, counts in zip(observations, whole, strict=True) if counts])
 
 
 def _longest(record: RequestRecord) -> int:
@@ -93,7 +93,7 @@ def _longest(record: RequestRecord) -> int:
 
 
 def _recorded(replay: Replay, workload: Workload, requests: list[RequestRecord]) -> list[Observation]:
-    """What clients saw in the recorded run. A failed step ends its requests, and nothing else."""
+    """Return the observations of the recorded run's clients. A failed step ends only its requests."""
     collector = ObservationCollector(workload)
     for index, one in enumerate(requests):
         collector.sent(index, rebuild_request(one), one["arrival"], one["added"])

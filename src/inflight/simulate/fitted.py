@@ -30,13 +30,14 @@ import numpy.typing as npt
 
 from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
+from inflight.metrics.definitions import quantile
 from inflight.records.checked import Amount, Count, Malformed, Seconds, converted, decoded
 from inflight.records.schema import Blocks, Positive, Rows, Slots, Windows
 from inflight.simulate.steps import Errors, Step, by_kind
 
 VERSION = 2
 DEPTHS = (1, 2)  # steps in flight
-BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth reporting
+MAX_RATIO = 1.10  # of a value to the largest one measured, from which on extrapolation is reported
 
 
 Coefficient = Annotated[float, msgspec.Meta(ge=0, le=1e6)]  # seconds; NaN and infinities are no JSON
@@ -49,7 +50,7 @@ class StepModelError(ValueError):
 
 
 class Size(TypedDict, total=False):
-    """Size of the engine that was measured, as far as it is known."""
+    """The size of the engine that was measured, as far as it is known."""
 
     num_blocks: Blocks
     block_size: Positive
@@ -65,15 +66,21 @@ class Size(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """machine: GPU, if it computed, CPU and cores. measured: ISO date. steps: how many the fit rests on.
+    """Where a model comes from.
 
-    held_out: mean absolute relative error by kind of steps that the fit has not seen, and over how many. Where steps
-    came several times, equal ones count as one with their middle, against `usual` times the model's seconds (these are
-    means, to which a few slow steps add); single is then the error of each step by itself, and noise that of equal
-    steps against each other (`steps`).
-
-    others: share of the processors' time that others had while it was measured, None where that is not known. settings
-    and capacity: of the engine that was measured."""
+    Attributes:
+        machine: GPU, if it computed, CPU and cores.
+        measured: ISO date.
+        steps: number of steps of the fit.
+        held_out: mean absolute relative error by kind of holdout steps, and their number. Of calibrated models equal
+            steps count as one with their trimmed mean, against `usual` times the model's seconds (these are means, to
+            which a few slow steps add).
+        single: the error of each holdout step by itself.
+        noise: the error of equal holdout steps against each other (`steps`).
+        usual: median of measured over modelled seconds.
+        others: share of the processors' time that other processes had meanwhile; None: not known.
+        settings, capacity: of the engine that was measured.
+    """
 
     source: str
     machine: str
@@ -90,11 +97,13 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
-    """Seconds: step (β₀), per token of each segment, per row, sample, decode position, prefill query-key pair and moved
-    block. knots: tokens at which a new segment begins; token has one more entry than knots.
+    """Coefficients in seconds: of a step (β₀), per token of each segment, per row, sample, decode position, prefill
+    query-key pair and moved block.
 
-    ranges: feature → least and greatest value seen. residuals: measured over modelled seconds at equidistant quantiles,
-    from which noise is drawn.
+    Attributes:
+        knots: tokens at which a new segment begins; token has one more entry than knots.
+        ranges: feature → smallest and largest value measured.
+        residuals: measured over modelled seconds at equidistant quantiles, from which noise is drawn.
     """
 
     step: Coefficient
@@ -117,14 +126,14 @@ class FittedModel:
 
     @property
     def device(self) -> str:
-        """Where the engine that was measured computed, as its settings name it; a CPU where nothing is said."""
+        """The device of the engine that was measured; a CPU where the settings do not say."""
         return "cpu" if self.provenance is None else str(self.provenance.settings.get("device", "cpu"))
 
     @property
     def depth(self) -> int:
-        """Steps that it had in flight."""
-        said = None if self.provenance is None else self.provenance.settings.get("depth")
-        return default_depth(self.device) if said is None else int(said)
+        """Steps in flight of the engine that was measured."""
+        depth = None if self.provenance is None else self.provenance.settings.get("depth")
+        return default_depth(self.device) if depth is None else int(depth)
 
     def seconds(self, features: Features) -> float:
         total = (
@@ -146,12 +155,12 @@ class FittedModel:
         return total
 
     def extrapolates(self, features: Features) -> str | None:
-        for name, (_, most) in self.ranges.items():
+        for name, (_, largest) in self.ranges.items():
             value = getattr(features, name)
-            if value > BEYOND * most:
+            if value > MAX_RATIO * largest:
                 return (
                     f"A step has {value:,.0f} {name.replace('_', ' ')}, but the model was fitted on at most "
-                    f"{most:,.0f}; calibrate with larger steps to trust it there."
+                    f"{largest:,.0f}; calibrate with larger steps to trust it there."
                 )
         return None
 
@@ -160,7 +169,7 @@ class FittedModel:
 
     @classmethod
     def load(cls, path: Path) -> FittedModel:
-        """Raises StepModelError."""
+        """Read a file that `save` wrote. Raises StepModelError."""
         try:
             content = decoded(_ANY, path.read_bytes())
             is_object = isinstance(content, dict)
@@ -191,45 +200,39 @@ class FittedModel:
         unknown = set(self.ranges) - {item.name for item in fields(Features)}
         if unknown:
             raise Malformed(f"it has a range of {min(unknown)!r}, which no step has")
-        said = {} if self.provenance is None else self.provenance.settings
-        if said.get("depth", 1) not in DEPTHS:
-            raise Malformed(f"its engine had {said['depth']!r} steps in flight, where engines have 1 or 2")
+        settings = {} if self.provenance is None else self.provenance.settings
+        if settings.get("depth", 1) not in DEPTHS:
+            raise Malformed(f"its engine had {settings['depth']!r} steps in flight, where engines have 1 or 2")
 
 
 _ANY = msgspec.json.Decoder()
 
 
-_LAST = 1024
-
-
 class NoisyModel:
     """A fitted model whose seconds scatter as the measured ones did: each step draws a factor from the residuals.
-    Seeded, so that the same run has the same noise; draws of successive steps are independent, as a busy machine's are
-    not quite."""
+    Seeded, so that the same run has the same noise; draws are independent, which a busy machine's are not quite."""
+
+    MAX_REDRAWN = 1024
 
     def __init__(self, model: FittedModel, seed: int):
         if len(model.residuals) < 2:
             raise StepModelError("The step model holds no residuals to draw noise from; calibrate again.")
         self._model = model
         self._random = random.Random(seed)
-        self._last: deque[float] = deque(maxlen=_LAST)  # draws
-        self._coming: list[float] = []  # draws that are to be made again, the next one last
+        self._last: deque[float] = deque(maxlen=self.MAX_REDRAWN)  # draws
+        self._coming: list[float] = []  # draws that are repeated, the next one last
 
     @property
     def name(self) -> str:
         return f"{self._model.name}, with its noise"
 
     def seconds(self, features: Features) -> float:
-        residuals = self._model.residuals
         drawn = self._coming.pop() if self._coming else self._random.random()
         self._last.append(drawn)
-        place = drawn * (len(residuals) - 1)
-        low = int(place)
-        factor = residuals[low] + (residuals[low + 1] - residuals[low]) * (place - low)
-        return self._model.seconds(features) * factor
+        return self._model.seconds(features) * quantile(self._model.residuals, drawn)
 
     def draw_again(self, steps: int) -> None:
-        """The last so many steps, 1,024 at most, were asked for and never taken: the next ones draw what they drew."""
+        """Draw again for the next steps what the last so many drew (at most MAX_REDRAWN), which were not taken."""
         self._coming += [self._last.pop() for _ in range(steps)]
 
     def extrapolates(self, features: Features) -> str | None:
@@ -243,9 +246,9 @@ WORTH = 0.97  # of the error: a knot must bring it below
 MAX_KNOTS = 4
 EXACT = 1e-4  # error below which there is nothing to gain
 OUTLIER = 4.0  # median absolute deviations
-STALL = 10.0  # times as long as modelled: the machine stood still, and that is no step to expect
+MAX_STALL_RATIO = 10.0  # of measured to modelled seconds, to which stalls of the machine are cut
 QUANTILES = 41  # of the residuals that noise is drawn from
-_HELD = ("rows", "samples", "decode_context", "prefill_context", "moved_blocks")  # of Features, beside tokens
+_FEATURES = ("rows", "samples", "decode_context", "prefill_context", "moved_blocks")  # of Features, beside tokens
 _TERMS = ("row", "sample", "decode_context", "prefill_context", "moved_block")  # of FittedModel, in the same order
 
 
@@ -278,16 +281,16 @@ def normalized(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
     """Scale a model to the mean of these steps, and add their ranges and residuals. Of several rounds of steps the
     median of their means counts: something else that used the machine during some of them is nothing to expect."""
     ratios = [_ratios(model, steps) for steps in rounds]
-    mean = float(np.median([np.mean(np.minimum(each, STALL)) for each in ratios]))
+    mean = float(np.median([np.mean(np.minimum(each, MAX_STALL_RATIO)) for each in ratios]))
     every = np.concatenate(ratios)
-    quantiles = np.quantile(every / np.mean(np.minimum(every, STALL)), np.linspace(0, 1, QUANTILES))
+    quantiles = np.quantile(every / np.mean(np.minimum(every, MAX_STALL_RATIO)), np.linspace(0, 1, QUANTILES))
     residuals = tuple(float(one) for one in quantiles)
     steps = [one for each in rounds for one in each]
     return replace(scaled(model, mean), ranges=ranges(steps), residuals=residuals)
 
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
-    """Return the least and the greatest value of every feature."""
+    """Return the smallest and the largest value of every feature."""
     values = {item.name: [float(getattr(one.features, item.name)) for one in steps] for item in fields(Features)}
     return {name: (min(every), max(every)) for name, every in values.items()}
 
@@ -308,19 +311,19 @@ def scaled(model: FittedModel, factor: float) -> FittedModel:
 
 
 def _ratios(model: FittedModel, steps: Sequence[Step]) -> Array:
-    """Measured over modelled seconds."""
+    """Return measured over modelled seconds."""
     return np.array([one.seconds / max(model.seconds(one.features), 1e-12) for one in steps])
 
 
 def _table(steps: Sequence[Step]) -> Array:
-    """float64[steps, 7]: seconds, tokens, and the other features in the order of _HELD."""
+    """float64[steps, 7]: seconds, tokens, and the other features in the order of _FEATURES."""
     return np.array(
-        [[one.seconds, one.features.tokens, *(getattr(one.features, name) for name in _HELD)] for one in steps]
+        [[one.seconds, one.features.tokens, *(getattr(one.features, name) for name in _FEATURES)] for one in steps]
     )
 
 
 def _cross_validated(table: Array, knots: tuple[int, ...]) -> float:
-    """Mean absolute relative error on left-out fifths, without the worst tenth."""
+    """Return the mean absolute relative error on left-out fifths, without the worst tenth."""
     errors = np.sort(_left_out(table, knots))
     return float(np.mean(errors[: max(1, len(errors) * 9 // 10)]))
 
@@ -334,21 +337,21 @@ def _left_out(table: Array, knots: tuple[int, ...]) -> Array:
     for fold in range(FOLDS):
         left = folds == fold
         predicted = np.maximum(columns @ _solved(table[~left], knots), 1e-12)
-        mean = np.mean(np.minimum(seconds[~left] / predicted[~left], STALL))
+        mean = np.mean(np.minimum(seconds[~left] / predicted[~left], MAX_STALL_RATIO))
         errors[left] = np.abs(mean * predicted[left] / seconds[left] - 1)
     return errors
 
 
 def _solved(table: Array, knots: tuple[int, ...]) -> Array:
-    """The coefficients of _columns."""
+    """Return the coefficients of _columns."""
     matrix = _columns(table, knots) / table[:, :1]
     kept = np.ones(len(table), dtype=bool)
     for _ in range(3):
         beta = nnls(matrix[kept], np.ones(int(kept.sum())))
         ratio = 1.0 / np.maximum(matrix @ beta, 1e-12)
-        middle = float(np.median(ratio))
-        spread = max(float(np.median(np.abs(ratio - middle))), 1e-3)
-        kept = np.abs(ratio - middle) <= OUTLIER * spread
+        median = float(np.median(ratio))
+        spread = max(float(np.median(np.abs(ratio - median))), 1e-3)
+        kept = np.abs(ratio - median) <= OUTLIER * spread
     return beta
 
 
@@ -367,7 +370,7 @@ def _model(beta: Array, knots: tuple[int, ...]) -> FittedModel:
 
 
 def _candidates(table: Array) -> list[int]:
-    """Token counts between those that were seen, doubling and half-way."""
+    """Return candidate knots between the measured token counts, doubling and half-way."""
     powers = {round(base * 2**power) for base in (1, 1.5) for power in range(1, 16)}
     return sorted(one for one in powers if table[:, 1].min() < one < table[:, 1].max())
 

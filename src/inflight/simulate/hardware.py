@@ -41,7 +41,7 @@ GB = 10**9
 
 
 class HardwareError(ValueError):
-    """A GPU is not known, or its description is wrong; the sentence says how to give one."""
+    """A GPU is not known, or its description is wrong; the message says how to give one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +80,19 @@ class Gpu:
         return self.link_gb_per_s * GB
 
     def flops_per_s(self, precision: Precision) -> float:
-        """Peak of the matrix units. What a GPU has no units for is computed in bf16 (weights widened on the fly)."""
+        """Return the peak of the matrix units; a precision without units is computed in bf16 (weights are widened)."""
         return (self._peaks()[precision] or self.bf16_tflops) * 1e12
 
     def computes(self, precision: Precision) -> bool:
-        """Whether there are matrix units for it."""
+        """Return whether the GPU has matrix units for a precision."""
         return self._peaks()[precision] is not None
 
     def _peaks(self) -> dict[Precision, float | None]:
         return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "int8": self.int8_tops, "int4": None}
 
     def ridge_tokens(self, precision: Precision = "bf16") -> float:
-        """Tokens of a step from which weights are reused often enough for arithmetic to be the limit: peak · bytes per
-        weight / (2 · bandwidth), weights alone."""
+        """Return the tokens of a step from which on it is compute-bound: peak · bytes per weight / (2 · bandwidth),
+        weights alone."""
         return self.flops_per_s(precision) * WEIGHT_BYTES[precision] / (2 * self.bytes_per_s)
 
 

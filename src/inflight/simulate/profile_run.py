@@ -223,7 +223,7 @@ class _StepCollector:
         """Ignored: only steps are kept."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Ignored: nothing is open."""
 
 
 class ProfileRun:

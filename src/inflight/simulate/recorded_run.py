@@ -38,7 +38,7 @@ class RecordedSettings:
 
 
 class _Sizes(msgspec.Struct):
-    """Of a record's settings those that decide plans, beside capacity and `SchedulingSettings`."""
+    """Settings of a record that decide plans, beside capacity and `SchedulingSettings`."""
 
     prefix_caching: bool
     watermark: float
@@ -49,19 +49,24 @@ class _Sizes(msgspec.Struct):
 
 
 def recorded_settings(header: Header) -> RecordedSettings:
-    """From a record's header. Raises RecordError where it lacks what decides plans, SettingsError."""
+    """Read the settings of a record's header.
+
+    Raises:
+        RecordError: the record lacks something that decides plans.
+        SettingsError: the settings do not go together.
+    """
     values = values_of(header)
     sizes_there = {"encoder_only" if name == "whole_texts" else name: one for name, one in header["capacity"].items()}
     capacity = Capacity(**sizes_there)  # type: ignore[arg-type]
     if "kv_cache_dir" in values:
         raise RecordError(
-            f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, and what lay in that folder is "
-            "not in it; record a run without one."
+            f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, whose blocks are not in the "
+            "record; record a run without one."
         )
     if "role" in values:
         raise RecordError(
-            f"The record is of an engine with --role {values['role']}, and what its peers had is not in it; record a "
-            "run without one."
+            f"The record is of an engine with --role {values['role']}, whose peers' blocks are not in the record; "
+            "record a run without one."
         )
     try:
         sizes = converted(values, _Sizes)
@@ -84,13 +89,13 @@ def recorded_settings(header: Header) -> RecordedSettings:
 
 
 def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises Malformed."""
+    """Return the scheduling settings of a record, also of older versions. Raises Malformed."""
     given = {name: value for name, value in values.items() if name in SCHEDULING_NAMES}
     for name in ("lanes", "tenant_weights"):
         if isinstance(given.get(name), str):
             given[name] = decoded(_TABLE, given[name].encode())
     given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
-    given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
+    given.setdefault("lane_floor", 0.0)  # nor this, of versions without a minimum share of background lanes
     given.setdefault("speculation", "off")  # nor this, of versions that drafted nothing
     if given.get("predictor") == QUANTILES.name:
         del given["predictor"]  # the default, where it is asked at all
@@ -100,7 +105,7 @@ def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
 def recorded_scheduler(
     settings: RecordedSettings, stop_text: StopTextFactory | None = None, speculation: Speculation | None = None
 ) -> Scheduler:
-    """A fresh one, as it was in the recorded run."""
+    """Make a new scheduler as of the recorded run."""
     capacity = settings.capacity
     rules = make_rules(settings.scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
     return make_scheduler(
@@ -109,10 +114,10 @@ def recorded_scheduler(
 
 
 class RecordedStops:
-    """Stop texts that end each sample after as many tokens as it had in the record."""
+    """A factory of stop texts that end each sample after as many tokens as it had in the record."""
 
     def __init__(self, requests: Sequence[RequestRecord], reasons: tuple[str, ...] = ("stop",)):
-        """reasons: samples that ended for one of these are ended; others end by themselves, as they did."""
+        """reasons: samples with these finish reasons are ended; others end by themselves, as they did."""
         self._lengths = {
             record["request_id"]: iter(
                 [
@@ -138,15 +143,14 @@ class RecordedStop:
 
 
 def rebuild_request(record: RequestRecord) -> Request:
-    """The request of a record. Its own stop rules make room for the record's word on where it stopped. Raises
-    RecordError."""
+    """Rebuild the request of a record, with the recorded end instead of its own stop rules. Raises RecordError."""
     params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
     pooling, adapter = record.get("pooling"), record.get("adapter")
     try:
         asked = SamplingParams(**params) if pooling is None else NO_SAMPLING
         pooled = None if pooling is None else PoolingParams(**pooling)
     except (TypeError, InvalidSampling) as error:
-        raise RecordError(f"The request {record['request_id']!r} cannot be asked again: {error}") from None
+        raise RecordError(f"The request {record['request_id']!r} cannot be rebuilt: {error}") from None
     if asked.n != len(record["samples"]):
         raise RecordError(
             f"The request {record['request_id']!r} asks for {asked.n} samples, but the record has "
@@ -210,7 +214,7 @@ class RecordedDrafts(Speculation):
 
 
 def _was_ahead(before: StepRecord, step: StepRecord) -> bool:
-    """Whether a step was planned while the one before it was computed."""
+    """Return whether a step was planned while the one before it was computed."""
     if "before_commit" in step:
         return step["before_commit"] < step["step"]
     return step["planned"] < before["committed"]

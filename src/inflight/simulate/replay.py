@@ -1,13 +1,11 @@
-"""A record, run again on a fresh scheduler with the record's own times: it must make the same plans.
+"""Replay a record on a new scheduler with the record's own times: it must make the same plans.
 
-Knows record files and the order of the loop, and no executor: tokens, drafts, seconds and ends of transfers are the
-record's. Commands (adds, aborts, ends of transfers that nothing was computed beside, and service elsewhere) come
-between the plans and commits that they came between, also while a step is computed; answers end where they ended. What
-is compared is every plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of
-waiting is not: at which moments an engine looked and found that it had to wait, or at depth 2 that it had nothing to
-plan ahead, a record does not hold. For the same reason the borders of dynamic batching's buckets may differ where
-requests were aborted while they waited, and at depth 2 with drafts the numbers of blocks where windows slide at such a
-look.)
+There is no executor: tokens, drafts, seconds and ends of transfers are the record's. Commands (adds, aborts, transfers
+that end without a step, other replicas' tenant usage) come between the same plans and commits, also while a step is
+computed; answers end where they ended. Every plan is compared with all its chunks, rows, blocks, padding and moves, and
+every request's end. Waiting times are not: a record does not say when an engine found that it had to wait, or, with
+async scheduling, that it had nothing to plan ahead. So the bounds of dynamic batching's buckets may differ where
+waiting requests were aborted, and with async scheduling and drafts the numbers of blocks where windows slide.
 """
 
 from __future__ import annotations
@@ -56,10 +54,10 @@ COMPARED: tuple[Compared, ...] = get_args(Compared)
 
 
 class Replay:
-    """Feeds a fresh scheduler with nothing but a record. make: the scheduler, given the stop texts of the record, and
-    its drafts where there are any."""
+    """Drives a new scheduler with a record alone."""
 
     def __init__(self, records: Records, make: MakeScheduler, depth: int):
+        """Prepare a replay. make: called with the stop texts and the drafts of the record. Raises RecordError."""
         self.steps = of_kind(records, "step")
         self.requests = of_kind(records, "request")
         _check(self.steps, self.requests)
@@ -74,26 +72,26 @@ class Replay:
         self._scheduler = make(RecordedStops(self.requests), drafts if speculated else None)
 
     def plans(self) -> Iterator[BatchPlan]:
-        """As they are made; ends early where the record's next plan cannot be made."""
+        """Yield plans as they are made; ends early where the record's next plan cannot be made."""
         flights: deque[BatchPlan] = deque()
         planned = 0
         for committed in count():
-            self._obey(planned, committed)
+            self._run_commands(planned, committed)
             while len(flights) < self._depth and planned < len(self.steps):
                 plan = self._scheduler.plan(self.steps[planned]["planned"])
                 if not isinstance(plan, BatchPlan):
-                    break  # the run, too, had nothing to plan before the next commit
+                    break  # the recorded run had nothing to plan before the next commit either
                 yield plan
                 flights.append(plan)
                 planned += 1
-                self._obey(planned, committed)
+                self._run_commands(planned, committed)
             if not flights:
                 return
             self._commit(flights.popleft())
 
     @property
     def ends(self) -> list[tuple[str, list[str], dict[str, Any]]]:
-        """Every request that ended: its id, how its samples ended, and what its timings tell of memory."""
+        """Every request that ended: its id, finish reasons, and the timings that depend on memory."""
         return [
             (event.request_id, [finish.reason for finish in event.finishes], _memory(event.timings.to_json()))
             for _, events in self.events
@@ -107,7 +105,7 @@ class Replay:
     def _in_order(
         self, transfers: Sequence[TransfersRecord], services: Sequence[ServiceRecord]
     ) -> dict[tuple[int, int], list[Command]]:
-        """What came beside the steps, by the numbers of plans and of commits before it."""
+        """Return the commands by the numbers of plans and of commits before them."""
         found: dict[tuple[int, int], list[Command]] = {}
         for one in self.requests:
             came = one["before_step"], one["before_commit"]
@@ -118,15 +116,15 @@ class Replay:
         for ended in transfers:
             when = ended["before_step"], ended["before_commit"]
             found.setdefault(when, []).append((ended["command"], partial(self._end_transfers, ended)))
-        for told in services:
-            when = told["before_step"], told["before_commit"]
-            found.setdefault(when, []).append((told["command"], partial(self._exchange_service, told)))
+        for usage in services:
+            when = usage["before_step"], usage["before_commit"]
+            found.setdefault(when, []).append((usage["command"], partial(self._exchange_service, usage)))
         for commands in found.values():
             commands.sort(key=lambda command: command[0])
         return found
 
-    def _obey(self, planned: int, committed: int) -> None:
-        """What came when so many steps were planned, and so many of them committed."""
+    def _run_commands(self, planned: int, committed: int) -> None:
+        """Run the commands that came when so many steps were planned, and so many of them committed."""
         for _, do in self._commands.get((planned, committed), ()):
             do()
 
@@ -143,17 +141,17 @@ class Replay:
         events = self._scheduler.transferred(self._transferred(one["transferred"]), one["ended"])
         self.events.append((one["ended"], events))
 
-    def _exchange_service(self, told: ServiceRecord) -> None:
-        self._scheduler.exchange_service(told["elsewhere"])
+    def _exchange_service(self, usage: ServiceRecord) -> None:
+        self._scheduler.exchange_service(usage["elsewhere"])
 
     def _transferred(self, records: Sequence[TransferredRecord], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
-        """begun: transfer_ids of the step itself. Raises RecordError for what is not in flight here."""
+        """Return ended transfers. begun: transfer_ids of the step itself. Raises RecordError for one not in flight."""
         out = {*self._scheduler.transfers_out, *begun}
         for one in records:
             if one["ticket"] not in out:
                 raise RecordError(
-                    f"The record tells that transfer {one['ticket']} ended, and {counted(len(out), 'other', 'others')} "
-                    "would be under way there: lines are missing, or changed."
+                    f"The record says that transfer {one['ticket']} ended, but {counted(len(out), 'other', 'others')} "
+                    "would be in flight there: lines are missing, or changed."
                 )
             out.remove(one["ticket"])
         return tuple(Transferred(one["ticket"], one.get("error")) for one in records)
@@ -189,13 +187,13 @@ class Replay:
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
 
     def _sampled(self, chunk: Chunk, faults: Mapping[int, str], accepted: int) -> Sampled:
-        """accepted: how many drafts were right, of those that the executor made; of others their tokens tell it."""
+        """Return a chunk's recorded tokens. accepted: drafts of the executor; of known ones the tokens say it."""
         sequence = chunk.sequence_id
         if sequence in faults:
             return Sampled(sequence, (), error=faults[sequence])
         drawn = self._tokens.get(sequence, iter(()))
         if not chunk.draft_token_ids:
-            return Sampled(sequence, tuple(next(drawn, 0) for _ in range(1 + accepted)))  # 0: drawn ahead, and dropped
+            return Sampled(sequence, tuple(next(drawn, 0) for _ in range(1 + accepted)))  # 0: of a dropped step
         tokens: list[int] = []
         while tokens == [*chunk.draft_token_ids[: len(tokens)]] and len(tokens) < chunk.sample:
             tokens.append(next(drawn, 0))
@@ -207,15 +205,15 @@ Command = tuple[int, Callable[[], None]]  # its number, and what it does
 
 
 def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:
-    """Whether the executor was to make drafts, and made none."""
+    """Return whether the executor was to make drafts, and made none."""
     return chunk.num_drafts > len(chunk.draft_token_ids) and chunk.sequence_id not in accepted
 
 
 def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> None:
-    """Each line is as it should be; whether they go together. Raises RecordError."""
-    for place, step in enumerate(steps):
-        if step["step"] != place:
-            raise RecordError(f"The record goes from step {place - 1} to step {step['step']}: lines are missing.")
+    """Check that the lines go together. Raises RecordError."""
+    for number, step in enumerate(steps):
+        if step["step"] != number:
+            raise RecordError(f"The record goes from step {number - 1} to step {step['step']}: lines are missing.")
     numbers = [sample["sequence"] for one in requests for sample in one["samples"]]
     if len(set(numbers)) < len(numbers):
         raise RecordError(f"The record has {len(numbers)} samples of {len(set(numbers))} sequences; each has its own.")
@@ -223,7 +221,7 @@ def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> No
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a replay. difference: a sentence about the first one, None where all is the same. steps: planned alike."""
+    """The outcome of a replay. difference: a sentence about the first one; None: none. steps: of equal plans."""
 
     steps: int
     recorded_steps: int
@@ -235,7 +233,7 @@ class Outcome:
 
 
 def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay, Outcome]:
-    """Runs a record again and compares. make: as for `Replay`; None: as the record's header says."""
+    """Replay a record and compare plans and ends. make: as of `Replay`; None: as the record's header says."""
     if make is None:
         settings = recorded_settings(header_of(records))
         make, depth = partial(recorded_scheduler, settings), settings.depth
@@ -267,8 +265,8 @@ def _difference(again: PlanRecord, record: StepRecord) -> str | None:
                 both = enumerate(zip(mine, recorded, strict=False))
                 first = next(
                     (
-                        f"place {place}: {one} against the record's {other}"
-                        for place, (one, other) in both
+                        f"entry {index}: {one} against the record's {other}"
+                        for index, (one, other) in both
                         if one != other
                     ),
                     first,

@@ -53,7 +53,7 @@ from inflight.simulate.hardware import ITEM_BYTES, WEIGHT_BYTES, Gpu, Precision
 from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
 
 Case = Literal["low", "typical", "high"]
-_PLACE = {"low": 0, "typical": 1, "high": 2}
+_CASE_INDEX = {"low": 0, "typical": 1, "high": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +112,29 @@ MIN_SHARD_BYTES = 50e6  # bytes in bf16
 
 
 def measured_family(gpu: str) -> str | None:
-    """The GPU whose measured shares count for this one; None: those of neither, only judgement."""
+    """Return the GPU whose measured shares are used for this one; None: estimates."""
     return next((family for family in _MEASURED if gpu.startswith(family)), "h100" if gpu == "h200" else None)
 
 
 def efficiencies(gpu: str, case: Case = "typical") -> Efficiencies:
-    """Shares of the GPU of this name. low: every class at its slow end at once; high: at its fast end."""
+    """Return the shares of a GPU. low: every class at its slow end at once; high: at its fast end."""
     family = measured_family(gpu)
     ranges = {**_COMMON, **(_ELSE if family is None else _MEASURED[family])}
-    return Efficiencies(**{name: figures[_PLACE[case]] for name, figures in ranges.items()})
+    return Efficiencies(**{name: figures[_CASE_INDEX[case]] for name, figures in ranges.items()})
 
 
 def token_share(tokens: float) -> float:
-    """Of the rate of large steps; a step of fewer tokens leaves matrix units idle."""
+    """Return the share of the rate of large steps; a step of fewer tokens leaves matrix units idle."""
     return _straight_in_log(_TOKENS, tokens)
 
 
 def reading_factor(tokens: float) -> float:
-    """On the time that weights take to be read, as a step's tokens fill a kernel's tile."""
+    """Return the factor on the time to read weights, as a step's tokens fill a kernel's tile."""
     return 1 + _SLOWER * min(1.0, tokens / _TILE)
 
 
 def shard_share(shard_bytes: float) -> float:
-    """Of the rate over large shards. shard_bytes: one layer's weights on one GPU, as bf16."""
+    """Return the share of the rate over large shards. shard_bytes: one layer's weights on one GPU, as bf16."""
     return _straight_in_log(_SHARDS, shard_bytes)
 
 
@@ -180,7 +180,7 @@ _HOP = 60e-6  # seconds that crossing between nodes adds
 
 
 def all_reduce_seconds(gpu: Gpu, gpus: int, message_bytes: float) -> float:
-    """Of one all-reduce of so many bytes over `gpus` GPUs. Ring: start + 2(n-1)/n · bytes / (share · link)."""
+    """Return the seconds of one all-reduce over `gpus` GPUs. Ring: start + 2(n-1)/n · bytes / (share · link)."""
     if gpus == 1 or message_bytes <= 0:
         return 0.0
     if gpus > gpu.node_gpus:
@@ -194,7 +194,7 @@ def all_reduce_seconds(gpu: Gpu, gpus: int, message_bytes: float) -> float:
 
 
 def network_gbps(gpu: Gpu, gpus: int = 1) -> float:
-    """Gigabits per second that the network cards of so many GPUs pass, one way."""
+    """Return the net gigabits per second of the network cards of so many GPUs, one way."""
     return 8 * _NETWORK_SHARE * gpu.between_nodes_gb_per_s * gpus
 
 
@@ -216,7 +216,7 @@ KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of one class of work in a step, and what binds it."""
+    """Seconds of one class of work in a step, and its bottleneck."""
 
     kind: str
     seconds: float
@@ -235,8 +235,13 @@ class Roofline:
         case: Case = "typical",
         block_size: int = 16,
     ):
-        """weights, kv: precision they are held in. case: which end of the efficiencies' ranges. block_size: tokens of
-        the KV blocks that are copied when sequences are swapped."""
+        """Make the model of a GPU, or of several by tensor parallelism.
+
+        Args:
+            weights, kv: their precisions.
+            case: the end of the efficiencies' ranges.
+            block_size: tokens of the KV blocks that are copied when sequences are swapped.
+        """
         check_tensor_parallel(spec, tensor_parallel)
         self.spec, self.gpu, self.tensor_parallel = spec, gpu, tensor_parallel
         self.weights, self.kv, self.case = weights, kv, case
@@ -253,17 +258,17 @@ class Roofline:
 
     @property
     def name(self) -> str:
-        """In words, with the fact that it rests on no measurement of this hardware."""
+        """A description that says that nothing was measured on this hardware."""
         split = "" if self.tensor_parallel == 1 else f" × {self.tensor_parallel}"
         source = "judged efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
         return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
 
     def seconds(self, features: Features) -> float:
-        """How long the step takes."""
+        """Return how long a step takes."""
         return sum(cost.seconds for cost in self.costs(features))
 
     def costs(self, features: Features) -> tuple[Cost, ...]:
-        """The step's time by class of work, in the order of KINDS."""
+        """Return a step's time by class of work, in the order of KINDS."""
         return (
             self._linear(features),
             self._prefill_attention(features),
@@ -274,13 +279,13 @@ class Roofline:
         )
 
     def extrapolates(self, features: Features) -> str | None:
-        """What a step asks beyond the measured efficiencies."""
+        """Return a sentence on a step beyond the measured efficiencies; None where it is within."""
         if features.tokens > MAX_MEASURED_TOKENS:
             return f"A step has {features.tokens:,} tokens; kernels were measured up to {MAX_MEASURED_TOKENS:,}."
         if self._shard < MIN_SHARD_BYTES:
             return (
                 f"A layer's weights on one GPU are {self._shard / 1e6:.0f} MB; shards were measured from "
-                f"{MIN_SHARD_BYTES / 1e6:.0f} MB on, and smaller ones are slower than said."
+                f"{MIN_SHARD_BYTES / 1e6:.0f} MB on, and smaller ones are slower than modelled."
             )
         return None
 
@@ -294,7 +299,7 @@ class Roofline:
         return _slower("linear", flops / rate, read * WEIGHT_BYTES[self.weights] / bandwidth)
 
     def _prefill_attention(self, features: Features) -> Cost:
-        # Attention computes in bf16, whatever the weights and the cache are held in.
+        # Attention computes in bf16, whatever the precision of weights and cache.
         pairs = [(one, one.seen(features.prefill_context, features.tokens)) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
         read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
@@ -331,15 +336,15 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """Of the layers' matrices on one GPU. flops: of a token. matrices: elements that every step reads. experts: of each
-    kind of mixture its MLP, and elements of one expert over all layers of the kind."""
+    """The layers' matrices on one GPU. flops: of a token. matrices: elements that every step reads. experts: of each
+    kind of MoE layer its MLP, and the elements of one expert over all layers of the kind."""
 
     flops: float
     matrices: float
     experts: tuple[tuple[MoE, float], ...]
 
     def touched(self, tokens: int) -> float:
-        """Elements of the experts that so many tokens use."""
+        """Return the elements of the experts that so many tokens use."""
         return sum(touched_experts(mlp, tokens) * elements for mlp, elements in self.experts)
 
 

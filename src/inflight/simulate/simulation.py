@@ -1,10 +1,9 @@
-"""A simulation: pools of engines put together from settings, run over a workload, and what came of it.
+"""Simulate: build pools of engines from settings, run a workload over them, and return its observations.
 
-The scheduler comes from `config.assembly`, as a real engine's does. Prompts are as `workload.contents` makes them. Real
-answers have contents of their own; simulated ones are all token 0 (`executor`), so that a later turn of a conversation
-begins with the prompt before it and that answer, and finds both in a prefix cache that still holds them. Of texts only
-the length counts, and how far they begin alike: no tokenizer is needed. Knows settings, capacities and step models;
-what is asked on a command line, the verbs know.
+The scheduler comes from `config.assembly`, as a real engine's does, and prompts from `workload.contents`. Simulated
+answers are all token 0 (`executor`), so that a later turn of a conversation begins with the prompt before it and that
+answer, and finds both in the prefix cache. Only the lengths and common beginnings of texts count: no tokenizer is
+needed.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ from inflight.workload.workload import Workload
 
 
 class Requests:
-    """Called for (index of an entry, intended send time)."""
+    """Makes the request for (index of an entry, intended send time)."""
 
     def __init__(self, workload: Workload, vocab_size: int, seed: int):
         self._entries = workload.entries
         self._contents = Contents(workload.entries, vocab_size, seed=seed, min_id=TOKEN + 1, stand_in=True, width=1)
-        self._followers = Counter(entry.after for entry in workload.entries if entry.after is not None)  # to come
+        self._followers = Counter(entry.after for entry in workload.entries if entry.after is not None)  # not yet made
         self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
 
     def __call__(self, index: int, arrival: float) -> Request:
@@ -67,14 +66,14 @@ class Requests:
         if entry.after is None:
             prompt = self._contents.prompt(index)
         else:
-            prompt = self._so_far_of(entry.after) + self._contents.added(index)
+            prompt = self._take_so_far(entry.after) + self._contents.added(index)
         request = core_request(entry, str(index), prompt, arrival)
         if index in self._followers:
             self._so_far[index] = prompt + (TOKEN,) * (request.forced_output_tokens or 0)
         return request
 
-    def _so_far_of(self, index: int) -> tuple[int, ...]:
-        """The conversation up to the end of that entry; let go of when all who follow it have it."""
+    def _take_so_far(self, index: int) -> tuple[int, ...]:
+        """Return the conversation up to the end of an entry, and drop it with the last entry that follows."""
         self._followers[index] -= 1
         return self._so_far[index] if self._followers[index] else self._so_far.pop(index)
 
@@ -84,11 +83,16 @@ CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared.
-    drafts: how often those are right that the settings ask for; None: there are none. depth: steps in flight, as the
-    engine on that device has them. scaling: how many more there may be than these replicas; None: none. host: what
-    copies to the host's memory and back take; None: as the step model says, within the step. folder: in which they all
-    keep blocks; None: in none."""
+    """Equal replicas behind a router.
+
+    Attributes:
+        model: returns the step model of the k-th replica; models with a state must not be shared.
+        drafts: acceptance of the drafts that the settings ask for; None: there are no drafts.
+        depth: steps in flight, as of the engine on that device.
+        scaling: limits of a pool whose size follows its queues; None: it is fixed.
+        host: seconds of copies to and from the host's memory; None: the step model's, within the step.
+        folder: in which all replicas store blocks.
+    """
 
     capacity: Capacity
     settings: EngineSettings
@@ -106,10 +110,16 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSetup:
-    """What is simulated. decode and link: a second pool, for answers to prompts that the first computes, and what keys
-    and values go over; handover: how. seed: of routers;
-    content_seed: of prompts. fast_forward: whether foreseen decodes are left out of plans, where that gives the same
-    result (see `_may_skip`)."""
+    """The engines of a simulation.
+
+    Attributes:
+        decode: a pool of decode engines, beside the first one's prefill engines.
+        link: between the two pools.
+        disagg_mode: how requests are divided between them.
+        seed: of routers.
+        content_seed: of prompts.
+        fast_forward: whether foreseen decodes are left out of plans, where that gives the same result.
+    """
 
     pool: Pool
     decode: Pool | None = None
@@ -122,8 +132,13 @@ class SimulationSetup:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What came of a run. extrapolated: sentences of steps outside of what the step models know, and how many steps.
-    scaled: of each pool, how many replicas there were, where that may change. first: replicas of the first pool."""
+    """The result of a simulation.
+
+    Attributes:
+        extrapolated: sentence of steps outside of the step models' ranges → number of steps.
+        scaled: of each pool, its replicas over time, where it scales.
+        first: replicas of the first pool.
+    """
 
     observations: list[Observation]
     replicas: list[ReplicaFigures]
@@ -141,25 +156,29 @@ class Simulation:
 
 
 def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = None) -> Simulation:
-    """record: of a single replica this file; of several, and of those that scale, one each, with their numbers before
-    the suffix."""
+    """Run a simulation.
+
+    Args:
+        record: file for the step record of a single replica; of several, or of pools that scale, one each, with their
+            numbers before the suffix.
+    """
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
     several = any(pool.scaling is not None for pool in pools) or sum(pool.replicas for pool in pools) > 1
-    skips = setup.fast_forward and record is None and all(_may_skip(pool, workload) for pool in pools)
+    fast = setup.fast_forward and record is None and all(_can_fast_forward(pool, workload) for pool in pools)
     exchange = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
         exchange = Exchange(setup.link)
     made = []
-    before = 0  # replicas that may be there of the pools before
+    before = 0  # maximum replicas of the pools before
     for number, pool in enumerate(pools):
         contents = None if pool.folder is None else FolderContents(pool.folder.blocks)
 
         def replica(
-            number: int, pool: Pool = pool, before: int = before, kept: FolderContents | None = contents
+            number: int, pool: Pool = pool, before: int = before, contents: FolderContents | None = contents
         ) -> Replica:
             path = record if record is None or not several else _numbered(record, before + number)
-            return _replica(pool, number, path, skips, kept, exchange)
+            return _replica(pool, number, path, fast, contents, exchange)
 
         made.append(_routed(pool, setup.seed + number, replica))
         before += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
@@ -193,8 +212,11 @@ def _routed(pool: Pool, seed: int, replica: Callable[[int], Replica]) -> RoutedP
 def best_split(
     workload: Workload, setup: SimulationSetup, total: int, score: Callable[[Simulation], float]
 ) -> list[tuple[int, int, Simulation, float]]:
-    """Every way to split `total` replicas into prefill and decode ones, (prefill, decode, what came of it, its score),
-    best first. `setup` says all but the numbers."""
+    """Simulate every split of `total` replicas into prefill and decode ones, the rest as of `setup`.
+
+    Returns:
+        (prefill replicas, decode replicas, simulation, score) of each split, best first.
+    """
     assert setup.decode is not None
     found = []
     for prefill in range(1, total):
@@ -205,7 +227,7 @@ def best_split(
 
 
 def _router(pool: Pool, seed: int) -> Router:
-    """It knows the replicas by their numbers, and what their steps cost."""
+    """Make a router that has all replicas, by their numbers."""
     router = make_router(pool.router, seed, pool.router_options)
     for number in range(pool.replicas):
         _join(router, pool, number)
@@ -220,23 +242,23 @@ def _join(router: Router, pool: Pool, number: int) -> ServingCosts:
     return costs
 
 
-def _may_skip(pool: Pool, workload: Workload) -> bool:
-    """Whether nobody asks this scheduler what steps cost and how long answers get, which it does not learn of decodes
-    that it skips; and these can be foreseen: first come, first served, without drafts and batch work beside it."""
-    asked = pool.scheduling
+def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
+    """Return whether decodes can be foreseen (first come, first served, without drafts and batch work), and the
+    scheduler uses no step costs and output lengths, which it does not learn from decodes that are left out."""
+    scheduling = pool.scheduling
     return (
-        asked.strategy in ("chunked", "continuous")
-        and asked.policy == "fcfs"
-        and asked.admission == "off"
-        and asked.preemption == "recompute"
-        and not asked.lanes
+        scheduling.strategy in ("chunked", "continuous")
+        and scheduling.policy == "fcfs"
+        and scheduling.admission == "off"
+        and scheduling.preemption == "recompute"
+        and not scheduling.lanes
         and pool.settings.kv_cache_host is None
-        and pool.folder is None  # what is brought is weighed against what steps take
-        and pool.settings.kv_eviction == "lru"  # sessions are worth what time makes of them, step by step
+        and pool.folder is None  # loads are compared with step costs
+        and pool.settings.kv_eviction == "lru"  # the value of sessions changes with time, step by step
         and pool.drafts is None
         and (pool.depth == 1 or not pool.capacity.state_snapshots)  # see `fast_forward_ahead`
         and pool.capacity.windows == (0,)
-        and pool.capacity.max_rows <= budget(pool.settings, asked)  # or decodes wait for their turn: not foreseen
+        and pool.capacity.max_rows <= budget(pool.settings, scheduling)  # otherwise decodes take turns
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
     )
 
@@ -245,26 +267,26 @@ def _replica(
     pool: Pool,
     number: int,
     record: Path | None,
-    skips: bool,
-    kept: FolderContents | None = None,
+    fast_forward: bool,
+    contents: FolderContents | None = None,
     exchange: Exchange | None = None,
 ) -> Replica:
-    """kept: in the folder of its pool."""
+    """Build a replica. contents: of the folder of its pool."""
     drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
     clock, capacity = VirtualClock(), pool.capacity
     folder, peers = None, None
-    if pool.folder is not None and kept is not None:
-        folder = SimulatedFolder(pool.folder, kept, number, capacity.block_size, clock)
+    if pool.folder is not None and contents is not None:
+        folder = SimulatedFolder(pool.folder, contents, number, capacity.block_size, clock)
     if exchange is not None:
         peers = ExchangeSide(exchange, capacity.num_blocks, capacity.block_size)
-    places: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
+    tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
     if pool.host is not None and capacity.asynchronous_transfers:
-        places.append(HostCopies(pool.host))
-    timed = TimedTransfers(places, clock, peers) if places else None
+        tiers.append(HostCopies(pool.host))
+    timed = TimedTransfers(tiers, clock, peers) if tiers else None
     copy_seconds = None if pool.host is None else pool.host.block_s
     executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
     kind: type[Scheduler] = Scheduler
-    if skips:
+    if fast_forward:
         kind = FastForward if pool.depth == 1 else FastForwardAhead
     drafter = None if drafts is None else simulated_drafter(pool.scheduling, drafts)
     scheduler = scheduler_for(
@@ -286,13 +308,13 @@ def _replica(
 
 
 def _identity(adapter: Adapter | None) -> bytes:
-    """Of the model, which is the same on all engines."""
+    """Return the cache fingerprint of the model, which is the same on all engines."""
     return b"simulated"
 
 
 def resolved_settings(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
-    """The settings of a record's header: those that decide plans, with their reasons; and of what a record does not
-    hold, that it was there."""
+    """Return the settings of a record's header with their reasons: those that decide plans, and those that say that
+    the record lacks something (a folder, peers)."""
     settings = pool.settings
     numbers = {
         "max_num_seqs": pool.capacity.max_rows,
@@ -317,7 +339,7 @@ def resolved_settings(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
 
 
 def record_paths(record: Path, replicas: int) -> list[Path]:
-    """Of several the same file with their numbers before the suffix."""
+    """Return the record files of so many replicas; of several with their numbers before the suffix."""
     return [record] if replicas == 1 else [_numbered(record, number) for number in range(replicas)]
 
 

@@ -1,14 +1,11 @@
-"""Where step models come from: a file of `inflight calibrate`, a record that is fitted on the spot, or a result of
-`vllm bench serve --save-result --save-detailed`, of whatever server was measured.
+"""Read step models: a file of `inflight calibrate`, a record, or a result of `vllm bench serve --save-detailed`.
 
-Reads files. Their facts about the engine that was measured (its memory, its limits) stay in the model's provenance.
-
-vLLM's result holds when each request was sent, its time to the first token and every gap between its tokens, but no
-steps. What follows from it: a gap during which no request waits for its first token is a step of decodes, as wide
-as the number of requests that are between their first and last token in its middle, over contexts as long as they have
-become. A request during whose time to the first token no other one waits is its prompt beside those decodes, taken as
-one step (network and server included). Gaps next to other prompts, and times to the first token in a queue,
-say nothing of single steps, and are left out. So the fit's terms for prompts are those of an idle server.
+vLLM's result has the send time of each request, its time to first token and every gap between its tokens, but no steps.
+A gap during which no request waits for its first token is taken as a step of decodes, of the requests that are between
+their first and last token in its middle, over their contexts at that time. The time to first token of a request during
+which no other one waits is taken as a step of its prompt beside those decodes, network and server included. Gaps next
+to prompts, and times to first token in a queue, say nothing of single steps and are left out. So the fit's terms for
+prompts are those of an idle server.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _LOOK = 1 << 16  # bytes of a file's beginning that distinguish a record from a 
 
 
 def read_step_model(path: Path) -> FittedModel:
-    """Raises StepModelError, RecordError."""
+    """Read a step model, or fit one to a record. Raises StepModelError, RecordError."""
     with path.open("rb") as file:
         first = file.readline(_LOOK)
     if b'"kind":"header"' in first.replace(b" ", b""):
@@ -42,6 +39,7 @@ def read_step_model(path: Path) -> FittedModel:
 
 
 def fitted_on_record(path: Path) -> FittedModel:
+    """Fit a step model to a record. Raises StepModelError, RecordError."""
     records = list(read_records(path))
     header = header_of(records)
     steps = rounds(timed_steps(of_kind(records, "step")))
@@ -66,7 +64,7 @@ def fitted_on_record(path: Path) -> FittedModel:
 
 
 def cores() -> list[str]:
-    """The name of each core's processor, of this machine; none where the system does not say."""
+    """Return the processor's name of each core of this machine; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -75,18 +73,18 @@ def cores() -> list[str]:
 
 
 def machine() -> str:
-    """CPU and cores of this one."""
+    """Return CPU and cores of this machine."""
     names = cores()
     return f"{len(names) or '?'} cores of {names[0] if names else platform.machine()}"
 
 
 def known_of(model: FittedModel) -> Size:
-    """Of the engine that was measured, where the step model says it."""
+    """Return the size of the engine that was measured, as far as the step model has it."""
     return Size() if model.provenance is None else model.provenance.capacity
 
 
-MAX_GAPS = 5_000  # gaps looked at, or up to twice as many, evenly spread
-TOGETHER = 0.2  # of the median gap: shorter ones are tokens that a server sent together
+MAX_GAPS = 5_000  # of a fit, or up to twice as many, evenly spread
+MIN_GAP_RATIO = 0.2  # of the median gap: shorter ones are between tokens that a server sent together
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class _Request:
 
 
 class _Result(msgspec.Struct):
-    """What is read of it."""
+    """The fields that are used of a result."""
 
     start_times: list[Time]
     ttfts: list[Seconds]
@@ -113,7 +111,7 @@ _RESULT = msgspec.json.Decoder(_Result)
 
 
 def fitted_on_result(path: Path) -> FittedModel:
-    """Raises StepModelError where the file does not hold what is needed."""
+    """Fit a step model to a result of `vllm bench serve`. Raises StepModelError where the file lacks what it needs."""
     requests = _read(path)
     decodes, prompts = decode_steps(requests), prompt_steps(requests)
     if len(decodes) < MIN_STEPS:
@@ -137,7 +135,7 @@ def fitted_on_result(path: Path) -> FittedModel:
 
 
 def decode_steps(requests: Sequence[_Request]) -> list[Step]:
-    """Gaps between tokens while no request waits for its first."""
+    """Return the gaps between tokens while no request waits for its first, as steps."""
     gaps = [
         (before, after)
         for one in requests
@@ -146,8 +144,8 @@ def decode_steps(requests: Sequence[_Request]) -> list[Step]:
     ]
     if not gaps:
         return []
-    least = TOGETHER * statistics.median(after - before for before, after in gaps)
-    gaps = [gap for gap in gaps if gap[1] - gap[0] >= least]
+    shortest = MIN_GAP_RATIO * statistics.median(after - before for before, after in gaps)
+    gaps = [gap for gap in gaps if gap[1] - gap[0] >= shortest]
     found = []
     for before, after in gaps[:: max(1, len(gaps) // MAX_GAPS)]:
         middle = (before + after) / 2
@@ -160,7 +158,7 @@ def decode_steps(requests: Sequence[_Request]) -> list[Step]:
 
 
 def prompt_steps(requests: Sequence[_Request]) -> list[Step]:
-    """Times to the first token of requests during which no other one waited for its own."""
+    """Return the times to first token during which no other request waited for its own, as steps."""
     found = []
     for one in requests:
         if one.first <= one.sent or any(
@@ -175,7 +173,7 @@ def prompt_steps(requests: Sequence[_Request]) -> list[Step]:
 
 
 def _decoding(requests: Sequence[_Request], time: float) -> tuple[int, int]:
-    """Requests between their first and last token, and the tokens that they look back over."""
+    """Return the number of requests between their first and last token, and the sum of their contexts."""
     running = [one for one in requests if one.first <= time < one.last]
     context = sum(one.prompt_tokens + bisect.bisect_right(one.token_times, time) for one in running)
     return len(running), context

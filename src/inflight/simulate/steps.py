@@ -1,13 +1,11 @@
-"""Steps: what each held, how long the round took that it was part of, what a model says of it, and how far off that is.
+"""Measured steps, the protocol of step models, and the errors of a model on steps.
 
-Knows records and observers' words, and the protocol of step models (the engine's own model in `core.estimation.latency`
-is another thing: learnt from the steps as they pass, for the scheduler under test). Errors and noise are both means of
-|told / measured - 1| over steps, by kind; the noise is what the error of a perfect model would be on this machine.
+A round is from one plan to the next: the step, and the host's work around it (planning, committing, delivering tokens).
+Virtual time advances by rounds, as a real engine does. The round of a step that was planned while another was computed
+begins when that one is committed: the host's work for it is hidden behind the device's, or part of that round.
 
-A round is from one plan to the next: the step, and what the host does around it (planning, committing, handing out
-tokens); virtual time must advance by rounds to keep pace with a real engine. Of a step that was planned while another
-was computed the round begins when that one is committed: what the host does for it is hidden behind the device's work,
-or is part of that round.
+Errors and noise are both means of |modelled / measured - 1| over steps, by kind; the noise is the error of a perfect
+model on this machine. (`core.estimation.latency` has the scheduler's own model, which learns while it runs.)
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ KINDS: tuple[Kind, ...] = ("decode", "prefill", "mixed")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """seconds: of the round."""
+    """A step with the seconds of its round."""
 
     features: Features
     seconds: float
@@ -46,7 +44,7 @@ def kind_of(features: Features) -> Kind:
 @dataclass(frozen=True, slots=True)
 class TimedStep:
     """A step as the engine saw it: seconds of the step itself, times of its plan and its commit on the engine's clock,
-    and the sequences that it advanced. draft_seconds: of its seconds, those in which the executor made drafts."""
+    and its sequences. draft_seconds: those of its seconds in which the executor made drafts."""
 
     features: Features
     seconds: float
@@ -57,7 +55,7 @@ class TimedStep:
 
 
 def timed_steps(records: Iterable[StepRecord]) -> list[TimedStep]:
-    """The steps of a record file that were computed, in order."""
+    """Return the steps of a record file that were computed, in order."""
     return [
         TimedStep(
             Features(**record["features"]),
@@ -73,23 +71,23 @@ def timed_steps(records: Iterable[StepRecord]) -> list[TimedStep]:
 
 
 def rounds(timed: Sequence[TimedStep]) -> list[Step]:
-    """Steps with the seconds of their rounds, without what making drafts took: that hangs on another model.
+    """Return steps with the seconds of their rounds, without drafting, which depends on another model.
 
-    Where a step goes on with a sequence of the one before it, the engine did not rest between the two, and the round is
-    from plan to plan. Where it may have rested, what the host does after a commit is taken as the median of the others.
-    Where the next step was planned ahead, the round ends with the commit.
+    Where a step continues a sequence of the one before it, the engine did not rest between the two, and the round is
+    from plan to plan. Where it may have rested, the host's time after a commit is the median of the others. Where the
+    next step was planned ahead, the round ends with the commit.
     """
     busy = [
         bool(one.sequences & later.sequences) and later.planned >= one.committed
         for one, later in itertools.pairwise(timed)
     ] + [False]
     after = [later.planned - one.committed for one, later, was in zip(timed, timed[1:], busy, strict=False) if was]
-    usual = statistics.median(after) if after else 0.0
+    median_after = statistics.median(after) if after else 0.0
     begins = [one.planned for one in timed[:1]]
     begins += [max(one.committed, later.planned) for one, later in itertools.pairwise(timed)]
     ahead = [later.planned < one.committed for one, later in itertools.pairwise(timed)] + [False]
     ends = [
-        timed[index + 1].planned if busy[index] else one.committed + (0.0 if ahead[index] else usual)
+        timed[index + 1].planned if busy[index] else one.committed + (0.0 if ahead[index] else median_after)
         for index, one in enumerate(timed)
     ]
     found = [
@@ -102,51 +100,50 @@ def rounds(timed: Sequence[TimedStep]) -> list[Step]:
 class StepModel(Protocol):
     @property
     def name(self) -> str:
-        """What the model is and what it rests on, for a reader of results: "fitted on 812 steps of …", "H100, data
-        sheet"."""
+        """A description with its source, for readers of results: "fitted on 812 steps of …", "H100, data sheet"."""
 
     def seconds(self, features: Features) -> float:
-        """How long the step takes, above zero. `held` is the caller's, who may use it again: take numbers out of it, do
-        not keep it."""
+        """Return how long a step takes, above zero. The caller may change the features later: do not keep them."""
 
     def extrapolates(self, features: Features) -> str | None:
-        """A sentence with the number that lies outside of what the model rests on; None where it lies inside."""
+        """Return a sentence with the number that is outside of the model's ranges; None where all are inside."""
 
 
 Errors = Mapping[str, tuple[float, int]]  # kind, or "all" → mean absolute relative error, steps
 
 
 def errors_of(model: StepModel, steps: Iterable[Step]) -> Errors:
-    """Of steps that the model was not fitted on, if it is to mean anything."""
+    """Return the errors of a model, on steps that it was not fitted on."""
     return by_kind((one.kind, abs(model.seconds(one.features) / one.seconds - 1)) for one in steps)
 
 
 def noise_of(steps: Iterable[Step]) -> Errors:
-    """Of those steps that have equals; empty where none has. Each of n equal ones is told by the median of the others,
-    which is itself off its truth: √(1 - 1/n) takes off what that adds (exactly so for means of normal errors)."""
+    """Return the noise of steps that have equals; empty where none has. Each of n equal steps is predicted by the
+    median of the others, whose own error √(1 - 1/n) removes (exactly so for means of normal errors)."""
     return by_kind(
-        (Step(features, each).kind, abs(_median_without(seconds, place) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
+        (kind_of(features), abs(_median_without(seconds, index) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
         for features, seconds in equal_steps(steps).items()
         if len(seconds) > 1
-        for place, each in enumerate(seconds)
+        for index, each in enumerate(seconds)
     )
 
 
 def equal_steps(steps: Iterable[Step]) -> dict[Features, list[float]]:
-    """What steps held → the seconds of all that held it, rising."""
+    """Return features → the sorted seconds of all steps that have them."""
     groups: dict[Features, list[float]] = {}
     for one in steps:
         groups.setdefault(one.features, []).append(one.seconds)
     return {features: sorted(seconds) for features, seconds in groups.items()}
 
 
-def _median_without(ordered: Sequence[float], place: int) -> float:
-    """Of all values but one, which stand in their order."""
+def _median_without(ordered: Sequence[float], index: int) -> float:
+    """Return the median of sorted values without one of them."""
     low, high = ((len(ordered) - 1 + odd) // 2 for odd in (-1, 0))
-    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
+    return (ordered[low + (low >= index)] + ordered[high + (high >= index)]) / 2
 
 
 def by_kind(errors: Iterable[tuple[Kind, float]]) -> Errors:
+    """Return the mean error of each kind and of all steps, with the number of steps."""
     found: dict[str, list[float]] = {}
     for kind, error in errors:
         found.setdefault(kind, []).append(error)

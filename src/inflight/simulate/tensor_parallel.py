@@ -15,9 +15,11 @@ class TensorParallelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CacheShard:
-    """Of one GPU, over all layers with the same window (0: none): elements that are cached of a token, and that are
-    read of it, also by layers that read another one's; operations of a query that sees a position, among many queries
-    of a prompt and alone."""
+    """The cache of one GPU over all layers with the same window (0: none).
+
+    elements: cached of a token. read: of a token, also by layers that share another one's cache. prompt_flops,
+    decode_flops: of a query-key pair, among many queries of a prompt and alone.
+    """
 
     window: int
     elements: int
@@ -26,13 +28,13 @@ class CacheShard:
     decode_flops: float
 
     def seen(self, pairs: float, queries: int) -> float:
-        """Of so many query-key pairs of so many queries, those that the window leaves."""
+        """Return how many of the query-key pairs of so many queries are within the window."""
         return min(pairs, queries * self.window) if self.window else pairs
 
 
 def cache_shards(spec: ModelSpec, tensor_parallel: int) -> tuple[CacheShard, ...]:
-    """Where there are more GPUs than KV heads, each GPU holds a copy of one; latent attention's vectors are of all
-    heads at once, so that each GPU holds them all."""
+    """Return the cache of each window. Where there are more GPUs than KV heads, each GPU has a copy of one; latent
+    attention's vectors are of all heads at once, so that each GPU has them all."""
     by_window: dict[int, CacheShard] = {}
     for mixer, count in mixers(spec):
         if not isinstance(mixer, Attention | LatentAttention):
@@ -53,7 +55,7 @@ def cache_shards(spec: ModelSpec, tensor_parallel: int) -> tuple[CacheShard, ...
 
 
 def min_kv_heads(spec: ModelSpec) -> int | None:
-    """Of any layer; latent attention counts as one. None where no layer caches keys and values."""
+    """Return the smallest number of KV heads of any layer; of latent attention 1. None without keys and values."""
     found = [
         mixer.kv_heads if isinstance(mixer, Attention) else 1
         for mixer, _ in mixers(spec)
@@ -63,7 +65,7 @@ def min_kv_heads(spec: ModelSpec) -> int | None:
 
 
 def check_tensor_parallel(spec: ModelSpec, tensor_parallel: int) -> None:
-    """Raises TensorParallelError where heads cannot be dealt out evenly."""
+    """Check that heads can be divided evenly. Raises TensorParallelError."""
     for mixer, _ in mixers(spec):
         if isinstance(mixer, Attention | LatentAttention):
             _check(spec, "query heads", mixer.heads, tensor_parallel)
