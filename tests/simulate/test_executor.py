@@ -72,7 +72,7 @@ def test_foreseen_steps_take_what_their_steps_take() -> None:
     foreseen = executor.foresee(SteadyDecodes(3, 100, 50), 0.1)
     now, context = 0.1, 100
     for time_ in foreseen.times[1:]:
-        now += alone.seconds(Features(3, 3, 3, context, 0.0))
+        now += alone.take_step(Features(3, 3, 3, context, 0.0))
         context += 3
         assert time_ == now
     assert executor.steps == 0
@@ -99,7 +99,7 @@ def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
     executor.compute(executor.foresee(SteadyDecodes(2, 80, 40), 0.0), 1)
     executor.compute(executor.foresee(SteadyDecodes(2, 82, 30), 0.1), 0)
     later = [executor.take_step(one_step) for _ in range(60)]
-    assert [alone.seconds(one_step) for _ in range(61)][1:] == later
+    assert [alone.take_step(one_step) for _ in range(61)][1:] == later
     assert (executor.steps, executor.busy) == (alone.steps, alone.busy)
 
 

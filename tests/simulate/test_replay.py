@@ -93,7 +93,7 @@ def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda steps: steps[20]["chunks"][0].update(length=3), "Step 20 differs in its chunks, place 0"),
+        (lambda steps: steps[20]["chunks"][0].update(length=3), "Step 20 differs in its chunks, entry 0"),
         (lambda steps: steps[20]["freed_rows"].append(7), "Step 20 differs in its freed rows"),
         (lambda steps: steps.pop(), "ends as|requests ended"),
     ],
