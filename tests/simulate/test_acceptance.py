@@ -44,7 +44,9 @@ def test_another_seed_and_another_sequence_have_other_draws() -> None:
 
 @pytest.mark.parametrize("text", ["", "often", "1.1", "-0.1", "0.5,", "nan", "0.5;0.4"])
 def test_what_is_no_chance_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"--speculation-acceptance is '.*'; give the chance that a draft is accepted"):
+    with pytest.raises(
+        SettingsError, match=r"--speculation-acceptance is '.*'; give the chance that a draft is accepted"
+    ):
         parse_acceptance(text)
 
 
