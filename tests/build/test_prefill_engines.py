@@ -67,7 +67,7 @@ def test_answers_are_the_same_and_no_whole_block_is_computed_twice(plain: LLM, p
     )
 
 
-def test_what_is_not_handed_over_is_computed_all_the_same(plain: LLM, pair: LLM) -> None:
+def test_blocks_that_are_not_transferred_are_computed(plain: LLM, pair: LLM) -> None:
     """Short prompts, scored ones, several samples, text and talk."""
     before, [long] = pulled(pair), prompts(2, 1)
     for params in (replace(PARAMS, n=3), replace(PARAMS, prompt_logprobs=1), PARAMS):
@@ -166,7 +166,7 @@ def test_many_at_once_on_asyncio_and_some_that_leave(tiny: Path, plain: LLM) -> 
     assert asyncio.run(main()) == expected
 
 
-def test_what_cannot_be_is_refused_in_words(tiny: Path, tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(tiny: Path, tmp_path: Path) -> None:
     def refused(model: Path, count: object = 1, **given: object) -> str:
         with pytest.raises(SettingsError) as refusal:
             build_engines(EngineSettings(model=str(model), **given), prefill_engines=count)  # type: ignore[arg-type]

@@ -1,15 +1,87 @@
-"""The summary: what is counted where, over which denominator."""
+"""Summaries, series and trends of runs."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from inflight.metrics.definitions import attainment, goodput, jain
+from inflight.metrics.definitions import attainment, deviation, goodput, jain
 from inflight.metrics.observation import Observation, Targets
-from inflight.metrics.summary import Window, summarize
+from inflight.metrics.summary import Window, series, summarize, trend
+
+
+def one(intended: float, ended: float, times=(), tokens=0, outcome="completed") -> Observation:
+    return Observation("r", intended, ended, outcome, token_times=times, output_tokens=tokens or len(times))
+
+
+def test_each_thing_counts_in_its_own_second():
+    found = series([one(0.2, 2.5, (0.9, 1.1, 2.5)), one(1.5, 1.9, (1.8,))])
+    assert found.step == 1
+    assert found.offered == (1, 1, 0)
+    assert found.completed == (0, 1, 1)
+    assert found.output_tokens == (1, 2, 1)
+    assert found.running == pytest.approx((0.8, 1.4, 0.5))
+
+
+def test_only_completed_requests_are_completed():
+    assert series([one(0.0, 0.5, outcome="failed")]).completed == (0,)
+
+
+def test_tokens_that_were_not_watched_count_at_the_end():
+    assert series([one(0.0, 1.5, tokens=7)]).output_tokens == (0, 7)
+
+
+def test_a_long_run_has_larger_pieces():
+    found = series([one(0.0, 10_000.0)])
+    assert found.step == 5
+    assert len(found.offered) == 2001
+    assert found.running[1000] == pytest.approx(1.0)
+
+
+def test_nothing_is_one_empty_second():
+    assert series([]).offered == (0,)
+
+
+def test_deviation_divides_by_n():
+    assert deviation([1.0, 3.0]) == 1.0
+    assert deviation([]) is None
+
+
+def waits(load: float, seed: int, seconds: float = 300.0) -> list[tuple[float, float]]:
+    """Time in system of a queue with one server, Poisson arrivals at 10 a second and exponential service."""
+    rng = random.Random(seed)
+    now = free = 0.0
+    points = []
+    while True:
+        now += rng.expovariate(10.0)
+        if now > seconds:
+            return points
+        free = max(now, free) + rng.expovariate(10.0 / load)
+        points.append((now, free - now))
+
+
+def growing(load: float) -> int:
+    found = [trend(waits(load, seed), 0.0, 300.0) for seed in range(20)]
+    return sum(one is not None and one.growing for one in found)
+
+
+@pytest.mark.parametrize(("load", "least", "most"), [(0.5, 0, 0), (0.8, 0, 2), (1.3, 20, 20), (2.0, 20, 20)])
+def test_overload_is_seen_and_ordinary_load_is_not(load: float, least: int, most: int) -> None:
+    assert least <= growing(load) <= most
+
+
+def test_few_requests_have_no_trend() -> None:
+    assert trend([(float(n), 1.0) for n in range(20)], 0.0, 20.0) is None
+    assert trend([], 0.0, 0.0) is None
+
+
+def test_latency_that_falls_is_not_growing() -> None:
+    falling = trend([(n / 10, 10.0 - n / 100) for n in range(1000)], 0.0, 100.0)
+    assert falling is not None and not falling.growing
+    assert falling.rise < 0
 
 
 def seen(intended: float, times: list[float], **fields: Any) -> Observation:

@@ -1,4 +1,4 @@
-"""Several replicas: in the order of their times, as one engine where there is one, and all that the routers promise."""
+"""Several replicas: in the order of their times, as one engine where there is one, and what routers are for."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_affinity_finds_more_prefixes() -> None:
 
 
 def test_a_closed_loop_sends_when_an_answer_has_come_on_whichever_replica() -> None:
-    """Two under way on three replicas; from half a second on nobody is sent."""
+    """Two in flight on three replicas; from half a second on no request is sent."""
     entries = tuple(Entry(0.0, 20, 5 + index % 7) for index in range(40))
     workload = Workload(entries, "closed", concurrency=2, closed=True, until=0.5)
     seen = simulate(workload, SimulationSetup(pool(replicas=3))).observations
@@ -107,7 +107,7 @@ def test_a_closed_loop_sends_when_an_answer_has_come_on_whichever_replica() -> N
     assert max(one.intended for one in sent) < 0.5
 
 
-def test_refused_requests_are_told() -> None:
+def test_refused_requests_are_observed() -> None:
     settings = SchedulingSettings.of(admission="queue", max_queued_requests=1)
     run = simulate(chat(30, 1000.0), SimulationSetup(pool(settings, max_rows=1)))
     outcomes = [one.outcome for one in run.observations]

@@ -44,7 +44,7 @@ def ran(depth: int, *entries: Entry) -> Simulation:
     return simulate(Workload(entries, "a few"), SimulationSetup(made))
 
 
-def test_who_comes_within_a_step_waits_for_the_one_that_is_planned_too() -> None:
+def test_a_request_that_comes_within_a_step_waits_for_the_planned_one_too() -> None:
     """The first answer takes steps at 0, 10, 20, … ms; the second request comes 5 ms after one has begun."""
     first, second = Entry(0.0, 20, 50), Entry(0.025, 20, 10)
     waited = {}
@@ -57,7 +57,7 @@ def test_who_comes_within_a_step_waits_for_the_one_that_is_planned_too() -> None
 
 
 def test_an_answer_alone_takes_as_long() -> None:
-    """Its tokens follow one another step by step, whoever plans ahead."""
+    """Its tokens follow one another step by step, also with async scheduling."""
     cpu, gpu = (ran(depth, Entry(0.0, 100, 40)) for depth in (1, 2))
     assert [one.ended for one in gpu.observations] == pytest.approx([one.ended for one in cpu.observations])
     assert [one.token_times for one in gpu.observations] == [one.token_times for one in cpu.observations]
@@ -67,7 +67,7 @@ def test_an_answer_alone_takes_as_long() -> None:
 
 
 class Wall(VirtualClock):
-    """Time passes while somebody waits, as real time does, and by nothing that a step says of itself."""
+    """Time passes while a caller waits, as real time does, and independently of the seconds of steps."""
 
     def passed(self, seconds: float) -> None:
         pass
@@ -153,8 +153,8 @@ EVERY = list(product((60.0, 5.0), (2, 1), ("fcfs", "sjf"), ("chunked", "continuo
 def test_an_engine_makes_the_plans_of_its_simulation(
     tmp_path: Path, strategy: str, policy: str, depth: int, rate: float
 ) -> None:
-    """The oracle tells lengths by the request alone: what is learnt of those that have ended, a request that comes
-    within a step is told before the step's ends in an engine, and behind them in a simulation."""
+    """The oracle knows lengths by the request alone: what is learnt of those that have ended, a request that comes
+    within a step is delivered before the step's ends in an engine, and after them in a simulation."""
     predictor = {"predictor": "oracle"} if policy == "sjf" else {}
     scheduling = SchedulingSettings.of(strategy=strategy, policy=policy, **predictor)
     of, workload = pool(scheduling, num_blocks=40, depth=depth), chat(60, rate, shared=48)

@@ -1,25 +1,106 @@
-"""Simulated speculation: right drafts save steps, answers and their tokens are the same, and drafts' time is told."""
+"""Simulated drafts: acceptance by chance and position, drafters, and what they bring."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 from core.builders import sequence
 
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.core.sequence import SequenceView
 from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.records.schema import read_records
+from inflight.records.schema import RecordError, read_records
 from inflight.simulate.compare import compare
-from inflight.simulate.drafting import SimulatedDrafter, SimulatedDrafts, parse_acceptance
+from inflight.simulate.drafting import (
+    MIN_DRAFTS,
+    Acceptance,
+    SimulatedDrafter,
+    SimulatedDrafts,
+    acceptance_of,
+    parse_acceptance,
+    pass_seconds_of,
+)
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import MODEL, chat, pool
+
+
+def test_drafts_are_right_as_often_as_was_said() -> None:
+    acceptance = parse_acceptance("0.9,0.5")
+    runs = [acceptance.accepted(3, sequence, 20, 3) for sequence in range(4000)]
+    for index, chance in enumerate((0.9, 0.5, 0.5)):
+        reached = [right for right in runs if right >= index]
+        assert fmean(right > index for right in reached) == pytest.approx(chance, abs=0.04)
+
+
+def test_acceptance_depends_on_the_position_alone() -> None:
+    """However many are drafted at once, and in however many steps."""
+    acceptance = parse_acceptance("0.6")
+    for number in range(50):
+        whole = acceptance.accepted(7, number, 10, 8)
+        assert acceptance.accepted(7, number, 10, 3) == min(3, whole)
+        for done in range(whole + 1):
+            assert acceptance.accepted(7, number, 10 + done, 8 - done) == whole - done
+
+
+@pytest.mark.parametrize(("chance", "right"), [("0", 0), ("1", 8)])
+def test_the_ends_are_certain(chance: str, right: int) -> None:
+    assert {parse_acceptance(chance).accepted(1, number, number, 8) for number in range(200)} == {right}
+
+
+def test_another_seed_and_another_sequence_have_other_draws() -> None:
+    acceptance = parse_acceptance("0.5")
+    draws = {tuple(acceptance.accepted(seed, n, 5, 4) for n in range(60)) for seed in range(5)}
+    assert len(draws) == 5
+    assert len({tuple(acceptance.accepted(0, n, at, 4) for at in range(60)) for n in range(5)}) == 5
+
+
+@pytest.mark.parametrize("text", ["", "often", "1.1", "-0.1", "0.5,", "nan", "0.5;0.4"])
+def test_text_that_is_no_chance_is_refused(text: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"--speculation-acceptance is '.*'; give the chance that a draft is accepted"
+    ):
+        parse_acceptance(text)
+
+
+def step(chunks: list[tuple[int, int]], draft_seconds: float | None = None) -> Any:
+    """chunks: drafts, and how many were right."""
+    seconds = {} if draft_seconds is None else {"draft_seconds": draft_seconds}
+    return {
+        "chunks": [{"sequence": n, "num_drafts": drafts} for n, (drafts, _) in enumerate(chunks)],
+        "accepted": [[n, right] for n, (_, right) in enumerate(chunks)],
+        **seconds,
+    }
+
+
+def test_chances_are_of_the_drafts_that_were_reached() -> None:
+    steps = [step([(3, 3), (3, 1), (1, 1), (1, 0)])] * MIN_DRAFTS
+    assert acceptance_of(steps, "a record") == Acceptance((0.75, 0.5, 1.0), f"{8 * MIN_DRAFTS} drafts of a record")
+
+
+def test_a_position_with_few_drafts_has_no_chance() -> None:
+    steps = [step([(2, 1)])] * MIN_DRAFTS + [step([(5, 5)])]
+    assert acceptance_of(steps, "a record").chances == (1.0, 1 / (MIN_DRAFTS + 1))
+
+
+def test_a_record_without_drafts_is_refused() -> None:
+    with pytest.raises(RecordError, match=r"a\.jsonl has 2 drafts, too few to say how often"):
+        acceptance_of([step([(2, 1)]), {"chunks": []}], "a.jsonl")  # type: ignore[list-item]
+
+
+def test_a_pass_takes_what_drafting_took_over_the_longest() -> None:
+    steps = [step([(4, 1), (2, 0)], 0.02), step([(1, 1)], 0.005), step([(9, 9)])]
+    assert pass_seconds_of(steps) == pytest.approx(0.005)
+    assert pass_seconds_of([step([(9, 9)])]) == 0.0
+
 
 LENGTH = 241
 ONE = Workload((Entry(0.0, 20, LENGTH),), "one")
@@ -66,7 +147,7 @@ def test_drafts_that_are_wrong_bring_nothing_and_change_nothing(speculation: str
 
 
 def test_both_kinds_have_the_same_draws() -> None:
-    """Of a sequence with `known` tokens: what is looked up for it, and what an executor makes."""
+    """Proposals when a step is planned, and of an executor."""
     drafts = SimulatedDrafts(parse_acceptance("0.7"), seed=3)
     drafter, executor = SimulatedDrafter("suffix", drafts), SimulatedExecutor(pool().capacity, Free(), drafts)
     seen = set()
@@ -76,15 +157,15 @@ def test_both_kinds_have_the_same_draws() -> None:
         assert len(proposal.token_ids) == 4 and proposal.chances == (0.7,) * 4
         made = Chunk(0, 0, known - 1, 5, (), 5, num_drafts=4)
         looked_up = made._replace(draft_token_ids=proposal.token_ids)
-        (told,), (of_executor,) = (
+        (proposed,), (of_executor,) = (
             executor.submit(BatchPlan(0, (chunk,))).result().sampled for chunk in (looked_up, made)
         )
-        assert told == of_executor
-        seen.add(len(told.token_ids))
+        assert proposed == of_executor
+        seen.add(len(proposed.token_ids))
     assert seen == {1, 2, 3, 4, 5}
 
 
-def test_what_an_executor_takes_to_draft_is_part_of_its_steps() -> None:
+def test_an_executors_drafting_is_part_of_its_steps() -> None:
     free, costly = run("draft:small"), run("draft:small", pass_seconds=0.002)
     assert costly.steps == free.steps
     assert costly.replicas[0].busy > free.replicas[0].busy

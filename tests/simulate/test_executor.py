@@ -30,7 +30,7 @@ def test_a_step_takes_what_the_model_says() -> None:
     assert (executor.steps, executor.busy) == (1, result.seconds)
 
 
-def test_drafts_of_what_every_token_is_are_right() -> None:
+def test_drafts_of_the_token_are_accepted() -> None:
     executor = SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Affine())
     given = [(0, 0), (0, 1, 0), (1,)]
     chunks = [Chunk(n, n, 5, 1 + len(one), (n,), 1 + len(one), draft_token_ids=one) for n, one in enumerate(given)]
@@ -55,7 +55,7 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
 
 
 def test_wall_time_that_reached_the_clock_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test before compares does tell: with a clock that real time leaks into, no two runs are alike."""
+    """The comparison of the test before is sensitive: with a clock that real time leaks into, no two runs are alike."""
     setup = SimulationSetup(pool(SchedulingSettings.of(policy="sjf")))
     begun, passed = time.perf_counter(), VirtualClock.passed
 
@@ -92,9 +92,9 @@ def test_each_step_has_features_of_its_own() -> None:
 
 
 def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
-    """Of noise, too: those that come in their place draw what they would have drawn."""
-    told = FittedModel(0.01, (1e-4,), residuals=(0.5, 0.9, 1.6))
-    executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), NoisyModel(told, 1)) for _ in range(2))
+    """With noise, too: the steps that replace them draw what they would have drawn."""
+    noisy = FittedModel(0.01, (1e-4,), residuals=(0.5, 0.9, 1.6))
+    executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), NoisyModel(noisy, 1)) for _ in range(2))
     one_step = Features(2, 2, 2, 80, 0.0)
     executor.compute(executor.foresee(SteadyDecodes(2, 80, 40), 0.0), 1)
     executor.compute(executor.foresee(SteadyDecodes(2, 82, 30), 0.1), 0)

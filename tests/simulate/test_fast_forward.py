@@ -49,7 +49,7 @@ def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulatio
 
 
 def state(scheduler: Scheduler) -> dict[str, Any]:
-    """Of rows, blocks and what can be found in them, in order."""
+    """Return rows, blocks and their cached content, in order."""
     memory, running, lanes = scheduler._memory, scheduler._running, scheduler._lanes
     return {
         "snapshot": scheduler.snapshot(),
@@ -64,13 +64,13 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
 
 
 def slots(of: CheckpointSlots) -> dict[str, Any]:
-    """Of recurrent state: where each copy is found, for whom it was taken, and which is given away next."""
+    """Return the checkpoints of recurrent state: where each is found, its sequence, and which is evicted next."""
     kept = [list(shelf) for shelf in of._cached]
     return {"free": of._free, "found": of._by_node, "kept": kept, "takers": of._takers, "held": of._holders}
 
 
 def spaced(least: int) -> Any:
-    """Snapshots no closer than that; marks twice as far apart."""
+    """Snapshots no closer than that; marks at twice the distance."""
     return mock.patch.object(manager, "CheckpointSpacing", lambda: CheckpointSpacing(2 * least, least))
 
 
@@ -146,8 +146,8 @@ def test_skipping_is_stepping(
 
 
 @pytest.mark.parametrize("turns", [False, True])
-def test_the_first_token_is_told_once_by_whichever_pool_has_it_first(turns: bool) -> None:
-    """A decode engine that is asked first, and has no room for what is handed over, computes the prompt itself: it may
+def test_the_first_token_is_delivered_once_by_the_pool_that_has_it_first(turns: bool) -> None:
+    """A decode engine that is asked first, and has no room for the prompt's blocks, computes the prompt itself: it may
     be through before the prefill engine has begun."""
     entries = chat(15, 0.5, 1).entries
     if turns:
@@ -166,13 +166,13 @@ DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 
 @DEPTHS
-def test_most_tokens_of_a_quiet_engine_are_in_no_plan(depth: int) -> None:
+def test_nearly_all_tokens_of_an_idle_engine_are_in_no_plan(depth: int) -> None:
     assert assert_same(chat(20, 0.5), SimulationSetup(pool(depth=depth))) > 0.8
 
 
 @DEPTHS
-def test_those_of_a_busy_engine_too(depth: int) -> None:
-    """With prompts in most of its steps, and somebody waiting in many."""
+def test_a_busy_engine_skips_steps_too(depth: int) -> None:
+    """With prompts in most of its steps, and waiting requests in many."""
     setup = SimulationSetup(pool(max_rows=16, depth=depth))
     busy = simulate(chat(100, 60.0), setup)
     assert max(one.ttft or 0.0 for one in busy.observations) > 0.3
@@ -190,14 +190,14 @@ def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:
         assert any(set(key[1:]) == {TOKEN} for key, _, _ in decoded)
 
 
-def test_a_slot_that_a_step_writes_is_nobody_elses_before_the_next() -> None:
+def test_a_slot_that_a_step_writes_is_not_reused_before_the_next() -> None:
     """All come to the end of a block in the same step, and there is one slot."""
     workload = Workload(tuple(Entry(0.0, 8, 300) for _ in range(4)), "four")
     assert assert_same(workload, SimulationSetup(pool(state_snapshots=1))) > 0.8
 
 
 @DEPTHS
-def test_nobody_is_steady_where_blocks_run_short(depth: int) -> None:
+def test_no_sequence_is_steady_where_blocks_run_short(depth: int) -> None:
     """Where memory is short all step, and are steady again when there is enough of it."""
     setup = SimulationSetup(
         pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30, depth=depth)
@@ -234,7 +234,7 @@ def test_recurrent_state_with_a_step_in_flight_steps() -> None:
     assert assert_same(chat(10, 0.5), SimulationSetup(pool(depth=2, state_snapshots=4))) == 0
 
 
-def test_whoever_asks_what_steps_cost_steps() -> None:
+def test_schedulers_that_use_step_costs_take_every_step() -> None:
     for asked in (
         SchedulingSettings.of(strategy="adaptive"),
         SchedulingSettings.of(policy="deadline"),

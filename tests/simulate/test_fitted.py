@@ -1,4 +1,4 @@
-"""Fitted step models: coefficients are found again, ridges too, errors are honest, files come back."""
+"""Fitted step models: least squares, coefficients, knots, noise, files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
+import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from inflight.core.types.features import Features
 from inflight.simulate.fitted import (
@@ -17,9 +20,42 @@ from inflight.simulate.fitted import (
     StepModelError,
     fit,
     held_out_errors,
+    nnls,
     normalized,
 )
 from inflight.simulate.steps import Step, TimedStep, errors_of, kind_of, rounds
+
+
+def test_it_finds_what_made_the_target() -> None:
+    matrix = np.array([[1.0, 1], [1, 2], [1, 3], [1, 5]])
+    assert nnls(matrix, matrix @ [2.0, 0.5]) == pytest.approx([2.0, 0.5])
+
+
+def test_negative_coefficients_become_zero() -> None:
+    matrix = np.array([[1.0, 1], [1, 2], [1, 3]])
+    found = nnls(matrix, np.array([3.0, 2.0, 1.0]))
+    assert found == pytest.approx([2.0, 0.0])
+
+
+def test_a_column_of_zeros_gets_nothing() -> None:
+    assert nnls(np.array([[1.0, 0], [2, 0]]), np.array([1.0, 2.0])) == pytest.approx([1.0, 0.0])
+
+
+@given(st.integers(0, 10_000), st.integers(1, 7), st.integers(0, 3))
+@settings(deadline=None, max_examples=150)
+def test_no_step_from_it_is_better(seed: int, columns: int, doubled: int) -> None:
+    """Karush, Kuhn and Tucker: the gradient is 0 where x > 0, and nowhere would more help. Columns may be equal."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(columns + 8, columns)) * 10.0 ** rng.integers(-4, 5, size=columns)
+    matrix = np.hstack([matrix, matrix[:, :doubled]])
+    target = rng.normal(size=len(matrix))
+    found = nnls(matrix, target)
+    scale = np.sqrt((matrix**2).sum(axis=0))
+    descent = matrix.T @ (target - matrix @ found) / scale
+    assert (found >= 0).all()
+    assert (descent <= 1e-7).all()
+    assert (np.abs(descent[found * scale > 1e-9]) <= 1e-7).all()
+
 
 TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)
 RIDGE = FittedModel(0.02, (0.0001, 0.002), knots=(32,))
@@ -133,16 +169,16 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
         ({"device": "cpu", "depth": 2}, "cpu", 2),
     ],
 )
-def test_it_tells_what_its_engine_had_in_flight_and_where(settings: dict[str, Any], device: str, depth: int) -> None:
-    told = Provenance("a test", "a machine", "2026-01-01", 3, settings=settings)
-    model = replace(TRUE, provenance=told)
+def test_device_and_depth_are_those_of_the_measured_engine(settings: dict[str, Any], device: str, depth: int) -> None:
+    provenance = Provenance("a test", "a machine", "2026-01-01", 3, settings=settings)
+    model = replace(TRUE, provenance=provenance)
     assert (model.device, model.depth) == (device, depth)
 
 
 @pytest.mark.parametrize("depth", [0, 3, "2", 1.5])
 def test_steps_in_flight_that_no_engine_has_are_refused(tmp_path: Path, depth: object) -> None:
-    told = Provenance("a test", "a machine", "2026-01-01", 3, settings={"depth": depth})
-    replace(TRUE, provenance=told).save(tmp_path / "model.json")
+    provenance = Provenance("a test", "a machine", "2026-01-01", 3, settings={"depth": depth})
+    replace(TRUE, provenance=provenance).save(tmp_path / "model.json")
     with pytest.raises(StepModelError, match="steps in flight, where engines have 1 or 2"):
         FittedModel.load(tmp_path / "model.json")
 

@@ -48,7 +48,7 @@ def test_every_strategy_and_policy_replays(tmp_path: Path, strategy: str, policy
     assert outcome.difference is None
     assert outcome.steps == outcome.recorded_steps > 50 and outcome.requests == 50
     assert outcome.prefix_hits > 0
-    if strategy not in ("static", "dynamic"):  # these reserve, so that nobody is preempted
+    if strategy not in ("static", "dynamic"):  # these reserve, so that none is preempted
         assert outcome.preemptions > 0
 
 
@@ -121,7 +121,7 @@ def test_a_record_from_before_steps_ended_early_replays_with_filled_steps(tmp_pa
     assert replay(records)[1].difference is None
 
 
-def test_a_record_from_before_background_lanes_were_owed_anything_replays_without(tmp_path: Path) -> None:
+def test_a_record_without_a_minimum_share_of_background_lanes_replays(tmp_path: Path) -> None:
     """The interactive requests come so fast that the batch lane would have its floor."""
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(lane_floor=0.0))
     assert records[0]["settings"].pop("lane_floor")["value"] == 0.0

@@ -196,12 +196,12 @@ def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
 @pytest.mark.parametrize(
     ("shape", "degree", "number"), [("qwen2.5-7b", 8, "28"), ("llama-3-70b", 3, "64"), ("qwen2.5-7b", 0, "28")]
 )
-def test_heads_that_cannot_be_shared_are_told(shape: str, degree: int, number: str) -> None:
+def test_heads_that_cannot_be_divided_are_refused(shape: str, degree: int, number: str) -> None:
     with pytest.raises(TensorParallelError, match=number):
         model(shape=shape, degree=degree)
 
 
-def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
+def test_kv_heads_that_can_neither_be_shared_nor_copied_are_refused() -> None:
     llama = known_model("llama-3-8b")
     layer = llama.layers[0]
     assert isinstance(layer.mixer, Attention)

@@ -35,18 +35,17 @@ FAIR = SchedulingSettings.of(policy="fair")
 
 
 class Front:
-    """Whoever stands before replicas: keeps each tenant's queues full, where its requests go, and tells each replica
-    what the others gave (`tells`)."""
+    """A front before replicas that keeps each tenant's queues full, and exchanges the replicas' usage."""
 
-    def __init__(self, places: Mapping[str, Sequence[str]], weights: Mapping[str, float], tells: bool = True):
-        self._tells = tells
+    def __init__(self, places: Mapping[str, Sequence[str]], weights: Mapping[str, float], exchanges: bool = True):
+        self._exchanges = exchanges
         self._made = pool(SchedulingSettings.of(policy="fair", tenant_weights=weights), num_blocks=800, budget=128)
         self.places = dict(places)
         self.replicas: dict[str, Replica] = {}
         self.served: list[tuple[float, str, float]] = []
         self._of: dict[str, tuple[Request, str]] = {}  # request id → it, and its replica
         self._fresh: dict[str, int] = {}  # prompt tokens of those without a token yet
-        self._told: dict[str, TenantUsage] = {}
+        self._usage: dict[str, TenantUsage] = {}
         self._next_exchange = 0.0
         self._random, self._numbers = random.Random(1), count()
 
@@ -54,7 +53,7 @@ class Front:
         self.replicas[name] = _replica(self._made, len(self.replicas), None, False)
 
     def lose(self, name: str, places: Mapping[str, Sequence[str]]) -> None:
-        """What it had is asked anew, and from now on requests go elsewhere."""
+        """Move a tenant's requests to other replicas, from now on."""
         del self.replicas[name]
         self._of = {key: one for key, one in self._of.items() if one[1] != name}
         self.places = dict(places)
@@ -62,10 +61,11 @@ class Front:
     def run(self, until: float) -> None:
         while (now := min(one.now for one in self.replicas.values())) < until:
             self._fill(now)
-            if self._tells and now >= self._next_exchange:
+            if self._exchanges and now >= self._next_exchange:
                 self._next_exchange = now + SYNC_PERIOD_S
-                self._told = {
-                    name: one.exchange_service(usage_of_others(self._told, name)) for name, one in self.replicas.items()
+                self._usage = {
+                    name: one.exchange_service(usage_of_others(self._usage, name))
+                    for name, one in self.replicas.items()
                 }
             replica = min(self.replicas.values(), key=lambda one: one.now)
             for event in replica.step():
@@ -133,7 +133,7 @@ def test_shares_hold_over_all_replicas(places: Mapping[str, Sequence[str]], weig
 
 def test_without_a_word_of_each_other_they_do_not() -> None:
     """So that the tests beside this one show something."""
-    front = Front(ONE_IS_XS, {"x": 1.0, "y": 1.0}, tells=False)
+    front = Front(ONE_IS_XS, {"x": 1.0, "y": 1.0}, exchanges=False)
     front.join("0")
     front.join("1")
     front.run(20.0)
@@ -166,13 +166,13 @@ class Pinned:
         return int(request.session)  # type: ignore[attr-defined]
 
 
-def test_a_cluster_tells_its_replicas() -> None:
+def test_a_cluster_exchanges_tenant_usage() -> None:
     places = [(tenant, at) for tenant, every in ONE_IS_XS.items() for at in every]
     entries = [Entry(0.0, 70, 60, session=at, tenant=tenant) for tenant, at in places] * 60
     workload, of = Workload(tuple(entries), "x"), pool(FAIR, replicas=2, num_blocks=800, prefix_caching=False)
 
     def first_tokens(shares_service: bool) -> dict[str, list[float]]:
-        """Of the tenants at the replica that both have."""
+        """Return the tenants' first tokens at the replica that both have."""
         router = Router(Pinned())
         for name in "01":
             router.join(name, fair=True)
@@ -186,22 +186,22 @@ def test_a_cluster_tells_its_replicas() -> None:
                 times[entry.tenant].append(seen.token_times[0])
         return {tenant: sorted(of_tenant) for tenant, of_tenant in times.items()}
 
-    apart, together = first_tokens(False), first_tokens(True)
-    assert abs(apart["x"][40] - apart["y"][40]) < 2.0, "in turns"
+    separate, together = first_tokens(False), first_tokens(True)
+    assert abs(separate["x"][40] - separate["y"][40]) < 2.0, "in turns"
     assert together["y"][-1] < together["x"][10], "x has the other one"
 
 
-def test_records_of_replicas_that_tell_each_other_replay(tmp_path: Path) -> None:
+def test_records_of_replicas_that_exchange_usage_replay(tmp_path: Path) -> None:
     turns = [
         Entry(one.arrival, one.prompt_tokens, one.output_tokens, tenant="xyy"[at % 3])
         for at, one in enumerate(chat(80, 40.0).entries)
     ]
     simulate(Workload(tuple(turns), "x"), SimulationSetup(pool(FAIR, replicas=2, num_blocks=40)), tmp_path / "r.jsonl")
-    told = 0
+    lines = 0
     for path in tmp_path.iterdir():
         records = list(read_records(path))
-        told += len(of_kind(records, "service"))
+        lines += len(of_kind(records, "service"))
         _, outcome = replay(records)
         assert outcome.difference is None and outcome.steps == outcome.recorded_steps > 20
-    assert told > 10
+    assert lines > 10
     assert len(list(tmp_path.iterdir())) == 2

@@ -73,7 +73,7 @@ def test_replicas_see_what_others_have_written_after_a_while() -> None:
     assert (soon[1].cached_tokens, late[1].cached_tokens) == (0, 192)
 
 
-def test_nobody_waits_for_what_is_written() -> None:
+def test_no_request_waits_for_writes() -> None:
     """A disk that never ends one: times are those without a folder."""
     never = replace(pool(model=Affine()), folder=Folder(1000, TransferRate(0.001), TransferRate(3.0)))
     assert first_tokens(prompts(1, 2, 3), never) == first_tokens(prompts(1, 2, 3), pool(model=Affine()))
@@ -103,7 +103,7 @@ def test_copies_within_steps_take_what_the_model_says_where_nothing_else_is_said
     assert slow[-1] > 12 * 0.5
 
 
-def test_a_busy_engine_with_every_tier_answers_everybody() -> None:
+def test_a_busy_engine_with_every_tier_answers_all() -> None:
     entries = chat(40, 30.0, shared=64).entries
     turns = [Entry(0.0, one.prompt_tokens + 90, 9, after=at, think_s=0.5) for at, one in enumerate(entries)]
     workload = Workload((*entries, *turns), "turns")
@@ -116,7 +116,7 @@ def test_a_busy_engine_with_every_tier_answers_everybody() -> None:
             assert all(one.last.held_blocks == 0 for one in run.replicas)
 
 
-def test_sessions_are_told_and_decide_what_is_evicted() -> None:
+def test_sessions_decide_what_is_evicted() -> None:
     """Steady turns of more sessions than fit: the least recently used is the next to come."""
     entries: list[Entry] = []
     for session in range(6):
@@ -134,7 +134,7 @@ def test_sessions_are_told_and_decide_what_is_evicted() -> None:
 
 
 def test_replay_of_records_with_tiers(tmp_path: Path) -> None:
-    """With a host they make the same plans; of a folder a record does not tell what was there."""
+    """With a host they make the same plans; a record does not have a folder's blocks."""
     workload = chat(30, 30.0, shared=64)
     simulate(workload, SimulationSetup(on_host(pool(num_blocks=30), 0.001, beside=False)), tmp_path / "host.jsonl")
     _, outcome = replay(list(read_records(tmp_path / "host.jsonl")))

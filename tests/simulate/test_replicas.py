@@ -34,7 +34,7 @@ def scaled(workload: Workload, most: int = 4, router: str = "least-work", *, fas
     return simulate(workload, SimulationSetup(growing, fast_forward=fast_forward))
 
 
-def told(run: Simulation) -> ScalingResult:
+def scaling_of(run: Simulation) -> ScalingResult:
     (found,) = run.scaled
     assert found is not None
     return found
@@ -47,15 +47,15 @@ def ttft(run: Simulation) -> float:
 def test_long_queues_make_replicas_and_short_ones_drain_them() -> None:
     workload = wave()
     run, alone = scaled(workload), simulate(workload, SimulationSetup(pool(model=SLOW)))
-    counts = [count for _, count in told(run).over_time()]
+    counts = [count for _, count in scaling_of(run).over_time()]
     assert counts[0] == 1 and max(counts) == 4 and counts[-1] < 4
     assert all(one.outcome == "completed" for one in run.observations)
     assert ttft(run) < ttft(alone) / 2
-    assert sum(one.busy for one in run.replicas) < told(run).replica_seconds < 4 * told(run).end
+    assert sum(one.busy for one in run.replicas) < scaling_of(run).replica_seconds < 4 * scaling_of(run).end
 
 
 def test_a_replica_takes_its_time_to_start_and_ends_what_it_has() -> None:
-    lives = told(scaled(wave())).lifetimes
+    lives = scaling_of(scaled(wave())).lifetimes
     added = [one for one in lives if one.wanted > 0]
     assert added and all(one.wanted >= UP_SECONDS and one.serving == one.wanted + START for one in added)
     drained = [one for one in lives if one.drained_from < 1e9]
@@ -70,7 +70,7 @@ def test_a_replica_takes_its_time_to_start_and_ends_what_it_has() -> None:
 def test_it_is_the_same_every_time_and_with_every_plan_made_whole(router: str) -> None:
     runs = [scaled(wave(), 3, router), scaled(wave(), 3, router), scaled(wave(), 3, router, fast_forward=False)]
     assert runs[0].observations == runs[1].observations == runs[2].observations
-    assert told(runs[0]).lifetimes == told(runs[1]).lifetimes == told(runs[2]).lifetimes
+    assert scaling_of(runs[0]).lifetimes == scaling_of(runs[1]).lifetimes == scaling_of(runs[2]).lifetimes
 
 
 def test_a_replica_that_was_not_wanted_any_more_before_it_served_took_nothing() -> None:
@@ -78,14 +78,14 @@ def test_a_replica_that_was_not_wanted_any_more_before_it_served_took_nothing() 
     entries = [Entry(0.1 * index, 200, 30) for index in range(100)] + [Entry(150.0, 20, 5)]
     growing = replace(pool(model=SLOW), scaling=Scaling(2, 200.0))
     run = simulate(Workload(tuple(entries), "burst"), SimulationSetup(growing))
-    first, second = told(run).lifetimes
-    assert first.serving == 0.0 and second.serving > told(run).end and second.wanted < second.gone < 150.0
+    first, second = scaling_of(run).lifetimes
+    assert first.serving == 0.0 and second.serving > scaling_of(run).end and second.wanted < second.gone < 150.0
     assert [one.steps > 0 for one in run.replicas] == [True, False]
 
 
-def test_where_nobody_waits_one_stays_alone() -> None:
+def test_one_replica_stays_alone_without_a_queue() -> None:
     workload = chat(20, rate=2.0)
     run = simulate(workload, SimulationSetup(replace(pool(), scaling=Scaling(8))))
-    assert len(told(run).lifetimes) == 1 and told(run).over_time() == [(0.0, 1)]
+    assert len(scaling_of(run).lifetimes) == 1 and scaling_of(run).over_time() == [(0.0, 1)]
     assert run.observations == simulate(workload, SimulationSetup(pool())).observations
-    assert told(run).replica_seconds == max(one.ended for one in run.observations)
+    assert scaling_of(run).replica_seconds == max(one.ended for one in run.observations)

@@ -16,7 +16,7 @@ MODEL = FittedModel(0.0, (0.01,))
 
 def test_errors_are_relative_to_what_was_measured_by_kind() -> None:
     errors = errors_of(MODEL, [Step(DECODE, 0.025), Step(DECODE, 0.02), Step(PREFILL, 0.1)])
-    assert errors["decode"] == (pytest.approx(0.1), 2)  # 0.02 told of 0.025 is 20 % off
+    assert errors["decode"] == (pytest.approx(0.1), 2)  # 0.02 modelled of 0.025 is 20 % off
     assert errors["prefill"] == (pytest.approx(1.0), 1)
     assert errors["all"] == (pytest.approx(1.2 / 3), 3)
     assert "mixed" not in errors

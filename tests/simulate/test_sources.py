@@ -18,7 +18,7 @@ from .setups import Affine, chat, pool
 
 
 def result(path: Path, workload: Workload) -> Path:
-    """What the client would have written of a simulated server."""
+    """Write the client's result of a simulated server."""
     seen = simulate(workload, SimulationSetup(pool(model=Affine(), budget=512))).observations
     rows: dict[str, Any] = {
         "start_times": [one.intended for one in seen],
@@ -40,7 +40,7 @@ def test_decodes_and_lonely_prompts_are_found_again(tmp_path: Path) -> None:
     assert {"decode", "all"} <= set(model.provenance.held_out)
 
 
-def test_a_busy_server_tells_nothing_of_prompts(tmp_path: Path) -> None:
+def test_a_busy_server_has_no_prompt_steps(tmp_path: Path) -> None:
     path = result(tmp_path / "r.json", chat(60, 1000.0))
     model = fitted_on_result(path)
     assert model.provenance is not None and "no prompts (all met others)" in model.provenance.source
