@@ -1,4 +1,4 @@
-"""The block pool: states, reference counts, and the order in which blocks are given away."""
+"""The block pool: states, reference counts, and the order of eviction."""
 
 from __future__ import annotations
 

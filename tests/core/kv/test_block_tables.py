@@ -30,19 +30,19 @@ def layout_of(blocks: int = 100, allocation: Allocation = "paged", windows: tupl
     [("paged", False, 2), ("paged", True, 4), ("reserve-request", False, 4), ("reserve-max", False, 10)],
 )
 def test_a_table_at_admission(allocation: Allocation, to_the_end: bool, blocks: int) -> None:
-    """A prompt of 5 tokens, an output of up to 10, a model of 40."""
+    """Give a prompt of 5 tokens, an output of up to 10, and a model of 40 their blocks."""
     one = sequence(prompt=[0] * 5)
     one.max_output_tokens = 10
     assert layout_of(allocation=allocation).size(one, to_the_end) == blocks
 
 
-def test_no_table_is_longer_than_all_there_is() -> None:
+def test_no_table_is_longer_than_the_pool() -> None:
     layout = layout_of(blocks=3, allocation="reserve-max")
     assert layout.max_sequence_tokens == 3 * SIZE
     assert layout.size(sequence(prompt=[0] * 5), to_the_end=False) == 3
 
 
-def test_under_a_window_a_table_reaches_as_far_as_the_window_and_a_chunk_can() -> None:
+def test_a_window_and_a_chunk_bound_the_length_of_a_table() -> None:
     """A window of 6 and chunks of 8: a query at position 20 sees 15 and on, which block 3 holds; wherever in a block
     that begins, 4 blocks hold 5 positions before a chunk and its 8."""
     layout = layout_of(windows=(0, 6))
@@ -59,7 +59,7 @@ def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemptio
     assert layout_of().external_tokens(one) == 0
 
 
-def test_what_does_not_fit_is_counted_in_tokens_too() -> None:
+def test_a_shortage_is_reported_in_blocks_and_tokens() -> None:
     assert layout_of(3).shortage(12) is None
     assert layout_of(3).shortage(13) == (
         "needs 4 KV blocks of 4 tokens, but there are 3 in all: it has 13 tokens, and there is room for 12"
@@ -75,7 +75,7 @@ BLOCK, WINDOW, CONTEXT, BUDGET = 16, 512, 8192, 512
 
 
 class Endless:
-    """A scheduler whose steps all yield the token 0."""
+    """Run a scheduler whose steps all yield the token 0."""
 
     def __init__(self, num_blocks: int, windows: tuple[int, ...], budget: int = BUDGET):
         capacity = Capacity(num_blocks, BLOCK, 256, CONTEXT + 1000, 100, windows=windows)
@@ -89,7 +89,7 @@ class Endless:
         self.scheduler.add(Request(request_id=name, prompt_token_ids=prompt, params=params), 0.0)
 
     def step(self) -> bool:
-        """Whether there was anything to do."""
+        """Plan and commit a step; return whether there was one."""
         plan = self.scheduler.plan(0.0)
         if not isinstance(plan, BatchPlan):
             return False
@@ -97,8 +97,8 @@ class Endless:
         self.scheduler.commit(plan, StepResult(plan.step, sampled, 0.01), 0.0)
         return True
 
-    def most_running(self, steps: int) -> int:
-        """Sequences with their whole prompts computed, at once and without a preemption."""
+    def max_running(self, steps: int) -> int:
+        """Return the most sequences with computed prompts that ran at once, before a preemption."""
         most = 0
         for _ in range(steps):
             self.step()
@@ -110,19 +110,19 @@ class Endless:
         return most
 
 
-def test_five_windows_to_one_hold_four_times_the_sequences() -> None:
-    """Of 8k tokens, in the memory in which four fit without windows; a block of a group has a sixth of the bytes."""
+def test_five_groups_with_windows_to_one_without_fit_four_times_the_sequences() -> None:
+    """Sequences have 8k tokens, and four fit without windows; a block of a group has a sixth of the bytes."""
     fit, each = 4, (CONTEXT + 320) // BLOCK
     most = []
     for num_blocks, windows in ((fit * each, (0,)), (6 * fit * each, (0, *[WINDOW] * 5))):
         engine = Endless(num_blocks, windows)
         for number in range(32):
             engine.add(str(number), first=number, output=1000)
-        most.append(engine.most_running(320))
+        most.append(engine.max_running(320))
     assert most[0] == fit and most[1] >= 4 * fit
 
 
-def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
+def test_a_sequence_holds_the_blocks_of_its_window_and_a_chunk() -> None:
     windows = (0, WINDOW, 100)
     engine = Endless(3000, windows)
     engine.add("one")
@@ -141,7 +141,7 @@ def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
     assert snapshot.used_slots <= snapshot.held_slots
 
 
-def test_what_can_never_fit_is_refused_with_what_it_needs() -> None:
+def test_a_prompt_that_can_never_fit_is_refused_with_the_blocks_it_needs() -> None:
     windows = (0, WINDOW)
     needed = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
     Endless(needed, windows).add("fits")
@@ -152,7 +152,7 @@ def test_what_can_never_fit_is_refused_with_what_it_needs() -> None:
         Endless(needed - 1, windows).add("does not")
 
 
-def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
+def test_a_prefix_needs_only_the_last_blocks_of_a_window() -> None:
     engine = Endless(700, (0, WINDOW))
     engine.add("first", output=1)
     while engine.step():
@@ -172,7 +172,7 @@ def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 100])
 @pytest.mark.parametrize("chunk", [1, 7, 16, 33])
-def test_a_window_and_a_chunk_span_no_more_blocks_than_is_said(window: int, chunk: int) -> None:
+def test_a_window_and_a_chunk_span_window_blocks_at_most(window: int, chunk: int) -> None:
     spans = []
     for start in range(200, 264):
         first = kv_blocks.first_seen(start, window) // BLOCK
@@ -188,8 +188,8 @@ def test_the_longest_sequence_is_the_longest_that_fits(windows: tuple[int, ...],
     assert most == max(fitting, default=0)
 
 
-def test_a_prompt_whose_window_others_hold_too_takes_blocks_from_the_lowest_ranked() -> None:
-    """It slides past blocks that another keeps, and gains none; who came last gives way, and all come to an end."""
+def test_a_prompt_whose_window_is_shared_preempts_the_lowest_ranked() -> None:
+    """It slides past blocks that another sequence holds, and frees none; the last one is preempted, and all end."""
     engine = Endless(59, (0, 64), budget=32)
     scheduler = engine.scheduler
     engine.add("first", 300, output=200)

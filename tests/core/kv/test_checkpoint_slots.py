@@ -1,4 +1,4 @@
-"""Slots for checkpoints: who has which, which one goes first, and that none is lost or read before it is written."""
+"""Slots for checkpoints: states, order of eviction, and that none is lost or read before it is written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots
 
 
 def kept(slots: CheckpointSlots, node: int, kind: CheckpointKind = CheckpointKind.NEW, taker: int = 0) -> int:
-    """A checkpoint of a plan that is complete, found beside the node."""
+    """Take a checkpoint in a complete plan, found by the node."""
     slot = slots.take(taker, kind)
     assert slot is not None
     slots.publish(slot, node)
@@ -28,7 +28,7 @@ def test_a_checkpoint_is_found_from_the_next_plan_on() -> None:
     assert slots.find(7) == slot and not slots.is_coming(7)
 
 
-def test_one_whose_tokens_are_known_late_is_found_then() -> None:
+def test_a_checkpoint_is_found_once_its_tokens_are_known() -> None:
     slots = CheckpointSlots(2)
     slot, other = slots.take(0, CheckpointKind.NEW), slots.take(0, CheckpointKind.NEW)
     assert slot is not None and other is not None
@@ -38,7 +38,7 @@ def test_one_whose_tokens_are_known_late_is_found_then() -> None:
     assert (slots.find(7), slots.used) == (slot, 1)
 
 
-def test_marks_go_first_then_what_is_new_then_what_is_shared_each_oldest_first() -> None:
+def test_marks_are_evicted_before_new_and_shared_checkpoints_each_oldest_first() -> None:
     slots = CheckpointSlots(6)
     for node, kind in enumerate(
         (
@@ -61,7 +61,7 @@ def test_marks_go_first_then_what_is_new_then_what_is_shared_each_oldest_first()
     assert gone == [2, 4, 3, 5, 10, 11], "what is shared outlives as many new ones as come"
 
 
-def test_a_mark_takes_nothing_that_is_shared() -> None:
+def test_a_mark_evicts_no_shared_checkpoint() -> None:
     slots = CheckpointSlots(2)
     slots.promote(kept(slots, 1))
     kept(slots, 2)
@@ -72,7 +72,7 @@ def test_a_mark_takes_nothing_that_is_shared() -> None:
     assert slots.take(0, CheckpointKind.MARK) is None
 
 
-def test_what_one_row_began_from_is_as_old_as_it_was_and_what_several_did_stays() -> None:
+def test_one_use_does_not_make_a_checkpoint_newer_and_several_uses_do() -> None:
     """A turn of a conversation uses the checkpoint of the turn before, and has newer ones afterwards."""
     slots = CheckpointSlots(4)
     for slot, uses in [(kept(slots, node), uses) for node, uses in enumerate((1, 3, 2, 0))]:
@@ -87,7 +87,7 @@ def test_what_one_row_began_from_is_as_old_as_it_was_and_what_several_did_stays(
     assert gone == [0, 3, 2]
 
 
-def test_a_mark_that_a_row_began_from_is_a_mark_no_more() -> None:
+def test_a_used_mark_is_a_new_checkpoint() -> None:
     slots = CheckpointSlots(3)
     used = kept(slots, 1, CheckpointKind.MARK)
     kept(slots, 2, CheckpointKind.MARK)
@@ -98,7 +98,7 @@ def test_a_mark_that_a_row_began_from_is_a_mark_no_more() -> None:
     assert found(slots) == [1, 3, 4]
 
 
-def test_one_that_was_missing_counts_as_used() -> None:
+def test_a_missed_checkpoint_counts_as_used() -> None:
     slots = CheckpointSlots(2)
     slot = slots.take(0, CheckpointKind.NEW)
     assert slot is not None
@@ -113,7 +113,7 @@ def test_one_that_was_missing_counts_as_used() -> None:
     assert found(slots) == [1, 3]
 
 
-def test_what_is_shared_is_half_of_all_at_most() -> None:
+def test_at_most_half_of_the_slots_are_shared_checkpoints() -> None:
     slots = CheckpointSlots(4)
     for node in range(4):
         slots.promote(kept(slots, node))
@@ -121,7 +121,7 @@ def test_what_is_shared_is_half_of_all_at_most() -> None:
     assert found(slots) == [1, 2, 3, 10], "the one that was used first is new again, and the oldest of these"
 
 
-def test_nobody_takes_a_slot_that_a_row_is_to_begin_from() -> None:
+def test_a_slot_that_a_row_will_begin_from_is_not_evicted() -> None:
     slots = CheckpointSlots(2)
     held = kept(slots, 1)
     slots.acquire(held)
@@ -135,7 +135,7 @@ def test_nobody_takes_a_slot_that_a_row_is_to_begin_from() -> None:
     assert slots.take(0, CheckpointKind.NEW) == held
 
 
-def test_one_beside_a_node_is_enough() -> None:
+def test_a_node_has_one_checkpoint() -> None:
     slots = CheckpointSlots(3)
     first = kept(slots, 1)
     kept(slots, 1)
@@ -143,7 +143,6 @@ def test_one_beside_a_node_is_enough() -> None:
 
 
 def test_a_slot_is_not_written_twice_in_a_plan() -> None:
-    """Whatever becomes of the checkpoint meanwhile."""
     slots = CheckpointSlots(2)
     first = kept(slots, 1)
     slots.acquire(first)
@@ -155,7 +154,7 @@ def test_a_slot_is_not_written_twice_in_a_plan() -> None:
     assert slots.take(0, CheckpointKind.NEW) == again
 
 
-def test_what_is_lost_before_its_plan_is_complete_is_never_found() -> None:
+def test_a_checkpoint_dropped_before_its_plan_is_complete_is_not_found() -> None:
     slots = CheckpointSlots(1)
     slot = slots.take(0, CheckpointKind.NEW)
     assert slot is not None
@@ -165,7 +164,7 @@ def test_what_is_lost_before_its_plan_is_complete_is_never_found() -> None:
     assert slots.find(1) is None and slots.used == 0
 
 
-def test_a_sequence_does_not_replace_what_a_row_began_from_once() -> None:
+def test_a_sequence_does_not_replace_its_used_checkpoint() -> None:
     slots = CheckpointSlots(2)
     used = kept(slots, 1, taker=5)
     slots.acquire(used)
@@ -174,7 +173,7 @@ def test_a_sequence_does_not_replace_what_a_row_began_from_once() -> None:
     assert found(slots) == [1]
 
 
-def test_a_sequence_replaces_what_it_took_itself_and_no_row_began_from() -> None:
+def test_a_sequence_replaces_its_own_unused_checkpoints_only() -> None:
     slots = CheckpointSlots(4)
     mine, used = kept(slots, 1, taker=5), kept(slots, 2, taker=5)
     slots.promote(used)
@@ -184,6 +183,6 @@ def test_a_sequence_replaces_what_it_took_itself_and_no_row_began_from() -> None
     assert found(slots) == [1, 2]
     slots.replace(mine, 5, CheckpointKind.NEW)
     assert found(slots) == [2]
-    kept(slots, 3, taker=6)  # the same slot, of somebody else now
+    kept(slots, 3, taker=6)  # the same slot, of another sequence now
     slots.replace(mine, 5, CheckpointKind.NEW)
     assert found(slots) == [2, 3]

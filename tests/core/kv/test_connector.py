@@ -24,7 +24,7 @@ PROMPT = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 
 
 def kept(**changes: object) -> Setup:
-    """An engine with a tier, in which the prompt is kept."""
+    """Return the setup of an engine with a tier that has the prompt."""
     setup = Setup(num_blocks=20, token_budget=20, tier=RememberingTier(2), **changes)  # type: ignore[arg-type]
     first = Harness(replace(setup, transfer_polls=(), lost_transfers=0))
     first.add(request("first", PROMPT, output=4))
@@ -46,7 +46,7 @@ def cached(harness: Harness, at: int = 0) -> int:
     return ended.timings.cached_tokens
 
 
-def test_what_one_engine_has_kept_another_begins_behind() -> None:
+def test_an_engine_begins_behind_blocks_that_another_wrote() -> None:
     harness = Harness(kept())
     harness.add(request("again", PROMPT, output=6))
     finish(harness)
@@ -54,7 +54,7 @@ def test_what_one_engine_has_kept_another_begins_behind() -> None:
     assert harness.scheduler.snapshot().tiers.brought == 4
 
 
-def test_nobody_stored_anew_what_is_there() -> None:
+def test_blocks_in_the_tier_are_not_written_again() -> None:
     setup = kept()
     harness = Harness(setup)
     harness.add(request("again", PROMPT, output=4))
@@ -62,7 +62,7 @@ def test_nobody_stored_anew_what_is_there() -> None:
     assert not any(one.kind == "store" for plan in harness.plans for one in plan.transfers)
 
 
-def test_while_it_is_brought_others_run_and_no_step_waits() -> None:
+def test_other_requests_run_while_blocks_are_loaded() -> None:
     harness = Harness(kept(transfer_polls=(4,), max_rows=1))
     harness.add(request("again", PROMPT, output=4))
     plan = harness.plan()
@@ -71,12 +71,12 @@ def test_while_it_is_brought_others_run_and_no_step_waits() -> None:
     harness.commit()
     harness.add(request("other", [1, 1, 1], output=3))
     plan = harness.plan()
-    assert isinstance(plan, BatchPlan) and plan.chunks, "who comes behind it is computed meanwhile"
+    assert isinstance(plan, BatchPlan) and plan.chunks, "the next request is computed meanwhile"
     finish(harness)
     assert cached(harness) == 8
 
 
-def test_with_nothing_else_to_do_the_engine_waits_for_it() -> None:
+def test_an_engine_without_other_work_waits_for_the_load() -> None:
     harness = Harness(kept(transfer_polls=(4,)))
     harness.add(request("again", PROMPT, output=4))
     harness.plan()
@@ -87,7 +87,7 @@ def test_with_nothing_else_to_do_the_engine_waits_for_it() -> None:
     assert timings.queued_by["kv"] == pytest.approx(timings.queue_ms) and timings.queue_ms > 0
 
 
-def test_what_does_not_come_is_computed() -> None:
+def test_blocks_whose_load_failed_are_computed() -> None:
     harness = Harness(kept(transfer_polls=(2,), lost_transfers=1))
     harness.add(request("again", PROMPT, output=6))
     finish(harness)
@@ -110,16 +110,16 @@ def test_another_salt_finds_nothing() -> None:
     assert cached(harness) == 0
 
 
-def test_one_that_ends_while_it_waits_leaves_nothing_behind() -> None:
+def test_a_request_aborted_during_its_load_holds_nothing() -> None:
     harness = Harness(kept(transfer_polls=(5,)))
     harness.add(request("again", PROMPT, output=4))
     harness.step()
     harness.abort("again")
     harness.drain()
-    assert harness.scheduler.snapshot().idle_blocks == 4, "it is cached for whoever comes next"
+    assert harness.scheduler.snapshot().idle_blocks == 4, "the loaded blocks are cached"
 
 
-def test_what_a_failed_step_has_left_is_not_kept() -> None:
+def test_blocks_of_a_failed_step_are_not_written() -> None:
     tier = RememberingTier(2)
     harness = Harness(Setup(num_blocks=20, token_budget=20, tier=tier, depth=2))
     harness.add(request("a", PROMPT, output=4))
@@ -129,8 +129,8 @@ def test_what_a_failed_step_has_left_is_not_kept() -> None:
     assert not tier.held
 
 
-def test_nobody_gives_way_to_one_that_then_stands_apart() -> None:
-    """There is no room for what could be brought before somebody has given way; who did has not done so for nothing."""
+def test_no_sequence_is_preempted_for_one_that_then_waits_for_a_load() -> None:
+    """There is no room for the load before a preemption; the preempted sequence makes room for more than a load."""
     lanes = (LaneSetup("interactive", policy="priority"),)
     harness = Harness(kept(lanes=lanes, transfer_polls=(4,), max_rows=2, max_model_len=64))
     harness.add(request("low", [1, 0] * 17, output=6, priority=9))
@@ -143,7 +143,7 @@ def test_nobody_gives_way_to_one_that_then_stands_apart() -> None:
     finish(harness)
 
 
-def test_what_vanishes_behind_its_source_costs_a_computation() -> None:
+def test_blocks_that_vanish_during_the_load_are_computed() -> None:
     setup = kept(transfer_polls=(2,))
     harness = Harness(setup)
     harness.add(request("again", PROMPT, output=6))
@@ -195,7 +195,7 @@ def writes(cache: PrefixCache, begun: Begun) -> OffloadWriter:
     return OffloadWriter(pool, cache, transfers, Sink())
 
 
-def test_what_a_plan_computes_is_stored_behind_its_step(
+def test_a_block_is_written_after_its_step_is_committed(
     writes: OffloadWriter, cache: PrefixCache, begun: Begun
 ) -> None:
     writes.begin_step(0)
@@ -207,10 +207,10 @@ def test_what_a_plan_computes_is_stored_behind_its_step(
     assert begun.stored == [(5,)]
 
 
-def test_what_is_computed_while_another_block_is_to_have_it_from_a_peer_is_stored_when_that_has_come(
+def test_content_that_another_block_is_loading_is_written_after_that_load(
     writes: OffloadWriter, cache: PrefixCache, begun: Begun
 ) -> None:
-    """The other block is the one that is found; that a step has computed the same does not fill it."""
+    """The loading block is the cached one; a step that computes the same content does not fill it."""
     node = cache.publish(ROOT, TOKENS, 3)
     coming = cache.at_block(3)
     coming.loading = 1
@@ -226,7 +226,7 @@ def test_what_is_computed_while_another_block_is_to_have_it_from_a_peer_is_store
     assert begun.stored == [(3,)]
 
 
-def test_what_comes_back_from_the_host_is_stored_when_it_is_there(
+def test_a_block_that_returns_from_the_host_is_written_after_its_load(
     writes: OffloadWriter, cache: PrefixCache, begun: Begun
 ) -> None:
     writes.begin_step(0)

@@ -30,7 +30,7 @@ SCARCE = Setup(
 
 
 def swapped(setup: Setup = SCARCE) -> Harness:
-    """Two that do not fit together: the later one is preempted, and some of its blocks have gone to the host."""
+    """Run two requests that do not fit together until a block of the preempted one is on the host."""
     harness = Harness(setup)
     harness.add(request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
     for _ in range(30):
@@ -40,7 +40,7 @@ def swapped(setup: Setup = SCARCE) -> Harness:
     raise AssertionError("nothing was swapped")
 
 
-def test_blocks_come_back_as_they_were_and_nothing_is_recomputed_but_what_was_not_full() -> None:
+def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed() -> None:
     harness = swapped()
     harness.drain()
     moved = [(plan.copies("store"), plan.copies("load")) for plan in harness.plans if plan.transfers]
@@ -58,14 +58,14 @@ def test_a_victim_loses_only_what_is_needed() -> None:
     harness.drain()
 
 
-def test_one_that_is_aborted_while_swapped_frees_the_host() -> None:
+def test_an_aborted_swapped_request_frees_the_host() -> None:
     harness = swapped()
     harness.abort("b")
     assert inside.host_blocks_in_use(harness.scheduler) == 0
     harness.drain()
 
 
-def test_a_broken_step_empties_the_host() -> None:
+def test_a_failed_step_empties_the_host() -> None:
     harness = swapped()
     harness.step(fail=True)
     harness.drain()
@@ -81,11 +81,11 @@ def test_without_room_on_the_host_the_rest_is_recomputed() -> None:
 
 
 @pytest.mark.parametrize(("mode", "keeps"), [("recompute", False), ("swap", True)])
-def test_as_told(mode: str, keeps: bool) -> None:
+def test_a_fixed_mode_does_not_compare_costs(mode: str, keeps: bool) -> None:
     assert Preemption(mode, LatencyModel(), 1e9 if keeps else 0.0).keeps(64, 4) == keeps  # type: ignore[arg-type]
 
 
-def test_auto_takes_the_cheaper() -> None:
+def test_auto_takes_the_cheaper_way() -> None:
     latency = LatencyModel()
     assert not Preemption("auto", latency, 1e-9).keeps(64, 4)  # nothing is known yet
     for tokens in range(1, 80):
@@ -100,7 +100,7 @@ FIRST, OTHER = (0, 1, 1, 0, 1, 0, 0, 1, 1), (1, 1, 0, 0, 0, 1, 1, 1, 0)
 
 
 def served(harness: Harness, name: str, prompt: tuple[int, ...]) -> int:
-    """Cached tokens."""
+    """Serve a request; return its cached tokens."""
     harness.add(request(name, prompt, output=2))
     harness.drain()
     client = harness.clients[-1]
@@ -110,7 +110,7 @@ def served(harness: Harness, name: str, prompt: tuple[int, ...]) -> int:
     return cached
 
 
-def test_what_is_evicted_is_found_on_the_host() -> None:
+def test_evicted_content_is_found_on_the_host() -> None:
     harness = Harness(SMALL)
     assert [served(harness, "a", FIRST), served(harness, "b", OTHER)] == [0, 0]
     assert inside.evictable_host_blocks(harness.scheduler) > 0
@@ -120,7 +120,7 @@ def test_what_is_evicted_is_found_on_the_host() -> None:
     check_ledgers(harness)
 
 
-def test_what_was_kept_longest_ago_gives_way() -> None:
+def test_the_content_stored_first_is_evicted_first() -> None:
     harness = Harness(replace(SMALL, host_blocks=5))
     prompts = [FIRST, OTHER, (0,) * 9, (1, 0) * 4 + (1,)]
     for at, prompt in enumerate(prompts):
@@ -129,7 +129,7 @@ def test_what_was_kept_longest_ago_gives_way() -> None:
     assert served(harness, "first", FIRST) < 8 <= served(harness, "last", prompts[-1])
 
 
-def test_what_a_preempted_sequence_wants_goes_before() -> None:
+def test_content_with_waiters_evicts_other_content() -> None:
     harness = Harness(replace(SMALL, num_blocks=8, host_blocks=4, preemption="swap"))
     for at, prompt in enumerate((FIRST, OTHER, (0,) * 9)):
         served(harness, f"p{at}", prompt)
@@ -141,7 +141,7 @@ def test_what_a_preempted_sequence_wants_goes_before() -> None:
 
 
 @pytest.mark.parametrize("polls", [(0,), (3,)])
-def test_beside_the_steps_it_is_stored_before_it_is_taken_and_nobody_waits_for_that(polls: tuple[int, ...]) -> None:
+def test_asynchronous_stores_ahead_hold_up_no_step(polls: tuple[int, ...]) -> None:
     harness = Harness(replace(SMALL, num_blocks=16, transfer_polls=polls))
     for at in range(6):
         prompt = tuple((at >> bit) & 1 for bit in range(3)) + FIRST
@@ -156,7 +156,7 @@ def test_beside_the_steps_it_is_stored_before_it_is_taken_and_nobody_waits_for_t
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic"])
-def test_samples_join_a_batch_together_where_the_first_waits_for_its_blocks(
+def test_samples_join_a_batch_together_where_the_first_loads_its_blocks(
     strategy: Literal["static", "dynamic"],
 ) -> None:
     """The first one finds its blocks on the host, so that its prompt is planned only when they have been loaded."""

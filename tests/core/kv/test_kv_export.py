@@ -1,4 +1,4 @@
-"""Handing over: blocks of a prompt are held as they are computed, by names that only the same request has."""
+"""KV export: computed blocks of a prompt are held for a peer, under hashes that only the same request has."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PEER = PeerAddress("10.0.0.1", 5000, "one")
 PROMPT = (1, 0, 1, 1, 0, 0, 1, 1, 0)
 
 
-def request(handover: KVTransfer | None, name: str = "r", **given: object) -> Request:
+def request(kv_transfer: KVTransfer | None, name: str = "r", **given: object) -> Request:
     params = SamplingParams(max_tokens=1, temperature=0)
-    return Request(request_id=name, prompt_token_ids=PROMPT, params=params, kv_transfer=handover, **given)  # type: ignore[arg-type]
+    return Request(request_id=name, prompt_token_ids=PROMPT, params=params, kv_transfer=kv_transfer, **given)  # type: ignore[arg-type]
 
 
 def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
@@ -41,14 +41,14 @@ def sends(harness: Harness) -> list[Transfer]:
     return [one for plan in harness.plans for one in plan.transfers if one.kind == "send"]
 
 
-def test_each_chunk_is_told_when_it_is_computed_and_the_end_once(harness: Harness) -> None:
+def test_each_computed_chunk_is_exported_and_the_end_once(harness: Harness) -> None:
     harness.add(request(KVTransfer(give="one")))
     harness.drain()
-    told = sends(harness)
-    assert [len(one.blocks) for one in told] == [2, 2, 0], "9 tokens: 4 whole blocks before the last one, 2 a step"
-    assert {one.tier for one in told} == {export_tier("one")}
-    assert tuple(name for one in told for name in one.remote_blocks) == names(request(None))
-    first = next(number for number, plan in enumerate(harness.plans) if told[0] in plan.transfers)
+    sent = sends(harness)
+    assert [len(one.blocks) for one in sent] == [2, 2, 0], "9 tokens: 4 whole blocks before the last one, 2 a step"
+    assert {one.tier for one in sent} == {export_tier("one")}
+    assert tuple(name for one in sent for name in one.remote_blocks) == names(request(None))
+    first = next(number for number, plan in enumerate(harness.plans) if sent[0] in plan.transfers)
     assert first == 1, "in the plan behind the step that computes it"
 
 
@@ -58,13 +58,13 @@ def test_blocks_are_held_until_the_peer_has_them() -> None:
     for _ in range(4):
         harness.step()
     assert harness.scheduler.snapshot().held_blocks == 4, "the request has ended"
-    assert harness.scheduler.idle, "nobody waits for them here"
+    assert harness.scheduler.idle, "no request waits for them here"
     for _ in range(12):
         harness.poll()
     assert harness.scheduler.snapshot().held_blocks == 0
 
 
-def test_an_aborted_prompt_is_told_as_ended(harness: Harness) -> None:
+def test_the_export_of_an_aborted_prompt_ends(harness: Harness) -> None:
     harness.add(request(KVTransfer(give="one")))
     harness.step()
     harness.abort("r")
@@ -72,7 +72,7 @@ def test_an_aborted_prompt_is_told_as_ended(harness: Harness) -> None:
     assert [len(one.blocks) for one in sends(harness)][-1] == 0
 
 
-def test_names_are_of_salt_adapter_and_tokens() -> None:
+def test_hashes_depend_on_salt_adapter_and_tokens() -> None:
     asked = request(None)
     one, other = Adapter("a", "", 1), Adapter("a", "", 2)
     kinds = [names(asked), names(asked, "tenant"), names(asked, "", one), names(asked, "", other)]
@@ -89,7 +89,7 @@ def taking_from(giving: Harness | None) -> Harness:
     return taking
 
 
-def test_what_is_taken_over_is_not_computed(harness: Harness) -> None:
+def test_imported_blocks_are_not_computed(harness: Harness) -> None:
     harness.add(request(KVTransfer(give="one")))
     harness.drain()
     taking = taking_from(harness)
@@ -100,14 +100,14 @@ def test_what_is_taken_over_is_not_computed(harness: Harness) -> None:
     assert events[-1].timings.cached_tokens == 8  # type: ignore[union-attr]
 
 
-def test_what_the_peer_lost_is_computed() -> None:
+def test_blocks_that_the_peer_lost_are_computed() -> None:
     taking = taking_from(None)
     taking.add(request(KVTransfer(take=PEER)))
     taking.drain()
     assert computed(taking) == len(PROMPT)
 
 
-def test_only_what_is_missing_travels(harness: Harness) -> None:
+def test_only_missing_blocks_are_imported(harness: Harness) -> None:
     harness.add(request(KVTransfer(give="one")))
     harness.drain()
     taking = taking_from(harness)
@@ -123,28 +123,28 @@ def computed(harness: Harness) -> int:
     return sum(chunk.length for plan in harness.plans for chunk in plan.chunks)
 
 
-def test_what_a_step_computes_is_told_with_its_plan_and_held_by_the_sequence(harness: Harness) -> None:
+def test_a_plan_names_the_blocks_that_it_completes(harness: Harness) -> None:
     harness.add(request(KVTransfer(give="one")))
     harness.add(request(None, "other"))
     harness.drain()
     early = [(number, one) for number, plan in enumerate(harness.plans) for one in plan.early_sends]
-    told = [(number, one) for number, plan in enumerate(harness.plans) for one in plan.transfers if one.blocks]
+    sent = [(number, one) for number, plan in enumerate(harness.plans) for one in plan.transfers if one.blocks]
     assert [number for number, _ in early] == [0, 1], "with the steps of 4 tokens that make two blocks whole each"
-    assert [number for number, _ in told] == [1, 2], "and again when these have ended"
-    for (_, before), (_, behind) in zip(early, told, strict=True):
+    assert [number for number, _ in sent] == [1, 2], "and again when these have ended"
+    for (_, before), (_, behind) in zip(early, sent, strict=True):
         assert before == (behind.tier, behind.blocks, behind.remote_blocks)
 
 
-def test_prompts_that_nobody_takes_are_not_told_early() -> None:
+def test_prompts_without_export_are_not_sent_early() -> None:
     harness = Harness(Setup())
     harness.add(request(None))
     harness.drain()
     assert not any(plan.early_sends for plan in harness.plans)
 
 
-def test_what_is_brought_ahead_of_its_time_gives_nothing_away_that_waits() -> None:
-    """One row; of four that wait for it three have their blocks brought beforehand, half of all blocks, and the fourth
-    when its turn comes."""
+def test_loads_ahead_do_not_evict_blocks_loaded_for_waiting_sequences() -> None:
+    """There is one row. Of four requests that wait for it three have their blocks loaded ahead, half of all blocks, and
+    the fourth when it is next."""
     taking = Harness(Setup(peers=True, num_blocks=24, max_rows=1))
     first = SamplingParams(max_tokens=6, temperature=0)
     taking.add(replace(request(None, "first"), prompt_token_ids=(0,), params=first))

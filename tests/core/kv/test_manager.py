@@ -1,4 +1,4 @@
-"""KV memory: what sequences get, share and give back."""
+"""KV memory: what sequences allocate, share and free."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_token_is_always_left_to_compute(tokens: int, hits: int) -> None:
 
 
 @pytest.mark.parametrize(("scored", "hits"), [(0, 0), (SIZE - 1, 0), (SIZE, 1), (2 * SIZE + 1, 2), (3 * SIZE, 3)])
-def test_only_what_is_scored_may_come_from_the_cache(scored: int, hits: int) -> None:
+def test_only_scored_positions_come_from_the_cache(scored: int, hits: int) -> None:
     """Positions that still want a score must be computed; when all have theirs, the prompt is found like any other."""
     memory = memory_of(16, SIZE, prefix_caching=True)
     prompt = [0] * (3 * SIZE + 1)
@@ -88,7 +88,7 @@ def test_eviction_takes_ends_before_roots() -> None:
     assert again.num_computed == 2
 
 
-def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
+def test_admission_fails_without_effect_where_too_few_blocks_stay_spare() -> None:
     memory = memory_of(4, SIZE, prefix_caching=True)
     one = sequence(prompt=[0] * 9)
     assert not memory.admit(one, spare=2)
@@ -96,8 +96,8 @@ def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
     assert memory.admit(one, spare=1)
 
 
-def test_idle_hits_are_not_counted_as_room() -> None:
-    """A cached block that a newcomer shares is no longer there to be evicted for it."""
+def test_evictable_hits_are_not_counted_as_room() -> None:
+    """A cached block that the sequence shares cannot be evicted for it."""
     memory = memory_of(3, SIZE, prefix_caching=True)
     memory.free(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
     assert (memory._pool.evictable, memory.num_free_blocks) == (2, 1)
@@ -114,8 +114,8 @@ def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: b
     second = admitted(memory, sequence(1, [0] * 6, sample=1, n=2))
     assert second.blocks[0] == first.blocks[0]
     assert memory._pool.ref_count(first.blocks[0]) == 2
-    stranger = admitted(memory, sequence(2, [0] * 6, n=2))
-    assert (stranger.blocks[0] == first.blocks[0]) == caching
+    other = admitted(memory, sequence(2, [0] * 6, n=2))
+    assert (other.blocks[0] == first.blocks[0]) == caching
 
 
 def test_without_the_prefix_cache_a_lone_sample_leaves_nothing_behind() -> None:
@@ -142,14 +142,14 @@ def test_without_the_prefix_cache_a_request_finds_its_own_blocks_until_it_ends()
     assert (memory.num_free_blocks, len(memory._prefix)) == (8, 0)
 
 
-def test_salts_are_kept_apart() -> None:
+def test_salts_share_nothing() -> None:
     memory = memory_of(8, SIZE, prefix_caching=True)
     computed(memory, admitted(memory, sequence(0, [0] * 6, cache_salt="a")), 6)
     assert admitted(memory, sequence(1, [0] * 6, cache_salt="b")).num_computed == 0
     assert admitted(memory, sequence(2, [0] * 6, cache_salt="a")).num_computed == 4
 
 
-def test_growing_by_a_block_when_one_is_crossed() -> None:
+def test_a_block_is_allocated_when_a_block_end_is_crossed() -> None:
     memory = memory_of(3, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * SIZE))
     assert memory.allocate(one, SIZE) == ()
@@ -160,7 +160,7 @@ def test_growing_by_a_block_when_one_is_crossed() -> None:
 
 
 def test_only_full_blocks_of_known_tokens_are_published() -> None:
-    """At depth 2 a block may be computed up to a token whose value nobody knows yet."""
+    """At depth 2 a block may be computed up to a token whose value is not known yet."""
     memory = memory_of(4, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * 7))
     assert len(computed(memory, one, 7).blocks) == 2 and one.num_published_blocks == 1
@@ -172,7 +172,7 @@ def test_only_full_blocks_of_known_tokens_are_published() -> None:
     assert (one.num_published_blocks, one.num_pending) == (2, 0)
 
 
-def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
+def test_forgotten_content_is_not_found_and_held_blocks_stay_held() -> None:
     memory = memory_of(6, SIZE, prefix_caching=True)
     memory.free(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
     held = computed(memory, admitted(memory, sequence(1, [1] * 8)), 8)
@@ -183,7 +183,7 @@ def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
     assert memory._pool.evictable == 0
 
 
-def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
+def test_exclusive_blocks_are_those_that_no_other_sequence_holds() -> None:
     memory = memory_of(20)
     one = computed(memory, admitted(memory, sequence(0, prompt=[0] * (2 * SIZE))), 2 * SIZE)
     other = admitted(memory, sequence(1, prompt=[0] * (2 * SIZE + 1)))
@@ -192,7 +192,7 @@ def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
 
 
 def fewest_by_trying(tables: BlockTables, sequences: list[Sequence], blocks: int) -> list[Sequence]:
-    """One more until they are enough; then without each that it does not take."""
+    """Add one after the other until they are enough; then leave out each that is not needed."""
     for count in range(1, len(sequences) + 1):
         victims = sequences[:count]
         if len(tables.exclusive_blocks(victims)) >= blocks:
@@ -204,7 +204,7 @@ def fewest_by_trying(tables: BlockTables, sequences: list[Sequence], blocks: int
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_as_few_give_way_as_by_trying_each(seed: int) -> None:
+def test_fewest_victims_are_those_of_an_exhaustive_search(seed: int) -> None:
     draws = random.Random(seed)
     memory = memory_of(200, max_model_len=100)
     running = []

@@ -6,7 +6,7 @@ from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 
 
 def cache_of(*chain: tuple[int, ...], root: str = "") -> PrefixCache:
-    """Blocks 0, 1, … hold the links of one chain."""
+    """Return a cache in which blocks 0, 1, … are one chain."""
     cache = PrefixCache(2, on_drop=lambda node: None)
     node: object = root
     for block, tokens in enumerate(chain):
@@ -44,13 +44,13 @@ def test_the_same_tokens_behind_others_are_other_content() -> None:
     assert found(cache, (3, 4, 1, 2)) == []
 
 
-def test_roots_are_kept_apart() -> None:
+def test_roots_share_nothing() -> None:
     cache = cache_of((1, 2), root="tenant")
     assert found(cache, (1, 2)) == []
     assert found(cache, (1, 2), root="tenant") == [0]
 
 
-def test_content_that_is_there_already_stays_where_it_is() -> None:
+def test_content_that_is_cached_already_stays_in_its_block() -> None:
     cache = cache_of((1, 2))
     node = cache.publish("", (1, 2), 7)
     assert 7 not in cache and len(cache) == 1
@@ -77,7 +77,7 @@ def test_cleared_nodes_are_not_numbered_again() -> None:
     assert cache.publish("", (1, 2), 0) != before.node
 
 
-def test_content_that_moved_to_the_host_is_found_there_and_its_chain_stays_whole() -> None:
+def test_content_on_the_host_is_found_and_its_chain_stays_whole() -> None:
     cache = cache_of((1, 2), (3, 4), (5, 6))
     middle = cache.at_block(1)
     cache.move(middle, None, 9)

@@ -1,4 +1,4 @@
-"""Eviction by what sessions are worth."""
+"""Eviction by the value of sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 
 
 class Kept:
-    """A pool whose blocks sessions have left."""
+    """A pool with cached blocks of sessions."""
 
     def __init__(self, blocks: int = 8, block_seconds: Callable[[int], float] = lambda tokens: 1.0):
         self.table = SessionTable(block_seconds)
@@ -29,7 +29,7 @@ class Kept:
         self.pool = BlockPool(blocks, self.evicted.append, lambda block: True, self.order)
 
     def turn(self, name: str, count: int, at: float, tenant: str = "", awaits: Awaits = "") -> tuple[int, ...]:
-        """Of a session, which takes so many new blocks and leaves them."""
+        """Run a turn of a session, which allocates so many blocks and releases them."""
         self.table.now = at
         session = self.table.named(name, tenant)
         self.table.begin_turn(session)
@@ -45,7 +45,7 @@ def matcher_of_none() -> SessionMatcher:
 
 
 def learn(table: SessionTable, gap: float, times: int = 60, awaits: Awaits = "") -> None:
-    """Sessions of one turn come back after this gap."""
+    """Have sessions of one turn come back after this gap."""
     for number in range(times):
         session = table.named(f"learnt {awaits} {number}", "")
         table.now = 0.0
@@ -56,7 +56,7 @@ def learn(table: SessionTable, gap: float, times: int = 60, awaits: Awaits = "")
         session.running = 0
 
 
-def test_who_has_rested_far_longer_than_sessions_do_goes_first() -> None:
+def test_the_session_that_has_rested_far_longest_is_evicted_first() -> None:
     kept = Kept(4)
     learn(kept.table, gap=4.0)
     left = kept.turn("left", 2, at=100.0)
@@ -67,7 +67,7 @@ def test_who_has_rested_far_longer_than_sessions_do_goes_first() -> None:
     assert kept.evicted == [left[1], left[0]]
 
 
-def test_of_sessions_in_turn_some_stay_whole_where_the_oldest_first_would_lose_all() -> None:
+def test_some_sessions_in_steady_turns_stay_whole_where_lru_would_lose_all() -> None:
     """Ten sessions of four blocks take turns, and there is room for five of them."""
 
     def hits(by_worth: bool) -> int:
@@ -96,7 +96,7 @@ def test_of_sessions_in_turn_some_stay_whole_where_the_oldest_first_would_lose_a
     assert hits(by_worth=True) > 0.25 * 40 * 10 * 4, "half of them would fit"
 
 
-def test_what_comes_next_is_what_goes_and_few_sessions_are_valued_at_each_look_up(
+def test_coming_blocks_are_evicted_and_few_sessions_are_valued_at_each_look_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = Kept(400)
@@ -114,7 +114,7 @@ def test_what_comes_next_is_what_goes_and_few_sessions_are_valued_at_each_look_u
     assert len(asked) <= RERANK_BATCH, "they were looked at within 0.05 s"
 
 
-def test_a_turn_that_leaves_no_blocks_ends_the_high_value_of_those_from_before() -> None:
+def test_a_turn_without_blocks_ends_the_high_value_of_earlier_ones() -> None:
     kept = Kept(4, block_seconds=lambda tokens: 1 / tokens)
     back = kept.turn("back", 2, at=100.0)
     resting = kept.turn("resting", 2, at=101.0)
@@ -128,7 +128,7 @@ def test_a_turn_that_leaves_no_blocks_ends_the_high_value_of_those_from_before()
     assert kept.evicted == coming
 
 
-def test_what_two_sessions_have_had_goes_last() -> None:
+def test_shared_blocks_are_evicted_last() -> None:
     kept = Kept(4)
     (shared, mine) = kept.turn("a", 2, at=0.0)
     kept.pool.acquire(shared)
@@ -138,14 +138,14 @@ def test_what_two_sessions_have_had_goes_last() -> None:
     assert list(kept.order)[-1] == shared and mine in list(kept.order)[:-1]
 
 
-def test_a_tenant_with_more_than_its_share_gives_way() -> None:
+def test_a_tenant_above_its_share_is_evicted_first() -> None:
     kept = Kept(8)
     large = kept.turn("large", 6, at=5.0, tenant="a")
     kept.turn("small", 2, at=5.0, tenant="b")
     assert list(kept.order)[:6] == list(reversed(large))
 
 
-def test_content_that_is_gone_is_nobodys() -> None:
+def test_evicted_content_has_no_owner() -> None:
     kept = Kept(2)
     kept.turn("a", 2, at=0.0)
     kept.turn("b", 2, at=1.0)
@@ -153,7 +153,7 @@ def test_content_that_is_gone_is_nobodys() -> None:
     assert len(kept.order) == 2 == kept.pool.evictable
 
 
-def test_gaps_that_go_on_are_learnt_from() -> None:
+def test_open_gaps_are_learnt_from() -> None:
     gaps = ReuseGaps()
     for _ in range(100):
         gaps.end(2.0)
@@ -165,12 +165,12 @@ def test_gaps_that_go_on_are_learnt_from() -> None:
     assert gaps.hit_rate(0.0) < soon
 
 
-def test_whoever_goes_on_behind_all_that_is_left_of_a_session_is_its_next_turn() -> None:
+def test_a_request_that_continues_all_cached_text_of_a_session_is_its_next_turn() -> None:
     harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
     sessions = []
 
     def serve(name: str, prompt: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the text with its answer."""
+        """Serve a text; return it with its answer."""
         harness.add(request(name, prompt, output=2))
         harness.step()
         sessions.append(inside.samples(harness.scheduler, name)[0].session)
@@ -187,7 +187,7 @@ def test_whoever_goes_on_behind_all_that_is_left_of_a_session_is_its_next_turn()
     assert other is not first, "it is shorter than what the session has come to"
 
 
-def test_named_sessions_are_those_of_a_tenant_and_a_salt() -> None:
+def test_session_names_are_within_a_tenant_and_a_salt() -> None:
     harness = Harness(Setup(num_blocks=40, token_budget=40, session_eviction=True))
     found = []
     for at, (tenant, salt) in enumerate((("", ""), ("", ""), ("b", ""), ("", "salt"))):
@@ -199,7 +199,7 @@ def test_named_sessions_are_those_of_a_tenant_and_a_salt() -> None:
     assert found[0] is found[1] and len({id(one) for one in found}) == 3
 
 
-def test_a_turn_that_was_broken_off_with_all_others_runs_no_more() -> None:
+def test_recovery_ends_all_turns() -> None:
     harness = Harness(Setup(num_blocks=40, token_budget=40, session_eviction=True))
     found = []
     for name in ("broken off", "again"):
@@ -210,7 +210,7 @@ def test_a_turn_that_was_broken_off_with_all_others_runs_no_more() -> None:
     assert [one.running for one in found] == [1, 1] and found[0] is not found[1]
 
 
-def test_who_waits_for_a_tool_is_kept_before_who_waits_for_a_person() -> None:
+def test_a_session_that_waits_for_a_tool_outlives_one_that_waits_for_a_person() -> None:
     kept = Kept(4)
     learn(kept.table, gap=4.0, awaits="tool")
     learn(kept.table, gap=120.0, awaits="person")
@@ -229,7 +229,7 @@ def test_who_waits_for_a_tool_is_kept_before_who_waits_for_a_person() -> None:
         ((), (1, 1), ""),
     ],
 )
-def test_what_a_session_waits_for_is_told_by_its_answer(
+def test_an_answer_says_what_its_session_waits_for(
     marks: tuple[tuple[int, ...], ...], output: tuple[int, ...], awaits: str
 ) -> None:
     one, matcher = sequence(call_marks=marks), matcher_of_none()
@@ -239,7 +239,7 @@ def test_what_a_session_waits_for_is_told_by_its_answer(
     assert isinstance(one.session, Session) and one.session.awaits == awaits
 
 
-def test_of_an_answer_that_was_broken_off_nothing_is_told() -> None:
+def test_an_aborted_answer_says_nothing() -> None:
     one, matcher = sequence(call_marks=((1,),)), matcher_of_none()
     matcher.admit(one, [])
     one.finish = Finish("abort")
@@ -247,7 +247,7 @@ def test_of_an_answer_that_was_broken_off_nothing_is_told() -> None:
     assert isinstance(one.session, Session) and one.session.awaits == ""
 
 
-def test_what_nobody_has_had_is_claimed_by_the_first_who_has_it_and_released_by_nobody_stays_whose_it_was() -> None:
+def test_the_first_session_owns_a_block_and_a_release_without_owner_changes_nothing() -> None:
     kept = Kept(3)
     (mine, brought) = kept.pool.allocate(2)
     session = kept.table.named("a", "")
@@ -267,7 +267,7 @@ OTHER = (1, 1, 0, 0, 0, 1, 1, 1, 0)
 
 
 def turn(harness: Harness, session: str, prompt: tuple[int, ...], salt: str = "") -> int:
-    """Cached tokens."""
+    """Serve a request; return its cached tokens."""
     name = f"{session} {len(harness.clients)}"
     harness.add(request(name, prompt, output=2, session=session, cache_salt=salt))
     harness.drain()
@@ -277,7 +277,7 @@ def turn(harness: Harness, session: str, prompt: tuple[int, ...], salt: str = ""
     return cached
 
 
-def test_of_sessions_in_turn_some_stay_on_the_host() -> None:
+def test_some_sessions_in_steady_turns_stay_on_the_host() -> None:
     """Six of five blocks take turns, and there is room for three and a half in both memories together."""
 
     def hits(by_worth: bool) -> int:
@@ -288,7 +288,7 @@ def test_of_sessions_in_turn_some_stay_on_the_host() -> None:
     assert hits(by_worth=True) > 0.2 * 20 * 6 * 8
 
 
-def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None:
+def test_a_request_that_continues_text_on_the_host_is_its_sessions_next_turn() -> None:
     harness = Harness(replace(HOST, num_blocks=8, host_blocks=20))
     turn(harness, "", A)
     text = (*A, *harness.clients[-1].tokens[0])
@@ -300,9 +300,8 @@ def test_whoever_goes_on_behind_what_lies_on_the_host_is_its_next_turn() -> None
     assert turn(harness, "", (*text, 0, 1)) == 10 and first.turns == 2
 
 
-def test_gaps_are_watched_though_nothing_of_their_session_is_left() -> None:
-    """Of those that rest for ten minutes one in eight comes back, and all others never: it must not look as if all did,
-    only since those that come back are seen."""
+def test_gaps_are_watched_after_their_session_lost_its_blocks() -> None:
+    """One in eight of the sessions that rest for ten minutes comes back: the gaps of the others count, too."""
     table = SessionTable()
     for number in range(200):
         session = table.named(f"{number}", "")
@@ -323,7 +322,7 @@ def test_gaps_are_watched_though_nothing_of_their_session_is_left() -> None:
     assert late < 0.5 / 300, "an even chance within five minutes would be that"
 
 
-def test_what_cannot_be_known_again_is_watched_no_more() -> None:
+def test_gaps_of_unrecognisable_sessions_are_not_watched() -> None:
     table = SessionTable()
     left, named, there = Session(""), table.named("a", ""), Session("")
     for session in (left, named, there):
@@ -336,7 +335,7 @@ def test_what_cannot_be_known_again_is_watched_no_more() -> None:
 
 
 def test_a_next_turn_need_not_repeat_the_answer() -> None:
-    """As templates leave out what was reasoned."""
+    """Templates leave out the reasoning."""
     harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
     order = harness.scheduler._memory._pool._evictable
     harness.add(request("a", A, output=8))

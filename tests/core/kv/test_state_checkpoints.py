@@ -28,7 +28,7 @@ SYSTEM = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0]
 
 
 def run(harness: Harness, *requests: Request) -> list[int]:
-    """Runs them to their ends, and checks their tokens; returns the tokens of each that were found in the cache."""
+    """Run requests to their ends, and check their tokens; return the cached tokens of each."""
     harness.add(*requests)
     harness.drain()
     clients = harness.clients[-len(requests) :]
@@ -56,7 +56,7 @@ def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
 
 
 def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
-    """The first leaves blocks, and a mark on the way; the second finds where they part, and takes a snapshot there."""
+    """The first leaves blocks and a mark on the way; the second finds the branch, and takes a checkpoint there."""
     harness = Harness(ROOMY)
     tails = [[2] * 10, [3] * 10, [4] * 10]
     found = [run(harness, request(str(at), SYSTEM + tail))[0] for at, tail in enumerate(tails)]
@@ -64,7 +64,7 @@ def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
     assert harness.scheduler.snapshot().state_missed_tokens == 14 - 8
 
 
-def test_a_conversation_goes_on_behind_its_answer() -> None:
+def test_a_conversation_continues_behind_its_answer() -> None:
     harness = Harness(ROOMY)
     run(harness, request("a", SYSTEM, output=21))
     (answer,) = harness.clients[0].tokens
@@ -73,8 +73,8 @@ def test_a_conversation_goes_on_behind_its_answer() -> None:
     assert known - 1 - ROOMY.spacing.min_gap - SIZE < found <= known
 
 
-def test_a_turn_whose_history_spells_the_end_of_its_prompt_another_way_begins_before_that() -> None:
-    """As where reasoning is dropped, and with it what opened it."""
+def test_a_turn_whose_history_renders_its_prompt_end_differently_begins_before_that() -> None:
+    """Templates drop the reasoning, and the tokens that opened it."""
     harness = Harness(replace(ROOMY, spacing=CheckpointSpacing(interval=100, min_gap=40, tail=4)))
     opened = [*SYSTEM, 5, 6, 7]
     run(harness, request("a", opened, output=8))
@@ -93,7 +93,7 @@ def test_a_message_edited_late_is_computed_again_from_shortly_before(edited: int
 
 
 @pytest.mark.parametrize(("slots", "found"), [(2, [18, 26]), (3, [18, 22, 26])])
-def test_a_late_mark_is_worth_a_free_slot_alone(slots: int, found: list[int]) -> None:
+def test_a_late_mark_takes_free_slots_only(slots: int, found: list[int]) -> None:
     harness = Harness(replace(ROOMY, snapshots=slots, spacing=CheckpointSpacing(interval=100, min_gap=8, tail=1)))
     run(harness, request("a", SYSTEM * 2, output=1))
     assert taken(harness) == found
@@ -106,8 +106,8 @@ def test_decoding_uses_one_slot_however_long_it_takes() -> None:
     assert harness.scheduler.snapshot().used_state_snapshots == 4  # two marks, the prompt's end, and the newest
 
 
-def test_of_equal_prompts_that_come_together_one_is_computed() -> None:
-    """The others wait a step for its snapshot."""
+def test_one_of_equal_prompts_that_arrive_together_is_computed() -> None:
+    """The others wait a step for its checkpoint."""
     harness = Harness(replace(ROOMY, token_budget=64))
     found = run(harness, *(request(str(number), SYSTEM) for number in range(4)))
     assert found == [0, 12, 12, 12]
@@ -123,7 +123,7 @@ def test_samples_of_a_request_begin_from_the_first_ones_prompt(prefix_caching: b
     assert bool(used) == prefix_caching
 
 
-def test_of_other_salts_nothing_is_found() -> None:
+def test_other_salts_find_no_checkpoint() -> None:
     harness = Harness(ROOMY)
     assert run(harness, request("a", SYSTEM), request("b", SYSTEM, cache_salt="other")) == [0, 0]
     assert harness.begun == 0
@@ -133,7 +133,7 @@ SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=Che
 
 
 def scarce(**changes: object) -> Harness:
-    """Two that do not fit together: the later one is preempted while it decodes."""
+    """Run two requests that do not fit together until the later one is preempted while it decodes."""
     harness = Harness(replace(SCARCE, **changes))  # type: ignore[arg-type]
     harness.add(request("a", [0] * 10, output=25), request("b", [1] * 10, output=25))
     harness.until_preempted()
@@ -141,7 +141,7 @@ def scarce(**changes: object) -> Harness:
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
-def test_a_preempted_sequence_goes_on_from_its_newest_snapshot(prefix_caching: bool) -> None:
+def test_a_preempted_sequence_continues_from_its_newest_checkpoint(prefix_caching: bool) -> None:
     harness = scarce(prefix_caching=prefix_caching, preemption="swap", host_blocks=30)
     harness.drain()
     for client in harness.clients:
@@ -151,8 +151,8 @@ def test_a_preempted_sequence_goes_on_from_its_newest_snapshot(prefix_caching: b
     assert 0 < timings.recomputed_tokens <= SCARCE.spacing.min_gap + SIZE
 
 
-def test_nothing_is_swapped_that_no_snapshot_stands_behind() -> None:
-    """Blocks beyond the newest snapshot are computed again in any case."""
+def test_blocks_beyond_the_newest_checkpoint_are_not_swapped() -> None:
+    """Blocks beyond the newest checkpoint are computed again in any case."""
     sparse = CheckpointSpacing(interval=100, min_gap=6, tail=1)
     harness = scarce(preemption="swap", host_blocks=30, spacing=sparse)
     (victim,) = (one for one in inside.alive(harness.scheduler) if inside.num_kept_blocks(harness.scheduler, one))
@@ -175,14 +175,14 @@ class Nowhere(CheckpointSpacing):
         return None
 
 
-def test_without_a_snapshot_nothing_is_kept_on_the_host() -> None:
+def test_without_a_checkpoint_no_block_is_swapped() -> None:
     harness = scarce(preemption="swap", host_blocks=30, spacing=Nowhere(interval=100))
     assert harness.scheduler.snapshot().swap_preemptions == 0
     harness.drain()
     assert harness.begun == 0
 
 
-def test_after_a_step_that_broke_no_snapshot_is_found() -> None:
+def test_a_failed_step_drops_all_checkpoints() -> None:
     harness = Harness(ROOMY)
     run(harness, request("a", SYSTEM))
     harness.add(request("b", [1] * 12))
@@ -191,7 +191,7 @@ def test_after_a_step_that_broke_no_snapshot_is_found() -> None:
     assert run(harness, request("c", SYSTEM), request("d", [1] * 12)) == [0, 0]
 
 
-def test_one_slot_is_enough_to_be_exact() -> None:
+def test_one_slot_is_exact() -> None:
     harness = Harness(replace(ROOMY, snapshots=1))
     prompts = [SYSTEM, [1] * 12, SYSTEM, [1] * 12, [1] * 12]
     found = [run(harness, request(str(at), prompt))[0] for at, prompt in enumerate(prompts)]
@@ -209,7 +209,7 @@ def test_drafts_are_refused_with_the_number() -> None:
         Harness(replace(ROOMY, right_drafts=1.0))
 
 
-def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_one_at_least() -> None:
+def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_at_least_one() -> None:
     assert default_checkpoints(32, 10, 6400) == 64
     assert default_checkpoints(32, 10, 400) == 10
     assert default_checkpoints(32, 10, 0) == 1
@@ -242,7 +242,7 @@ def test_ends(known: int, branch: int, newest: int, start: int, found: list[int]
     assert SPACING.ends(known, branch, newest, start, BLOCK) == found
 
 
-def test_marks_stand_at_intervals_and_before_the_end() -> None:
+def test_marks_are_at_intervals_and_before_the_end() -> None:
     """The last one is for a message that is edited."""
     assert SPACING.marks([1024], 1030, 0, 0, 1030, BLOCK) == [256, 512, 768, 960]
     assert SPACING.marks([800], 1030, 230, 230, 700, BLOCK) == [512]
@@ -260,13 +260,13 @@ def test_marks_stand_at_intervals_and_before_the_end() -> None:
         ([1008], 1030, 0, 0, 1030, None),  # a branch is near enough
     ],
 )
-def test_a_late_mark_stands_half_as_far_from_the_end(
+def test_a_late_mark_is_half_as_far_from_the_end(
     ends: list[int], known: int, newest: int, start: int, end: int, found: int | None
 ) -> None:
     assert SPACING.late_mark(ends, known, newest, start, end, BLOCK) == found
 
 
-def test_a_short_answer_has_one_at_each_block_and_a_long_one_at_each_fourth() -> None:
+def test_a_short_answer_has_a_checkpoint_at_each_block_and_a_long_one_at_each_fourth() -> None:
     prompt, newest, found = 100, 96, []
     for end in range(101, 100 + 1024):
         at = SPACING.decoded(newest, prompt, end - 1, end, BLOCK)

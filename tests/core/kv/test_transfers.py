@@ -26,14 +26,14 @@ SLOW = replace(SCARCE, transfer_polls=(4,))
 
 
 def pressed(setup: Setup) -> Harness:
-    """Two that do not fit together."""
+    """Start two requests that do not fit together."""
     harness = Harness(setup)
     harness.add(request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
     return harness
 
 
 def until(harness: Harness, kind: str) -> BatchPlan:
-    """Steps until such a transfer has begun; returns its plan."""
+    """Step until such a transfer has begun; return its plan."""
     for _ in range(60):
         harness.step()
         for plan in harness.plans[-1:]:
@@ -62,7 +62,7 @@ def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
     assert pool.held == 0 and ended == [True] and not transfers.in_flight
 
 
-def test_of_an_executor_that_does_them_in_their_step_they_have_ended_when_the_plan_is_made() -> None:
+def test_synchronous_transfers_have_ended_when_the_plan_is_made() -> None:
     transfers, ended = Transfers(BlockPool(2, lambda block: None, lambda block: False), False), []
     transfers.begin("load", HOST, (0,), (7,), ended.append)
     transfers.begin("store", HOST, (1,), (3,), ended.append)
@@ -70,7 +70,7 @@ def test_of_an_executor_that_does_them_in_their_step_they_have_ended_when_the_pl
     assert ended == [True, True] and not transfers.in_flight and transfers.take_planned() == ()
 
 
-def test_a_block_is_given_away_when_its_content_is_stored_and_nobody_is_preempted_meanwhile() -> None:
+def test_a_block_is_reused_once_stored_and_no_sequence_is_preempted_meanwhile() -> None:
     harness = pressed(SLOW)
     plan = until(harness, "store")
     ((block, _),), (transfer,) = plan.copies("store"), plan.transfers
@@ -82,11 +82,11 @@ def test_a_block_is_given_away_when_its_content_is_stored_and_nobody_is_preempte
     check(harness)
 
 
-def test_a_sequence_waits_for_its_keys_and_values_while_others_go_on() -> None:
+def test_a_sequence_waits_for_its_load_while_others_run() -> None:
     harness = pressed(replace(SLOW, transfer_polls=(0, 4, 4, 4)))
     loaded = until(harness, "load")
     (transfer_id,) = [one.transfer_id for one in loaded.transfers]
-    assert not loaded.chunks, "nobody else was left"
+    assert not loaded.chunks, "no other sequence was left"
     harness.add(request("c", [0], output=3))
     before = len(harness.plans)
     while transfer_id in harness.loading:
@@ -99,8 +99,8 @@ def test_a_sequence_waits_for_its_keys_and_values_while_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_what_a_lost_transfer_should_have_brought_is_computed_again(lost: int) -> None:
-    """All are lost, or the load alone."""
+def test_tokens_of_a_lost_transfer_are_computed_again(lost: int) -> None:
+    """All transfers are lost, or the load alone."""
     harness = pressed(replace(SLOW, lost_transfers=lost))
     check(harness)
     assert harness.clients[1].ended.timings.recomputed_tokens > 1
@@ -108,7 +108,7 @@ def test_what_a_lost_transfer_should_have_brought_is_computed_again(lost: int) -
 
 
 @pytest.mark.parametrize("kind", ["store", "load"])
-def test_one_that_is_aborted_meanwhile_leaves_its_blocks_to_the_transfer(kind: str) -> None:
+def test_the_transfer_of_an_aborted_request_holds_its_blocks(kind: str) -> None:
     harness = pressed(SLOW)
     plan = until(harness, kind)
     harness.abort("b")
@@ -116,7 +116,7 @@ def test_one_that_is_aborted_meanwhile_leaves_its_blocks_to_the_transfer(kind: s
     check(harness)
 
 
-def test_when_nothing_can_be_computed_the_plan_says_what_it_waits_for() -> None:
+def test_without_work_the_plan_waits_for_transfers() -> None:
     harness = pressed(SLOW)
     until(harness, "load")
     assert harness.plan() == WaitForTransfers()
@@ -133,7 +133,7 @@ def loop_of(setup: Setup, executor: NullExecutor) -> EngineLoop:
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_loop_waits_for_transfers(depth: int) -> None:
-    """The answers are those of an executor that does them in their step."""
+    """The answers are those of an executor with synchronous transfers."""
     answers = []
     for setup in (replace(SCARCE, depth=depth), replace(SLOW, depth=depth)):
         events = loop_of(setup, NullExecutor(setup.capacity, fate=setup.fate)).run()
@@ -142,7 +142,7 @@ def test_the_loop_waits_for_transfers(depth: int) -> None:
 
 
 class Forgetful(NullExecutor):
-    """Takes a plan's transfers up and loses sight of them, or breaks off before or after it did."""
+    """Begin a plan's transfers and never report them, or fail before or after that."""
 
     def __init__(self, setup: Setup, where: str, kind: str):
         super().__init__(setup.capacity, fate=setup.fate)
@@ -163,7 +163,7 @@ class Forgetful(NullExecutor):
 
 @pytest.mark.parametrize("where", ["before", "after", "lost"])
 @pytest.mark.parametrize("kind", ["store", "load"])
-def test_transfers_that_nothing_is_told_of_hold_nothing_for_ever(where: str, kind: str) -> None:
+def test_unreported_transfers_fail(where: str, kind: str) -> None:
     executor = Forgetful(SLOW, where, kind)
     loop = loop_of(SLOW, executor)
     events = []
@@ -176,7 +176,7 @@ def test_transfers_that_nothing_is_told_of_hold_nothing_for_ever(where: str, kin
     assert loop.snapshot().held_blocks == loop.snapshot().held_host_blocks == 0
 
 
-def test_a_scheduler_that_begins_anew_waits_for_what_is_copied() -> None:
+def test_recovery_waits_for_transfers_in_flight() -> None:
     executor = NullExecutor(SLOW.capacity, fate=SLOW.fate)
     loop = loop_of(SLOW, executor)
     while not executor.underway:
@@ -210,7 +210,7 @@ def drawn(seed: int) -> tuple[Setup, random.Random]:
 
 
 def test_under_pressure_tokens_are_those_without_transfers() -> None:
-    """Few blocks, so that many transfers are out, come back in any order, and are lost; every verb is watched."""
+    """Blocks are few, so that many transfers are in flight, end in any order, and are lost."""
     plans: list[BatchPlan] = []
     for seed in range(25):
         setup, draw = drawn(seed)
