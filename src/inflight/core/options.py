@@ -29,23 +29,14 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Option(Generic[T]):
-    """Declaration of an option.
+    """Declaration of an option."""
 
-    Attributes:
-        name: As in Python; `--its-name` on the command line.
-        kind: Of the values that users write.
-        help: A sentence.
-        default: None if it follows from something else, which the help says.
-        read: Converts what was written; raises ValueError with a sentence that continues after the option's name.
-        unset: Value and reason that are reported if nothing is set.
-    """
-
-    name: str
-    kind: type[int] | type[float] | type[str]
+    name: str  # as in Python; `--its-name` on the command line
+    kind: type[int] | type[float] | type[str]  # of the values that users write
     help: str
-    default: T
-    read: Callable[[Value], T]
-    unset: tuple[Value, str] | None = None
+    default: T  # None if it follows from something else, which the help says
+    read: Callable[[Value], T]  # raises ValueError with a sentence that continues after the option's name
+    unset: tuple[Value, str] | None = None  # value and reason that are reported if it is not set
 
 
 @dataclass(frozen=True, slots=True)

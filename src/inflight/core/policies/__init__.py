@@ -23,15 +23,15 @@ class Policy:
 
     name = ""  # as the policy is chosen and reported
     # 0 if the rank of a waiting sequence never changes (linear ageing does not: all age alike). Above 0 the first so
-    # many by arrival are ranked again at every step
+    # many by arrival are ranked again at every step.
     window = 0
-    # whether ranks of running sequences never change either; then they are sorted when one joins, and not at every step
+    # Whether ranks of running sequences never change either; then they are sorted when one joins, and not at every step
     steady = False
-    # whether the rank of a group with waiting sequences never falls, except when one of its sequences arrives, leaves
-    # or ends; then only the first groups are compared at a choice
+    # Whether the rank of a group with waiting sequences never falls, except when one of its sequences arrives, leaves
+    # or ends; then only the first groups are compared at a choice.
     group_ranks_rise = False
     reads_priority = False  # whether it reads a request's priority; if not, a request with a priority is refused
-    # weights by which tenants share a queue with a limit; None: first come, first served
+    # Weights by which tenants share a queue with a limit; None: first come, first served.
     shares: TenantWeights | None = None
 
     def rank(self, view: SequenceView, now: float) -> Rank:

@@ -16,7 +16,7 @@ class Features:
     samples: int  # positions whose logits are computed, to draw the next token or to score the one that follows
     decode_context: int  # Σ of positions read by decodes, however many drafts they have
     # Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention, and such pairs of
-    # drafts
+    # drafts.
     prefill_context: float
     moved_blocks: int = 0  # copied between the device and its host; other transfers take no time of the step
 

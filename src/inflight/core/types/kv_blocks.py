@@ -148,8 +148,8 @@ class KVMatch(Struct, frozen=True):
     kind: Literal["load", "receive"]  # as in `Transfer`
     tier: str  # its name, as there
     remote_blocks: tuple[int, ...]  # their numbers there
-    # whether to load them at any cost, as what a peer has computed for this very request; otherwise only where
-    # computing them would take longer
+    # Whether to load them at any cost, as what a peer has computed for this very request; otherwise only where
+    # computing them would take longer.
     always: bool = False
 
 

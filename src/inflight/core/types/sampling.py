@@ -42,21 +42,21 @@ class SamplingParams:
     repetition_penalty: float = 1.0  # of tokens in the prompt and output; 1: off
     presence_penalty: float = 0.0  # of tokens in the output; 0: off
     frequency_penalty: float = 0.0  # the same, for each occurrence
-    # token id → number added to its logit (at most 300 entries)
+    # Token id → number added to its logit (at most 300 entries).
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None  # no other tokens are drawn; None: any may be
     bad_words: tuple[str, ...] = ()  # texts whose last token is not drawn behind the others
-    # limit of output tokens of one sample; None: as many as the model's length allows; 0: the prompt is computed (and
-    # scored, if asked), and nothing is sampled
+    # Limit of output tokens of one sample; None: as many as the model's length allows; 0: the prompt is computed (and
+    # scored, if asked), and nothing is sampled.
     max_tokens: int | None = 16
     min_tokens: int = 0  # before so many output tokens, end tokens are not drawn and stop strings are ignored
     stop: tuple[str, ...] = ()  # strings that end the output
     include_stop_str_in_output: bool = False  # whether they stay in the text
     stop_token_ids: tuple[int, ...] = ()  # token ids that end the output, beside the model's end tokens
     ignore_eos: bool = False  # whether the model's end tokens do not count
-    # makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch
+    # Makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch.
     seed: int | None = None
-    # number of alternatives whose log-probabilities are reported beside the sampled token's (0 to 20)
+    # Alternatives whose log-probabilities are reported beside the sampled token's (0 to 20).
     logprobs: int | None = None
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt, from its second on
     skip_special_tokens: bool = True  # whether special tokens are left out of the text
@@ -128,8 +128,8 @@ class PoolingParams:
     """Settings of a request for an embedding or a classifier's scores, of which nothing is sampled."""
 
     normalize: bool = True  # whether the vector is divided by its length
-    # leading numbers of the vector that are returned, for models whose vectors may be cut (Kusupati et al., arXiv
-    # 2205.13147); None: all
+    # Leading numbers of the vector that are returned, for models whose vectors may be cut (Kusupati et al., arXiv
+    # 2205.13147); None: all.
     dimensions: int | None = None
     activation: PoolingActivation = "none"  # of scores: sigmoid of each, softmax over all, or none
 
@@ -148,8 +148,8 @@ class Adapter(Struct, frozen=True):
 
     name: str  # by which requests ask for it
     path: str  # of its files
-    # of this name and these files. Another adapter that takes the name later has another number, so that it never finds
-    # blocks that were computed with the first
+    # Of this name and these files: another adapter that takes the name later has another number, so that it never finds
+    # blocks that were computed with the first.
     number: int = 0
 
 
@@ -158,14 +158,14 @@ class Grammar:
     """Constraint on an output, as the client wrote it."""
 
     kind: GrammarKind  # of `source`
-    # of the output, or of what follows the first occurrence of `after_token_ids`. A choice's is a JSON list of texts;
-    # kind "none" has none and allows any output
+    # Of the output, or of what follows the first occurrence of `after_token_ids`. A choice's is a JSON list of texts;
+    # kind "none" has none and allows any output.
     source: str = ""
     after_token_ids: tuple[int, ...] = ()  # end of the reasoning
-    # output tokens before `after_token_ids`, which are forced then; None: no limit
+    # Output tokens before `after_token_ids`, which are forced then; None: no limit.
     max_tokens_before: int | None = None
-    # an output that begins with them has reasoning; one that begins otherwise follows the grammar from its first token
-    # on. Empty: the reasoning has begun in the prompt
+    # An output that begins with them has reasoning; one that begins otherwise follows the grammar from its first token
+    # on. Empty: the reasoning has begun in the prompt.
     opening_token_ids: tuple[int, ...] = ()
 
 
