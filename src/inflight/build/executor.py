@@ -34,7 +34,6 @@ from inflight.execution.states import states_of
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.warm_up import CAPTURE_SECONDS, warm_up
 from inflight.frontend.adapter_names import AdapterNames
-from inflight.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
@@ -125,173 +124,184 @@ def build_executor(
         SettingsError: the device computes no step.
         ModelError: the weights cannot be loaded.
     """
-    limits, began = settings.limits, time.perf_counter()
-    decoder = computed.decoder(backend, limits.max_model_len, limits.pass_tokens, limits.logit_rows, progress)
-    drafter = None
-    if settings.drafter is not None:
-        assert isinstance(backend, Backend)
-        drafter = settings.drafter.load(backend, decoder, progress)
-    matrices = matrices_of(settings.adapters, decoder, computed.spec)
-    of_adapters = adapter_bytes(settings.adapters, matrices, backend)
+    began = time.perf_counter()
+    model = _load(computed, backend, settings, progress)
     loaded = time.perf_counter()
-    step = _step_bytes(decoder, backend, settings, computed.spec, workers)
+    step = model.step_bytes(workers)
     profiled = time.perf_counter()
     memory = replace(
         min_memory(backend, workers, settings.engine.tensor_parallel_size),
         share=settings.engine.gpu_memory_utilization or GPU_SHARE,
         step=step,
     )
-    states = state_size(
-        _bytes_per_state(backend, states_of(computed.spec)), limits.max_rows, settings.engine.state_memory, memory
-    )
+    states = model.state_size(memory)
+    of_adapters = adapter_bytes(settings.adapters, model.adapters, backend)
     left = replace(memory, available=memory.available - states.nbytes - of_adapters)
     if left.held is not None:
         left = replace(left, held=left.held + of_adapters)
-    size = _kv_size(backend, settings, left, drafter)
-    kv_cache, capacity = _kv_cache(backend, settings, size, states, computed.spec, drafter)
-    memory_of_blocks = backend.block_memory(kv_cache)
-    block_bytes = backend.bytes_per_block(settings.shape)
-    steps = StepActivity()
-    blocks = None if memory_of_blocks is None else BlockMemory(memory_of_blocks, block_bytes)
-    transfers = tuple(settings.open_connectors(blocks, steps))
-    runner = _runner(decoder, backend, settings, kv_cache, capacity, computed, drafter, matrices, transfers, steps)
+    size = model.kv_size(left)
+    runner = model.runner(size, states)
     executor = with_workers(runner, workers)
     allocated = time.perf_counter()
     try:
-        warm_up(decoder, executor)
+        warm_up(model.decoder, executor)
         runner.capture_drafts_ahead(CAPTURE_SECONDS)
     except RuntimeError as error:
-        raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
+        raise _no_step(error) from error
     ready = time.perf_counter()
     seconds = StartSeconds(loaded - began, profiled - loaded, allocated - profiled, ready - allocated)
-    return Built(executor, size, states, adapter_names(settings.adapters, matrices), seconds)
+    return Built(executor, size, states, adapter_names(settings.adapters, model.adapters), seconds)
 
 
-def _step_bytes(
-    decoder: PassDecoder, backend: Device, settings: ExecutorSettings, spec: ModelSpec, workers: Workers | None
-) -> int:
-    """Return the bytes of its own memory that a device needs for the largest step. Raises SettingsError."""
-    if backend.own_memory() is None:
-        return 0
-    assert isinstance(backend, Backend)
+def _no_step(error: RuntimeError) -> SettingsError:
+    return SettingsError(f"The device computes no step. {str(error).rstrip('.')}.")
+
+
+def _load(
+    computed: ComputedModel, backend: Device, settings: ExecutorSettings, progress: Progress | None
+) -> _LoadedModel:
     limits = settings.limits
-    step = LargestStep(
-        decoder.max_tokens,
-        limits.max_rows,
-        limits.max_model_len,
-        spec.vocab_size,
-        settings.shape,
-        settings.windows,
-        states_of(spec),
-    )
-    try:
-        return largest_step_bytes(decoder, backend, step, None if workers is None else workers.alone())
-    except RuntimeError as error:
-        raise SettingsError(f"The device computes no step. {str(error).rstrip('.')}.") from error
-
-
-def _kv_size(
-    backend: Device, settings: ExecutorSettings, memory: MachineMemory, drafter: LoadedDrafter | None
-) -> KVSize:
-    limits = settings.limits
-    return kv_size(
-        settings.shape,
-        backend.bytes_per_block(settings.shape),
-        max_num_seqs=limits.max_rows,
-        max_model_len=limits.max_model_len,
-        kv_memory_gib=settings.engine.kv_memory,
-        num_blocks=settings.engine.num_blocks,
-        memory=memory,
-        windows=settings.windows,
-        longest_chunk=limits.longest_chunk(settings.scheduling),
-        drafter_bytes=0 if drafter is None else drafter.bytes_per_block,
-    )
-
-
-def _kv_cache(
-    backend: Device,
-    settings: ExecutorSettings,
-    size: KVSize,
-    states: StateSize,
-    spec: ModelSpec,
-    drafter: LoadedDrafter | None,
-) -> tuple[KVCache, Capacity]:
-    shape, limits = settings.shape, settings.limits
-    own = backend.bytes_per_block(shape)
-    whole = own if drafter is None else own + drafter.bytes_per_block
-    host_blocks = swap_blocks(settings.scheduling.swap_space, whole)
-    host_blocks += swap_blocks(settings.engine.kv_cache_host, whole, option="--kv-cache-host")
-    kv_cache = backend.kv_cache(shape, size.num_blocks + 1, host_blocks)  # one more, for padding
-    capacity = Capacity(
-        num_blocks=size.num_blocks,
-        block_size=settings.engine.block_size,
-        max_rows=limits.max_rows,
-        max_model_len=limits.max_model_len,
-        vocab_size=spec.vocab_size,
-        host_blocks=host_blocks,
-        copy_seconds=copy_seconds(backend, kv_cache, host_blocks) * whole / own if host_blocks else 0.0,
-        asynchronous_transfers=host_blocks > 0 and backend.asynchronous_copies,
-        embedding_size=0 if spec.pooler is None else spec.pooler.outputs(spec.hidden_size),
-        windows=settings.windows,
-        state_snapshots=states.snapshots,
-        generates=spec.head is not None,
-        encoder_only=limits.is_bidirectional,
-        adapter_slots=settings.adapters.num_slots,
-    )
-    return kv_cache, capacity
-
-
-def _runner(
-    decoder: PassDecoder,
-    backend: Device,
-    settings: ExecutorSettings,
-    kv_cache: KVCache,
-    capacity: Capacity,
-    computed: ComputedModel,
-    drafter: LoadedDrafter | None,
-    adapters: AdapterMatrices | None,
-    transfers: Sequence[PlaceTransfers],
-    steps: StepActivity,
-) -> ModelRunner:
-    limits, kinds = settings.limits, states_of(computed.spec)
-    cache = None
-    if kinds:
+    decoder = computed.decoder(backend, limits.max_model_len, limits.pass_tokens, limits.logit_rows, progress)
+    drafter = None
+    if settings.drafter is not None:
         assert isinstance(backend, Backend)
-        cache = backend.state_cache(kinds, limits.max_rows + 1, capacity.state_snapshots)  # one more, for padding
-    drafting = None if drafter is None else drafter.start(capacity)
-    grammars = None
-    if settings.grammars is not None:
-        # A GPU takes a step with drafts for several decodes' time where it has no graph of it.
-        reports_forced = not limits.on_gpu or computed.graphs.tokens > 0
-        grammars = GrammarRows(settings.grammars, capacity.vocab_size, reports_forced)
-    layers = _layer_progress(decoder, backend, settings.shape, transfers)
-    return ModelRunner(
-        decoder, backend, kv_cache, capacity, cache, drafting, grammars, adapters, transfers, layers, steps
-    )
+        drafter = settings.drafter.load(backend, decoder, progress)
+    adapters = matrices_of(settings.adapters, decoder, computed.spec)
+    return _LoadedModel(computed, backend, settings, decoder, drafter, adapters)
 
 
-def _layer_progress(
-    decoder: PassDecoder, backend: Device, shape: KVShape, transfers: Sequence[PlaceTransfers]
-) -> LayerProgress | None:
-    """Return the layers' progress for peers, where blocks are sent and the host knows when a layer is computed."""
-    if not transfers:
-        return None
-    from inflight.execution.kv_exchange.exchange import KVExchange
+class _LoadedModel(Struct, frozen=True):
+    """A model whose weights are on the device, with its drafter and the matrices that adapters change."""
 
-    reader = next((one for one in transfers if isinstance(one, KVExchange) and one.gives), None)
-    if reader is None or backend.depth > 1 or not isinstance(decoder, Decoder):
-        return None
-    ends = layer_ends(shape, backend.bytes_per_block)
-    if not ends:
-        return None
-    layers = LayerProgress(ends, reader)
-    decoder.tells_layers(layers.layer_done)
-    return layers
+    computed: ComputedModel
+    backend: Device
+    settings: ExecutorSettings
+    decoder: PassDecoder
+    drafter: LoadedDrafter | None
+    adapters: AdapterMatrices | None
 
+    @property
+    def state_kinds(self) -> Sequence[LayerState | None]:
+        return states_of(self.computed.spec)
 
-def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:
-    """Return the bytes of a sequence's state over all layers; 0 where no layer has one."""
-    if not kinds:
-        return 0
-    assert isinstance(backend, Backend)
-    return backend.bytes_per_state(kinds)
+    @property
+    def drafter_bytes(self) -> int:
+        """Bytes of the drafter's part of a block."""
+        return 0 if self.drafter is None else self.drafter.bytes_per_block
+
+    def step_bytes(self, workers: Workers | None) -> int:
+        """Return the bytes of its own memory that a device needs for the largest step. Raises SettingsError."""
+        if self.backend.own_memory() is None:
+            return 0
+        assert isinstance(self.backend, Backend)
+        limits = self.settings.limits
+        step = LargestStep(
+            self.decoder.max_tokens,
+            limits.max_rows,
+            limits.max_model_len,
+            self.computed.spec.vocab_size,
+            self.settings.shape,
+            self.settings.windows,
+            self.state_kinds,
+        )
+        try:
+            return largest_step_bytes(self.decoder, self.backend, step, None if workers is None else workers.alone())
+        except RuntimeError as error:
+            raise _no_step(error) from error
+
+    def state_size(self, memory: MachineMemory) -> StateSize:
+        nbytes = 0
+        if self.state_kinds:
+            assert isinstance(self.backend, Backend)
+            nbytes = self.backend.bytes_per_state(self.state_kinds)
+        return state_size(nbytes, self.settings.limits.max_rows, self.settings.engine.state_memory, memory)
+
+    def kv_size(self, memory: MachineMemory) -> KVSize:
+        settings, limits = self.settings, self.settings.limits
+        return kv_size(
+            settings.shape,
+            self.backend.bytes_per_block(settings.shape),
+            max_num_seqs=limits.max_rows,
+            max_model_len=limits.max_model_len,
+            kv_memory_gib=settings.engine.kv_memory,
+            num_blocks=settings.engine.num_blocks,
+            memory=memory,
+            windows=settings.windows,
+            longest_chunk=limits.longest_chunk(settings.scheduling),
+            drafter_bytes=self.drafter_bytes,
+        )
+
+    def runner(self, size: KVSize, states: StateSize) -> ModelRunner:
+        """Allocate keys, values and states of these sizes, open the connectors and make the runner."""
+        backend, settings = self.backend, self.settings
+        kv_cache, capacity = self._kv_cache(size, states)
+        steps = StepActivity()
+        memory = backend.block_memory(kv_cache)
+        blocks = None if memory is None else BlockMemory(memory, backend.bytes_per_block(settings.shape))
+        transfers = tuple(settings.open_connectors(blocks, steps))
+        cache = None
+        if self.state_kinds:
+            assert isinstance(backend, Backend)
+            rows = settings.limits.max_rows + 1  # one more, for padding
+            cache = backend.state_cache(self.state_kinds, rows, capacity.state_snapshots)
+        drafting = None if self.drafter is None else self.drafter.start(capacity)
+        grammars = None
+        if settings.grammars is not None:
+            # A GPU takes a step with drafts for several decodes' time where it has no graph of it.
+            reports_forced = not settings.limits.on_gpu or self.computed.graphs.tokens > 0
+            grammars = GrammarRows(settings.grammars, capacity.vocab_size, reports_forced)
+        layers = self._layer_progress(transfers)
+        return ModelRunner(
+            self.decoder,
+            backend,
+            kv_cache,
+            capacity,
+            cache,
+            drafting,
+            grammars,
+            self.adapters,
+            transfers,
+            layers,
+            steps,
+        )
+
+    def _kv_cache(self, size: KVSize, states: StateSize) -> tuple[KVCache, Capacity]:
+        backend, settings, limits, spec = self.backend, self.settings, self.settings.limits, self.computed.spec
+        own = backend.bytes_per_block(settings.shape)
+        whole = own + self.drafter_bytes
+        host_blocks = swap_blocks(settings.scheduling.swap_space, whole)
+        host_blocks += swap_blocks(settings.engine.kv_cache_host, whole, option="--kv-cache-host")
+        kv_cache = backend.kv_cache(settings.shape, size.num_blocks + 1, host_blocks)  # one more, for padding
+        capacity = Capacity(
+            num_blocks=size.num_blocks,
+            block_size=settings.engine.block_size,
+            max_rows=limits.max_rows,
+            max_model_len=limits.max_model_len,
+            vocab_size=spec.vocab_size,
+            host_blocks=host_blocks,
+            copy_seconds=copy_seconds(backend, kv_cache, host_blocks) * whole / own if host_blocks else 0.0,
+            asynchronous_transfers=host_blocks > 0 and backend.asynchronous_copies,
+            embedding_size=0 if spec.pooler is None else spec.pooler.outputs(spec.hidden_size),
+            windows=settings.windows,
+            state_snapshots=states.snapshots,
+            generates=spec.head is not None,
+            encoder_only=limits.is_bidirectional,
+            adapter_slots=settings.adapters.num_slots,
+        )
+        return kv_cache, capacity
+
+    def _layer_progress(self, transfers: Sequence[PlaceTransfers]) -> LayerProgress | None:
+        """Return the layers' progress for peers, where blocks are sent and the host knows when a layer is computed."""
+        if not transfers:
+            return None
+        from inflight.execution.kv_exchange.exchange import KVExchange
+
+        reader = next((one for one in transfers if isinstance(one, KVExchange) and one.gives), None)
+        if reader is None or self.backend.depth > 1 or not isinstance(self.decoder, Decoder):
+            return None
+        ends = layer_ends(self.settings.shape, self.backend.bytes_per_block)
+        if not ends:
+            return None
+        layers = LayerProgress(ends, reader)
+        self.decoder.tells_layers(layers.layer_done)
+        return layers
