@@ -23,7 +23,7 @@ from inflight.routing.router import Router
 from inflight.simulate.cluster import Cluster
 from inflight.simulate.replay import replay
 from inflight.simulate.replicas import Replica, RoutedPool
-from inflight.simulate.simulation import Requests, SimulationSetup, _replica, simulate
+from inflight.simulate.simulation import PoolBuilder, Requests, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
@@ -50,7 +50,7 @@ class Front:
         self._random, self._numbers = random.Random(1), count()
 
     def join(self, name: str) -> None:
-        self.replicas[name] = _replica(self._made, len(self.replicas), None, False)
+        self.replicas[name] = PoolBuilder(self._made).replica(len(self.replicas))
 
     def lose(self, name: str, places: Mapping[str, Sequence[str]]) -> None:
         """Move a tenant's requests to other replicas, from now on."""
@@ -176,7 +176,7 @@ def test_a_cluster_exchanges_tenant_usage() -> None:
         router = Router(Pinned())
         for name in "01":
             router.join(name, fair=True)
-        made = [_replica(of, number, None, False) for number in range(2)]
+        made = [PoolBuilder(of).replica(number) for number in range(2)]
         cluster = Cluster(
             workload, Requests(workload, 1000, 0), RoutedPool(made, router), shares_service=shares_service
         )

@@ -170,21 +170,13 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
         assert setup.link is not None, "a second pool needs a link to it"
         exchange = Exchange(setup.link)
     made = []
-    before = 0  # maximum replicas of the pools before
-    for number, pool in enumerate(pools):
+    first = 0  # number of the pool's first replica in names of records
+    for index, pool in enumerate(pools):
+        numbered = (record, first) if several else (record, None)
         contents = None if pool.folder is None else FolderContents(pool.folder.blocks)
-
-        def replica(
-            number: int, pool: Pool = pool, before: int = before, contents: FolderContents | None = contents
-        ) -> Replica:
-            path = record if record is None or not several else _numbered(record, before + number)
-            return _replica(pool, number, path, fast, contents, exchange)
-
-        made.append(_routed(pool, setup.seed + number, replica))
-        before += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
-    decode = None
-    if exchange is not None:
-        decode = DecodePool(made[1], exchange, setup.disagg_mode)
+        made.append(PoolBuilder(pool, setup.seed + index, fast, contents, exchange, *numbered).build())
+        first += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
+    decode = None if exchange is None else DecodePool(made[1], exchange, setup.disagg_mode)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
     cluster = Cluster(workload, requests, made[0], decode, shares_service=shares)
@@ -202,13 +194,6 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     )
 
 
-def _routed(pool: Pool, seed: int, replica: Callable[[int], Replica]) -> RoutedPool:
-    if pool.scaling is None:
-        return RoutedPool([replica(number) for number in range(pool.replicas)], _router(pool, seed))
-    router = make_router(pool.router, seed, pool.router_options)
-    return ScaledPool(pool.replicas, pool.scaling, router, replica, partial(_join, router, pool), pool.scheduling)
-
-
 def best_split(
     workload: Workload, setup: SimulationSetup, total: int, score: Callable[[Simulation], float]
 ) -> list[tuple[int, int, Simulation, float]]:
@@ -224,22 +209,6 @@ def best_split(
         run = simulate(workload, replace(setup, pool=pool, decode=decode))
         found.append((prefill, total - prefill, run, score(run)))
     return sorted(found, key=lambda one: -one[3])
-
-
-def _router(pool: Pool, seed: int) -> Router:
-    """Make a router that has all replicas, by their numbers."""
-    router = make_router(pool.router, seed, pool.router_options)
-    for number in range(pool.replicas):
-        _join(router, pool, number)
-    return router
-
-
-def _join(router: Router, pool: Pool, number: int) -> ServingCosts:
-    known = pool.capacity
-    costs = ServingCosts.probed(pool.model(number).seconds, known.max_rows)
-    kv_tokens = known.num_blocks * known.block_size if pool.settings.enable_prefix_caching else 0
-    router.join(str(number), costs, kv_tokens=kv_tokens, fair=pool.scheduling.policy == "fair")
-    return costs
 
 
 def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
@@ -263,48 +232,81 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
     )
 
 
-def _replica(
-    pool: Pool,
-    number: int,
-    record: Path | None,
-    fast_forward: bool,
-    contents: FolderContents | None = None,
-    exchange: Exchange | None = None,
-) -> Replica:
-    """Build a replica. contents: of the folder of its pool."""
-    drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
-    clock, capacity = VirtualClock(), pool.capacity
-    folder, peers = None, None
-    if pool.folder is not None and contents is not None:
-        folder = SimulatedFolder(pool.folder, contents, number, capacity.block_size, clock)
-    if exchange is not None:
-        peers = ExchangeSide(exchange, capacity.num_blocks, capacity.block_size)
-    tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
-    if pool.host is not None and capacity.asynchronous_transfers:
-        tiers.append(HostCopies(pool.host))
-    timed = TimedTransfers(tiers, clock, peers) if tiers else None
-    copy_seconds = None if pool.host is None else pool.host.block_s
-    executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
-    kind: type[Scheduler] = Scheduler
-    if fast_forward:
-        kind = FastForward if pool.depth == 1 else FastForwardAhead
-    drafter = None if drafts is None else simulated_drafter(pool.scheduling, drafts)
-    scheduler = scheduler_for(
-        capacity,
-        pool.settings,
-        pool.scheduling,
-        kind,
-        drafter,
-        sources=() if folder is None else (folder,),
-        identity=None if peers is None else _identity,
-        sink=folder,
-    )
-    observers = []
-    if record is not None:
-        file = open_record(record)
-        observers.append(Recorder(file, resolved_settings(pool, peers is not None), capacity, created=CREATED))
-    loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers)
-    return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None, peers)
+@dataclass(frozen=True, slots=True)
+class PoolBuilder:
+    """Builds the replicas and the router of a pool.
+
+    Attributes:
+        seed: of the router.
+        fast_forward: whether foreseen decodes are left out of plans.
+        contents: of the pool's folder.
+        exchange: of KV transfers with another pool.
+        record: file for step records.
+        first: number of the first replica's record; None: there is one record.
+    """
+
+    pool: Pool
+    seed: int = 0
+    fast_forward: bool = False
+    contents: FolderContents | None = None
+    exchange: Exchange | None = None
+    record: Path | None = None
+    first: int | None = None
+
+    def build(self) -> RoutedPool:
+        pool, router = self.pool, make_router(self.pool.router, self.seed, self.pool.router_options)
+        join = partial(self._join, router)
+        if pool.scaling is not None:
+            return ScaledPool(pool.replicas, pool.scaling, router, self.replica, join, pool.scheduling)
+        replicas = [self.replica(number) for number in range(pool.replicas)]
+        for number in range(pool.replicas):
+            join(number)
+        return RoutedPool(replicas, router)
+
+    def _join(self, router: Router, number: int) -> ServingCosts:
+        """Add a replica to the router by its number, and return its costs."""
+        pool, capacity = self.pool, self.pool.capacity
+        costs = ServingCosts.probed(pool.model(number).seconds, capacity.max_rows)
+        kv_tokens = capacity.num_blocks * capacity.block_size if pool.settings.enable_prefix_caching else 0
+        router.join(str(number), costs, kv_tokens=kv_tokens, fair=pool.scheduling.policy == "fair")
+        return costs
+
+    def replica(self, number: int) -> Replica:
+        """Build the replica of this number."""
+        pool, capacity, clock = self.pool, self.pool.capacity, VirtualClock()
+        drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
+        folder, peers = None, None
+        if pool.folder is not None and self.contents is not None:
+            folder = SimulatedFolder(pool.folder, self.contents, number, capacity.block_size, clock)
+        if self.exchange is not None:
+            peers = ExchangeSide(self.exchange, capacity.num_blocks, capacity.block_size)
+        tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
+        if pool.host is not None and capacity.asynchronous_transfers:
+            tiers.append(HostCopies(pool.host))
+        timed = TimedTransfers(tiers, clock, peers) if tiers else None
+        copy_seconds = None if pool.host is None else pool.host.block_s
+        executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
+        kind: type[Scheduler] = Scheduler
+        if self.fast_forward:
+            kind = FastForward if pool.depth == 1 else FastForwardAhead
+        scheduler = scheduler_for(
+            capacity,
+            pool.settings,
+            pool.scheduling,
+            kind,
+            None if drafts is None else simulated_drafter(pool.scheduling, drafts),
+            sources=() if folder is None else (folder,),
+            identity=None if peers is None else _identity,
+            sink=folder,
+        )
+        observers = [] if self.record is None else [self._recorder(self.record, number)]
+        loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers)
+        return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None, peers)
+
+    def _recorder(self, record: Path, number: int) -> Recorder:
+        path = record if self.first is None else _numbered(record, self.first + number)
+        settings = resolved_settings(self.pool, self.exchange is not None)
+        return Recorder(open_record(path), settings, self.pool.capacity, created=CREATED)
 
 
 def _identity(adapter: Adapter | None) -> bytes:
