@@ -159,7 +159,7 @@ def _check_blocks(scheduler: Scheduler) -> None:
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
     moving = [transfer.blocks for transfer in scheduler._memory._transfers.in_flight.values()]
-    exported = [] if scheduler._memory._exporter is None else scheduler._memory._exporter.blocks_held
+    exported = scheduler._memory._exporter.blocks_held
     holders = Counter(block for held in (*tables, *moving, exported) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (

@@ -167,8 +167,8 @@ def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_
         harness.add(*before)
         harness.drain()
         found.clear()
-        pool = harness.scheduler._memory._pool
-        assert pool.free < 3 if before else pool.free == 16
+        free_blocks = harness.scheduler.snapshot().free_blocks
+        assert free_blocks < 3 if before else free_blocks == 16
         harness.add(request("asked", (1, 1, 0), output=16))
         harness.drain()
         return found

@@ -59,7 +59,8 @@ NO_TIERS = KVTiers((), RestoreCost(LatencyModel()))
 class OffloadWriter:
     """Writes cached blocks to a tier beside the steps. Blocks that are evicted before their turn are not written."""
 
-    def __init__(self, pool: BlockPool, prefix: PrefixCache, transfers: Transfers, store: KVStore):
+    def __init__(self, pool: BlockPool, prefix: PrefixCache, transfers: Transfers, store: KVStore | None):
+        """Create it without blocks. store: where they are written; None: nowhere."""
         self.num_stored = self.num_failed = self.num_missed = 0  # blocks since the start; missed: evicted before
         self._prefix, self._transfers, self._store = prefix, transfers, store
         self._max_in_flight = max(1, pool.num_blocks // WRITE_DIVISOR)
@@ -100,7 +101,8 @@ class OffloadWriter:
         """Begin to write ready blocks with the plan of this step."""
         self._step = step
         loading: list[CachedBlock] = []
-        while self._ready and self._in_flight < self._max_in_flight:
+        store = self._store
+        while store is not None and self._ready and self._in_flight < self._max_in_flight:
             blocks: list[CachedBlock] = []
             hashes: list[bytes] = []
             while self._ready and len(blocks) < min(WRITE_BATCH, self._max_in_flight - self._in_flight):
@@ -110,11 +112,11 @@ class OffloadWriter:
                     self.num_missed += 1
                 elif cached.loading:  # it was on the host meanwhile
                     loading.append(cached)
-                elif self._store.wants(block_hash):
+                elif store.wants(block_hash):
                     blocks.append(cached)
                     hashes.append(block_hash)
             if blocks:
-                self._write(blocks, hashes)
+                self._write(store, blocks, hashes)
         self._ready += loading
 
     def commit_step(self, step: int) -> None:
@@ -125,7 +127,7 @@ class OffloadWriter:
     def _hashed(self, node: int, parent: Parent, token_ids: tuple[int, ...]) -> CachedBlock | None:
         """Hash a new node; return its block. None: it has a hash already, or its chain is not stored."""
         before = self._hashes.get(parent) if isinstance(parent, int) else parent
-        if node in self._hashes or before is None:
+        if self._store is None or before is None or node in self._hashes:
             return None
         block_hash = self._store.name(before, token_ids)
         if block_hash is None:
@@ -133,11 +135,11 @@ class OffloadWriter:
         self._hashes[node] = block_hash
         return self._prefix.at_node(node)
 
-    def _write(self, cached: list[CachedBlock], hashes: list[bytes]) -> None:
+    def _write(self, store: KVStore, cached: list[CachedBlock], hashes: list[bytes]) -> None:
         blocks = tuple(one.block for one in cached if one.block is not None)
         numbers = tuple(int.from_bytes(one) for one in hashes)
         self._in_flight += len(blocks)
-        self._transfers.begin("store", self._store.tier, blocks, numbers, partial(self._written, len(blocks)))
+        self._transfers.begin("store", store.tier, blocks, numbers, partial(self._written, len(blocks)))
 
     def _written(self, blocks: int, done: bool) -> None:
         self._in_flight -= blocks
@@ -157,9 +159,9 @@ class PrefixLoader:
         transfers: Transfers,
         tiers: KVTiers,
         block_size: int,
-        writer: OffloadWriter | None = None,
+        writer: OffloadWriter,
     ):
-        """Create it without loads. writer: gets what was loaded, since the blocks behind it may be written."""
+        """Create it without loads. writer: hashes what was loaded, since the blocks behind it may be written."""
         # Blocks since the start. asked: looked up in sources; declined: cheaper to compute.
         self.num_asked = self.num_loaded = self.num_failed = self.num_declined = 0
         self._pool, self._prefix, self._sharing, self._transfers = pool, prefix, sharing, transfers
@@ -276,10 +278,10 @@ class PrefixLoader:
             cached.loading = 0
             if cached.lost:
                 continue
-            if not done:
-                self._prefix.drop(cached)
-            elif self._writer is not None:
+            if done:
                 self._writer.add_loaded(cached)
+            else:
+                self._prefix.drop(cached)
 
 
 def _length(match: KVMatch) -> int:

@@ -41,11 +41,9 @@ class PeerSource:
         blocks = min(exported_blocks(request, self._size), len(token_ids) // self._size)
         if blocks <= held:
             return None
-        before, numbers = root_hash(root, self._fingerprint(root.adapter)), []
-        for start in range(0, blocks * self._size, self._size):
-            before = block_hash(before, token_ids[start : start + self._size])
-            numbers.append(int.from_bytes(before))
-        return KVMatch("receive", request.kv_transfer.take.tier, tuple(numbers[held:]), always=True)
+        hashes: list[bytes] = []
+        _extend(hashes, root_hash(root, self._fingerprint(root.adapter)), token_ids, blocks, self._size)
+        return KVMatch("receive", request.kv_transfer.take.tier, _numbers(hashes[held:]), always=True)
 
 
 class _Export(Struct):
@@ -75,7 +73,8 @@ class _Ready(Struct, frozen=True):
 
 
 class KVExporter:
-    def __init__(self, pool: BlockPool, transfers: Transfers, fingerprint: Fingerprint, block_size: int):
+    def __init__(self, pool: BlockPool, transfers: Transfers, fingerprint: Fingerprint | None, block_size: int):
+        """Create it without exports. fingerprint: for the hashes of blocks; None: no block is exported."""
         self._pool, self._transfers, self._fingerprint, self._size = pool, transfers, fingerprint, block_size
         self._exports: dict[int, _Export] = {}  # by number of the sequence
         self._ready: list[_Ready] = []  # holds its blocks until the next plan
@@ -92,20 +91,22 @@ class KVExporter:
 
     def early_sends(self, chunks: Iterable[Chunk], running: Iterable[Sequence]) -> tuple[EarlySend, ...]:
         """Return what peers may read of the plan under construction, which computes these chunks."""
+        if self._fingerprint is None:
+            return ()
         exported = {one.number: one for one in running if _export_id(one)}
         return tuple(
             early
             for chunk in chunks
             if exported and (sequence := exported.get(chunk.sequence_id)) is not None
-            if (early := self._early_send(sequence, chunk.start + chunk.length)) is not None
+            if (early := self._early_send(sequence, chunk.start + chunk.length, self._fingerprint)) is not None
         )
 
     def chunk_computed(self, sequence: Sequence, end: int) -> None:
         """Export the full blocks of a running sequence, whose first `end` tokens are computed."""
         export_id = _export_id(sequence)
-        if not export_id:
+        if self._fingerprint is None or not export_id:
             return
-        export, full = self._hashed(sequence, end)
+        export, full = self._hashed(sequence, end, self._fingerprint)
         if full > export.num_sent:
             new = slice(export.num_sent, full)
             self._add(export_id, tuple(sequence.blocks[new]), _numbers(export.hashes[new]))
@@ -128,9 +129,9 @@ class KVExporter:
             self._transfers.begin("send", export_tier(one.export_id), one.blocks, one.hashes)
             self._pool.release(reversed(one.blocks))  # the transfer has references of its own
 
-    def _early_send(self, sequence: Sequence, end: int) -> EarlySend | None:
+    def _early_send(self, sequence: Sequence, end: int, fingerprint: Fingerprint) -> EarlySend | None:
         """Return the blocks that become full with a chunk up to `end`; None where none does."""
-        export, full = self._hashed(sequence, end)
+        export, full = self._hashed(sequence, end, fingerprint)
         first = max(export.num_sent, export.num_sent_early)
         export.num_sent_early = max(full, export.num_sent_early)
         if full <= first:
@@ -138,17 +139,15 @@ class KVExporter:
         hashes = _numbers(export.hashes[first:full])
         return EarlySend(export_tier(_export_id(sequence)), tuple(sequence.blocks[first:full]), hashes)
 
-    def _hashed(self, sequence: Sequence, tokens: int) -> tuple[_Export, int]:
+    def _hashed(self, sequence: Sequence, tokens: int, fingerprint: Fingerprint) -> tuple[_Export, int]:
         """Hash the blocks that so many tokens of a prompt fill; return its export and their number."""
         request, size = sequence.request, self._size
         export = self._exports.get(sequence.number)
         if export is None:
             root = SharedRoot(request.cache_salt, request.adapter)
-            export = self._exports[sequence.number] = _Export(root_hash(root, self._fingerprint(request.adapter)))
+            export = self._exports[sequence.number] = _Export(root_hash(root, fingerprint(request.adapter)))
         full = min(tokens // size, exported_blocks(request, size))
-        for start in range(len(export.hashes) * size, full * size, size):
-            before = export.hashes[-1] if export.hashes else export.root
-            export.hashes.append(block_hash(before, request.prompt_token_ids[start : start + size]))
+        _extend(export.hashes, export.root, request.prompt_token_ids, full, size)
         return export, full
 
     def _add(self, export_id: str, blocks: tuple[int, ...], hashes: tuple[int, ...]) -> None:
@@ -161,6 +160,12 @@ def _export_id(sequence: Sequence) -> str:
     """Return the id of a sequence's export; empty: it has none, or the first sample of its request has it."""
     kv_transfer = sequence.request.kv_transfer
     return "" if kv_transfer is None or sequence.sample_index else kv_transfer.give
+
+
+def _extend(hashes: list[bytes], root: bytes, token_ids: Sequences[int], blocks: int, size: int) -> None:
+    """Extend the hashes of a chain, which begins at a root, to so many blocks."""
+    for start in range(len(hashes) * size, blocks * size, size):
+        hashes.append(block_hash(hashes[-1] if hashes else root, token_ids[start : start + size]))
 
 
 def _numbers(hashes: Iterable[bytes]) -> tuple[int, ...]:

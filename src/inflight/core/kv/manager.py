@@ -5,7 +5,6 @@ Other packages call nothing behind it. The manager decides neither who is admitt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 
 from msgspec import Struct
@@ -23,7 +22,7 @@ from inflight.core.kv.state_checkpoints import CheckpointSpacing, StateCheckpoin
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import TierStats
-from inflight.core.types.plan import Capacity, Chunk, EarlySend, Transfer
+from inflight.core.types.plan import Capacity, Transfer
 from inflight.counted import UNBOUNDED
 
 
@@ -153,17 +152,13 @@ class KVCacheManager:
         parts = (self._prefix, self._pool, self._transfers)
         self._host = HostTier(capacity.host_blocks, *parts, self._host_is_tier, host_order)
         self._tables = BlockTables(self._layout, self._pool, self._host)
-        self._writer: OffloadWriter | None = None
-        if tiers.store is not None:
-            self._writer = OffloadWriter(self._pool, self._prefix, self._transfers, tiers.store)
+        self._writer = OffloadWriter(self._pool, self._prefix, self._transfers, tiers.store)
         states = self._states if self.has_state else None
-        on_publish = None if self._writer is None else self._writer.add_planned
+        on_publish = None if tiers.store is None else self._writer.add_planned
         self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
         shared = (self._pool, self._prefix, self._sharing, self._transfers)
         self._loader = PrefixLoader(*shared, tiers, self.block_size, self._writer)
-        self._exporter: KVExporter | None = None
-        if tiers.fingerprint is not None:
-            self._exporter = KVExporter(self._pool, self._transfers, tiers.fingerprint, self.block_size)
+        self._exporter = KVExporter(self._pool, self._transfers, tiers.fingerprint, self.block_size)
         self._bind()
 
     def _bind(self) -> None:
@@ -187,9 +182,12 @@ class KVCacheManager:
         self.take_checkpoints = self._states.take_checkpoints
         self.begin_from_checkpoint = self._states.begin_from_checkpoint
         self.publish_checkpoints = self._states.publish_checkpoints
-        # Transfers.
+        # Steps: transfers, exports to peers, writes to a tier.
         self.new_transfer_id = self._transfers.new_transfer_id
         self.end_transfer = self._transfers.end_transfer
+        self.early_sends = self._exporter.early_sends
+        self.chunk_computed = self._exporter.chunk_computed
+        self.commit_step = self._writer.commit_step
 
     # -- waiting sequences --------------------------------------------------------------------------------------
     def can_admit(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
@@ -265,8 +263,7 @@ class KVCacheManager:
 
     def free(self, sequence: Sequence) -> None:
         """Free all that an ended sequence holds, whether it ran or waited."""
-        if self._exporter is not None:
-            self._exporter.end(sequence)
+        self._exporter.end(sequence)
         self._leave_queue(sequence)
         if self._matcher is not None:
             self._matcher.end(sequence)
@@ -279,36 +276,19 @@ class KVCacheManager:
         self._pool.discard_all()
         self._prefix.clear()
         self._states.slots.drop_all()
-        if self._writer is not None:
-            self._writer.forget_all()
+        self._writer.forget_all()
 
     # -- steps --------------------------------------------------------------------------------------------------
     def begin_step(self, step: int) -> None:
         """Begin the plan of a step: ask for the transfers that store and export what earlier steps computed."""
         self._host.store_ahead()
-        if self._writer is not None:
-            self._writer.begin_step(step)
-        if self._exporter is not None:
-            self._exporter.begin_step()
+        self._writer.begin_step(step)
+        self._exporter.begin_step()
 
     def finish_plan(self) -> tuple[Transfer, ...]:
         """Complete the plan under construction; return its transfers, stores before loads."""
         self._states.publish_checkpoints()
         return self._transfers.take_planned()
-
-    def early_sends(self, chunks: Sequences[Chunk], running: Iterable[Sequence]) -> tuple[EarlySend, ...]:
-        """Return the blocks of these chunks that peers may read while the step computes them."""
-        return () if self._exporter is None else self._exporter.early_sends(chunks, running)
-
-    def chunk_computed(self, sequence: Sequence, end: int) -> None:
-        """Note that a running sequence has keys and values for its first `end` tokens."""
-        if self._exporter is not None:
-            self._exporter.chunk_computed(sequence, end)
-
-    def commit_step(self, step: int) -> None:
-        """Note that all plans up to this step are computed."""
-        if self._writer is not None:
-            self._writer.commit_step(step)
 
     # -- counts -------------------------------------------------------------------------------------------------
     @property
@@ -329,9 +309,7 @@ class KVCacheManager:
     @property
     def is_busy(self) -> bool:
         """Whether a transfer is in flight, or about to begin, but for exports that a peer has still to fetch."""
-        if self._transfers.is_busy or (self._writer is not None and self._writer.is_waiting):
-            return True
-        return self._exporter is not None and self._exporter.is_waiting
+        return self._transfers.is_busy or self._writer.is_waiting or self._exporter.is_waiting
 
     @property
     def transfer_ids_out(self) -> tuple[int, ...]:
@@ -376,13 +354,11 @@ class KVCacheManager:
             return None
         loader, writer = self._loader, self._writer
         loads = (loader.num_asked, loader.num_loaded, loader.num_failed, loader.num_declined)
-        writes = () if writer is None else (writer.num_stored, writer.num_failed, writer.num_missed)
-        return TierStats(*loads, *writes)
+        return TierStats(*loads, writer.num_stored, writer.num_failed, writer.num_missed)
 
     def _on_drop(self, node: int) -> None:
         self._states.slots.drop(node)
-        if self._writer is not None:
-            self._writer.on_drop(node)
+        self._writer.on_drop(node)
 
     def _leave_queue(self, sequence: Sequence) -> None:
         self._sharing.forget(sequence)
