@@ -1,6 +1,6 @@
 """Fetching prefixes: who of the waiting stands apart until more of its prefix is there, and joins its queue again.
 
-Knows queues and the accounts of waiting; what is brought, and whether, `kv.prefix_loader` knows. A newcomer's is asked
+Knows queues and the accounts of waiting; what is brought, and whether, `kv.connector` knows. A newcomer's is asked
 for when it comes, while others are still before it; whoever then lacked the blocks for it asks again when its turn
 comes. Whoever stands apart holds no row and no block, and nobody behind it waits for it.
 """
