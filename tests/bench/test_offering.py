@@ -42,7 +42,7 @@ def test_a_closed_loop_of_a_given_time_sends_nothing_after_it():
     now, begun = 0.0, 0
     under_way: list[int] = []
     while not pacer.done:
-        under_way += [index for index, _ in pacer.due(now)]
+        under_way += [index for index, _ in pacer.take_due(now)]
         begun = max(begun, len(under_way))
         if under_way:
             now += 0.25

@@ -16,10 +16,10 @@ def workload(*arrivals: float, concurrency: int | None = None, closed: bool = Fa
 
 def test_an_open_loop_waits_for_no_answer() -> None:
     pacer = Pacer(workload(0.0, 1.0, 1.0, 5.0))
-    assert pacer.next_due() == 0.0 and pacer.due(0.0) == [(0, 0.0)]
-    assert pacer.due(0.5) == [] and pacer.next_due() == 1.0
-    assert pacer.due(2.0) == [(1, 1.0), (2, 1.0)]
-    assert pacer.due(9.0) == [(3, 5.0)] and pacer.next_due() is None and not pacer.done
+    assert pacer.next_due() == 0.0 and pacer.take_due(0.0) == [(0, 0.0)]
+    assert pacer.take_due(0.5) == [] and pacer.next_due() == 1.0
+    assert pacer.take_due(2.0) == [(1, 1.0), (2, 1.0)]
+    assert pacer.take_due(9.0) == [(3, 5.0)] and pacer.next_due() is None and not pacer.done
     for index in range(4):
         pacer.ended(index, 9.0)
     assert pacer.done
@@ -27,18 +27,18 @@ def test_an_open_loop_waits_for_no_answer() -> None:
 
 def test_a_closed_loop_counts_from_when_a_place_was_free() -> None:
     pacer = Pacer(workload(0.0, 0.0, 0.0, 0.0, concurrency=2, closed=True))
-    assert pacer.due(0.0) == [(0, 0.0), (1, 0.0)] and pacer.next_due() is None
+    assert pacer.take_due(0.0) == [(0, 0.0), (1, 0.0)] and pacer.next_due() is None
     pacer.ended(1, 3.0)
     pacer.ended(0, 4.0)
     assert pacer.next_due() == 0.0
-    assert pacer.due(6.0) == [(2, 3.0), (3, 4.0)]  # a late send counts as latency
+    assert pacer.take_due(6.0) == [(2, 3.0), (3, 4.0)]  # a late send counts as latency
 
 
 def test_a_bound_on_concurrency_does_not_move_the_times_of_an_open_loop() -> None:
     pacer = Pacer(workload(0.0, 1.0, concurrency=1))
-    assert pacer.due(2.0) == [(0, 0.0)] and pacer.next_due() is None
+    assert pacer.take_due(2.0) == [(0, 0.0)] and pacer.next_due() is None
     pacer.ended(0, 7.0)
-    assert pacer.due(7.0) == [(1, 1.0)]
+    assert pacer.take_due(7.0) == [(1, 1.0)]
 
 
 def test_a_turn_waits_for_the_answer_before_it_and_for_thought() -> None:
@@ -49,21 +49,21 @@ def test_a_turn_waits_for_the_answer_before_it_and_for_thought() -> None:
         Entry(1.0, 1, 1),
     )
     pacer = Pacer(Workload(turns, "test"))
-    assert pacer.due(1.0) == [(0, 0.0), (3, 1.0)] and pacer.next_due() is None
+    assert pacer.take_due(1.0) == [(0, 0.0), (3, 1.0)] and pacer.next_due() is None
     pacer.ended(0, 5.0)
-    assert pacer.next_due() == 7.0 and pacer.due(6.9) == []
-    assert pacer.due(8.0) == [(1, 7.0)]
-    assert pacer.due(40.0) == [(2, 30.0)]  # not before its own time
+    assert pacer.next_due() == 7.0 and pacer.take_due(6.9) == []
+    assert pacer.take_due(8.0) == [(1, 7.0)]
+    assert pacer.take_due(40.0) == [(2, 30.0)]  # not before its own time
 
 
 def test_a_slot_is_free_during_think_time() -> None:
     turns = (Entry(0.0, 1, 1), Entry(0.0, 1, 1, after=0, think_s=10.0), Entry(0.0, 1, 1))
     pacer = Pacer(Workload(turns, "test", concurrency=1, closed=True))
-    assert pacer.due(0.0) == [(0, 0.0)]
+    assert pacer.take_due(0.0) == [(0, 0.0)]
     pacer.ended(0, 1.0)
-    assert pacer.due(1.0) == [(2, 1.0)]
+    assert pacer.take_due(1.0) == [(2, 1.0)]
     pacer.ended(2, 20.0)
-    assert pacer.due(20.0) == [(1, 20.0)]
+    assert pacer.take_due(20.0) == [(1, 20.0)]
 
 
 @st.composite
@@ -99,7 +99,7 @@ def test_each_is_due_once_in_time_and_within_the_bound(case: tuple[Workload, lis
             continue
         assert due is not None
         now = max(now, due) + late
-        for index, intended in pacer.due(now):
+        for index, intended in pacer.take_due(now):
             entry = workload.entries[index]
             assert index not in seen
             seen.add(index)

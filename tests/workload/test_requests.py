@@ -52,7 +52,7 @@ def test_an_engine_finds_shared_prefixes_and_gives_answers_of_the_length() -> No
     loop = Setup(num_blocks=64, block_size=16, max_rows=2, token_budget=64, max_model_len=200).loop()
     pacer, contents, now, cached = Pacer(workload), Contents(workload.entries, VOCABULARY - 1), 0.0, {}
     while not pacer.done:
-        for index, intended in pacer.due(now):
+        for index, intended in pacer.take_due(now):
             loop.add(core_request(workload.entries[index], str(index), contents.prompt(index), intended))
             events = loop.run()
             (end,) = (event for event in events if isinstance(event, FinishedEvent))

@@ -111,7 +111,7 @@ class Sender:
         if self._interrupted or self._over.done():
             return
         self._timer_at = None
-        for place, intended in self._pacer.due(self._now()):
+        for place, intended in self._pacer.take_due(self._now()):
             due = max(intended, self._room_at) if self._bounded else intended
             self._tasks[place] = self._loop.create_task(self._request(place, intended, due))
         if self._pacer.done:

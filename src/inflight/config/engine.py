@@ -38,7 +38,7 @@ class EngineSettings:
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
     device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
     is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
-    attention_backend: on a GPU, attention by a library that is installed, in the place of our kernels.
+    attention_backend: on a GPU, attention by a library that is installed, instead of our kernels.
     tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
     load_format: "dequantize" stores a quantized checkpoint's matrices as plain numbers, so that activations are not
     rounded to 8 bits; "dummy" makes random weights; "auto" is as the files are, or as a model that has a name needs it.
@@ -50,12 +50,12 @@ class EngineSettings:
     step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
     wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
     kv_eviction: first is evicted, "lru": what was used longest ago; "sessions": blocks of the least valuable session.
-    kv_cache_host: GiB of the host's memory in which keys and values are kept whose own blocks are taken. kv_cache_dir:
-    a folder in which they are kept as well, over restarts and for others. kv_cache_disk: GiB that it may hold.
+    kv_cache_host: GiB of the host's memory for keys and values of evicted blocks. kv_cache_dir: a folder in which they
+    are stored as well, over restarts and for others. kv_cache_disk: GiB that it may take.
     max_num_seqs: maximum running sequences. max_num_batched_tokens: maximum tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     cpu_list: CPUs such as "0-7,16-23", one for each thread, which stays on it; the calling one stays on them all.
-    watermark: share of the KV blocks kept free of newcomers.
+    watermark: share of the KV blocks that new requests leave free.
     pooling: of which tokens a text's vector is made; "auto": as the model's files say, if they do.
     score_tokens: two answers, by which a model that continues texts scores pairs: the probability of the first against
     the second. score_template: a file whose Jinja template makes a prompt of a pair, which it is given as messages of

@@ -56,14 +56,14 @@ def make_predictor(settings: SchedulingSettings) -> Predictor:
     return PREDICTORS[name].make()
 
 
-def _plugin(kind: str, place: str, *arguments: Any) -> Any:
+def _plugin(kind: str, path: str, *arguments: Any) -> Any:
     """Make an object of the class at `package.module:Class`. Raises SettingsError."""
-    module_name, _, class_name = place.partition(":")
+    module_name, _, class_name = path.partition(":")
     try:
         return getattr(importlib.import_module(module_name), class_name)(*arguments)
     except Exception as error:  # whatever a plugin's code raises
         raise SettingsError(
-            f"--{kind} {place} cannot be loaded ({type(error).__name__}: {error}); write "
+            f"--{kind} {path} cannot be loaded ({type(error).__name__}: {error}); write "
             "package.module:Class, with the package on PYTHONPATH."
         ) from None
 

@@ -111,11 +111,11 @@ def calibrate(target: CalibrationTarget, seconds: float, report: Report = lambda
     while len(measured) < MIN_ROUNDS or clock.now() + longest < began + seconds:
         measured.append(profiler.measure())
         longest = max(longest, sum(measured[-1].seconds))
-    kept = filter_noisy(measured)
-    noisy = len(measured) - len(kept)
+    used = filter_noisy(measured)
+    noisy = len(measured) - len(used)
     left_out = f", of which {noisy} are left out: others used the processors" if noisy else ""
     report(f"Measured {len(measured)} rounds in {clock.now() - began:.0f} s{left_out}.")
-    return _fit_with_errors(kept, target)
+    return _fit_with_errors(used, target)
 
 
 def _fit_with_errors(measured: Sequence[Round], target: CalibrationTarget) -> FittedModel:

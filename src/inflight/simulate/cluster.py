@@ -185,7 +185,7 @@ class Cluster:
 
     def _offer(self, now: float) -> None:
         """Send the entries that are due; a refusal may make room for the next one at once."""
-        while due := self._pacer.due(now):
+        while due := self._pacer.take_due(now):
             for index, intended in due:
                 self._send(index, intended, now)
 

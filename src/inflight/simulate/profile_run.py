@@ -198,10 +198,10 @@ class _StepCollector:
         self.error: str | None = None
 
     def added(self, request: Request, now: float) -> None:
-        """Ignored: only steps are kept."""
+        """Ignored: only steps are collected."""
 
     def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """Ignored: only steps are kept."""
+        """Ignored: only steps are collected."""
 
     def planned(self, plan: BatchPlan) -> None:
         """Ignored: `step` has the plan again."""
@@ -214,13 +214,13 @@ class _StepCollector:
         )
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """Ignored: only steps are kept."""
+        """Ignored: only steps are collected."""
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """Ignored: only steps are kept."""
+        """Ignored: only steps are collected."""
 
     def events(self, events: list[Event], now: float) -> None:
-        """Ignored: only steps are kept."""
+        """Ignored: only steps are collected."""
 
     def close(self) -> None:
         """Ignored: nothing is open."""

@@ -235,7 +235,7 @@ class Driver:
 
     def _offer(self) -> None:
         """Send the entries that are due; a refusal may make room for the next one at once."""
-        while due := self._pacer.due(self._loop.clock.now() - self._start):
+        while due := self._pacer.take_due(self._loop.clock.now() - self._start):
             for index, intended in due:
                 self._send(index, self._start + intended)
 

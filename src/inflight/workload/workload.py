@@ -113,7 +113,7 @@ class Pacer:
         """Return when the next entry is due if none ends before; None: it depends on an end, or none is left."""
         return self._coming[0][0] if self._coming and self._has_room else None
 
-    def due(self, now: float) -> list[tuple[int, float]]:
+    def take_due(self, now: float) -> list[tuple[int, float]]:
         """Take the entries that are due, as (index, intended send time); they are in flight until `ended`.
 
         In a closed loop the intended time is when both the entry and a free slot were there."""
