@@ -332,9 +332,9 @@ def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
         ({"watermark": float("nan")}, "--watermark is nan"),
         ({"threads": 100_000}, "this process may use"),
         ({"seed": -1}, "--seed is -1"),
-        ({"dtype": "float64"}, "auto, bfloat16 and float32"),
-        ({"load_format": "gguf"}, "auto, dequantize and dummy"),
-        ({"quantization": "fp4"}, "--quantization is 'fp4'; known are none, int8, int8-all, int4, int4-all and fp8"),
+        ({"dtype": "float64"}, "auto, bfloat16, float32"),
+        ({"load_format": "gguf"}, "auto, dequantize, dummy"),
+        ({"quantization": "fp4"}, "--quantization is 'fp4'; known are none, int8, int8-all, int4, int4-all, fp8"),
         (
             {"quantization": "fp8"},
             "--quantization is fp8, .* the device is the CPU .*take --quantization int8",
@@ -343,7 +343,7 @@ def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
             {"kv_cache_dtype": "fp8"},
             "--kv-cache-dtype is fp8, .* the device is the CPU .*take --kv-cache-dtype int8",
         ),
-        ({"kv_cache_dtype": "fp4"}, "--kv-cache-dtype is 'fp4'; known are auto, int8 and fp8"),
+        ({"kv_cache_dtype": "fp4"}, "--kv-cache-dtype is 'fp4'; known are auto, int8, fp8"),
         ({"max_num_seqs": 2**30}, "memory is not enough .*lower --max-num-seqs"),
     ],
 )

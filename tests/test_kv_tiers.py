@@ -119,7 +119,7 @@ def test_what_cannot_be_kept_is_refused_with_a_sentence(folder: Path, tmp_path: 
     assert "cannot be made" in refused(kv_cache_dir=str(tmp_path / "file" / "below"))
     assert "--no-prefix-caching" in refused(kv_cache_dir=str(tmp_path), enable_prefix_caching=False)
     assert "--kv-cache-dir" in refused(kv_cache_disk=3.0)
-    assert "known are lru and sessions" in refused(kv_eviction="fifo")
+    assert "known are lru, sessions" in refused(kv_eviction="fifo")
     assert "above 0" in refused(kv_cache_dir=str(tmp_path), kv_cache_disk=0.0)
     windowed = write_model(tmp_path / "gemma", "gemma2")
     with pytest.raises(SettingsError, match="KV group"):

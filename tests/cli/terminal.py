@@ -34,7 +34,7 @@ class Told:
         told = [line for line in self.err.splitlines() if line.startswith(("inflight: ", "Error: "))]
         assert len(told) == 1, self.err
         sentence = told[0].partition(": ")[2]
-        assert sentence.endswith((".", ")")), sentence
+        assert sentence.endswith((".", ")", "?")), sentence
         return sentence
 
 

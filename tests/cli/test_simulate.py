@@ -179,7 +179,7 @@ POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
             ("--rate", "1", "--split-replicas", "3", "--transfer-gbps", "1", "--max-decode-replicas", "4"),
             "asks how large it is to be",
         ),
-        (("--rate", "1", "--kv-eviction", "fifo"), "known are lru and sessions"),
+        (("--rate", "1", "--kv-eviction", "fifo"), "known are lru, sessions"),
         (("--rate", "1", "--kv-cache-disk", "1", "--kv-bytes", "4096"), "or a folder on it with --kv-cache-dir"),
         (("--rate", "1", "--kv-cache-disk", "-1"), "--kv-cache-disk is -1 GiB"),
         (("--rate", "1", "--kv-cache-disk", "1", *DISK, "--no-prefix-caching"), "--no-prefix-caching is given"),

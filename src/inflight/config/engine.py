@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from inflight.config.setting import Resolved, SettingsError, option
+from inflight.config.setting import Resolved, SettingsError, one_of, option
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.types.sampling import MAX_RANK
 from inflight.counted import UNBOUNDED, counted
@@ -27,6 +27,16 @@ BackendChoice = Literal["auto", "transformers"]
 EvictionChoice = Literal["lru", "sessions"]
 PoolingChoice = Literal["auto", "cls", "mean", "last"]
 AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
+_CHOICES = {
+    "backend": BackendChoice,
+    "attention_backend": AttentionChoice,
+    "dtype": DTypeChoice,
+    "load_format": LoadFormat,
+    "quantization": QuantizationChoice,
+    "kv_cache_dtype": KVCacheChoice,
+    "kv_eviction": EvictionChoice,
+    "pooling": PoolingChoice,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +114,8 @@ class EngineSettings:
     max_lora_rank: int | None = None
 
     def __post_init__(self) -> None:
+        for name, choice in _CHOICES.items():
+            one_of(name, getattr(self, name), get_args(choice))
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
         for name in (*counts, "tensor_parallel_size"):
             value = getattr(self, name)
@@ -129,25 +141,9 @@ class EngineSettings:
             raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
         self._check_utilization()
         self._check_tiers()
-        if self.pooling not in get_args(PoolingChoice):
-            raise SettingsError(f"--pooling is {self.pooling!r}; known are auto, cls, mean and last.")
         self._check_score_tokens()
         self._check_loras()
-        if self.attention_backend not in get_args(AttentionChoice):
-            raise SettingsError(
-                f"--attention-backend is {self.attention_backend!r}; known are auto, flash-attn and flashinfer."
-            )
-        if self.dtype not in ("auto", "bfloat16", "float32"):
-            raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
-        if self.load_format not in get_args(LoadFormat):
-            raise SettingsError(f"--load-format is {self.load_format!r}; known are auto, dequantize and dummy.")
-        if self.quantization not in get_args(QuantizationChoice):
-            raise SettingsError(
-                f"--quantization is {self.quantization!r}; known are none, int8, int8-all, int4, int4-all and fp8."
-            )
         self._check_group_size()
-        if self.backend not in ("auto", "transformers"):
-            raise SettingsError(f"--backend is {self.backend!r}; known are auto and transformers.")
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise SettingsError(
                 f"--device is {self.device!r}; known are auto, cpu, cuda and cuda:N, N the number of a GPU."
@@ -157,8 +153,6 @@ class EngineSettings:
         self._check_cpus()
         if self.backend == "transformers":
             self._check_transformers()
-        if self.kv_cache_dtype not in get_args(KVCacheChoice):
-            raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto, int8 and fp8.")
 
     def _check_cpus(self) -> None:
         for name in ("pin_threads", "cpu_list"):
@@ -181,8 +175,6 @@ class EngineSettings:
             raise SettingsError(f"--cpu-list is {self.cpu_list!r}: {why}; give CPUs such as 0-7,16-23.") from None
 
     def _check_tiers(self) -> None:
-        if self.kv_eviction not in get_args(EvictionChoice):
-            raise SettingsError(f"--kv-eviction is {self.kv_eviction!r}; known are lru and sessions.")
         if self.kv_cache_dir == "":
             raise SettingsError("--kv-cache-dir is empty; give a folder, or leave it out.")
         if self.kv_cache_disk is not None and self.kv_cache_dir is None:

@@ -33,7 +33,7 @@ def one_of(name: str, value: str, known: Iterable[str], more: str = "") -> None:
         return
     import difflib  # here, as only errors need it
 
-    near = difflib.get_close_matches(value, names, 1)
+    near = difflib.get_close_matches(str(value), names, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     also = f", and {more}" if more else ""
     raise SettingsError(f"{option(name)} is {value!r}; known are {', '.join(names)}{also}.{hint}")

@@ -161,7 +161,7 @@ def test_one_that_is_not_installed_is_told_and_one_that_breaks(folder: Path, mon
 
 
 def test_engines_refuse_it_before_weights_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match="known are auto, flash-attn and flashinfer"):
+    with pytest.raises(SettingsError, match="known are auto, flash-attn, flashinfer"):
         EngineSettings(attention_backend="triton")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="is for GPUs, but the device is the CPU"):
         opened(folder, on_cpu(), attention_backend="flashinfer")
